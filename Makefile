@@ -1,0 +1,66 @@
+# Every target does its own set-up; the second time there is nothing left to do.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench fuzz docs clean
+
+help: ## Print this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/.run ## Start a broker on 127.0.0.1:9092, data in ./skep-data
+	@exec $(BIN)/skep serve $(ARGS)
+
+test: $(VENV)/.dev system-packages ## Run every test
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev ## Format, lint, types, layers, fast tests
+	$(BIN)/ruff format --check src tests bench
+	$(BIN)/ruff check src tests bench
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/architecture tests/unit tests/wire tests/contract
+
+bench: $(VENV)/.bench ## Measure against references of the same run; table, JSON and PNG in bench/results
+	$(BIN)/python -m bench $(ARGS)
+
+fuzz: $(VENV)/.dev ## Throw hostile bytes at a broker for a minute (SECONDS=60)
+	$(BIN)/python -m tests.fuzz $(or $(SECONDS),60)
+
+docs: $(VENV)/.dev ## Print docs/CONFIGURATION.md and docs/COMPATIBILITY.md anew
+	$(BIN)/python -m tests.architecture.printed_docs
+
+clean: ## Remove what the other targets made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results
+
+$(BIN)/python:
+	@echo "skep: making a virtual environment in $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "skep: Python 3.11 or newer is needed, $(PYTHON) is older" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "skep: cannot make it; on Debian: apt-get install python3-venv" >&2; exit 1; }
+
+$(VENV)/.run: $(BIN)/python pyproject.toml
+	@echo "skep: installing what the broker needs"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.dev: $(BIN)/python pyproject.toml
+	@echo "skep: installing what the tests need"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(VENV)/.run
+
+$(VENV)/.bench: $(BIN)/python pyproject.toml
+	@echo "skep: installing what the benchmarks need"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev,bench]'
+	@touch $@ $(VENV)/.run $(VENV)/.dev
+
+# kcat is a client the tests use; it is a Debian package and not a Python one.
+.PHONY: system-packages
+system-packages:
+	@command -v kcat >/dev/null || { \
+	  echo "skep: installing kcat, a client that the tests use"; \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq kcat >/dev/null; \
+	  else \
+	    echo "skep: kcat is missing and cannot be installed from here: apt-get install kcat" >&2; exit 1; \
+	  fi; }
