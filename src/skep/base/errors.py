@@ -1,0 +1,58 @@
+"""Errors sorted by whose fault they are; the class decides how a request ends.
+
+========================  =====================================================================
+the peer's bytes          ``DecodeError``: the connection is closed with one log line
+the request, answerably   ``KafkaError``: a code in the answer, per partition where there is one
+the disk                  ``StorageError``: answered as KAFKA_STORAGE_ERROR
+the metadata store        ``StoreUnavailable``, ``VersionConflict``: retry on a fresh image
+the operator              ``OptionError``, ``StartupError``: one line on stderr, exit code 2
+========================  =====================================================================
+
+Anything else is a bug of ours: UNKNOWN_SERVER_ERROR, its traceback logged once, in dispatch.
+"""
+
+from kio.schema.errors import ErrorCode
+
+__all__ = [
+    "DecodeError",
+    "ErrorCode",
+    "KafkaError",
+    "OptionError",
+    "StartupError",
+    "StorageError",
+    "StoreUnavailable",
+    "VersionConflict",
+]
+
+
+class DecodeError(Exception):
+    """The peer sent bytes that are not a request; nothing can be answered."""
+
+
+class KafkaError(Exception):
+    """A refusal with Kafka's error code and a sentence for the person who reads the client's log."""
+
+    def __init__(self, code: ErrorCode, detail: str = "") -> None:
+        super().__init__(detail or code.name)
+        self.code = code
+        self.detail = detail
+
+
+class StorageError(Exception):
+    """The disk refused a read, a write or a sync. The bytes in question were not acknowledged."""
+
+
+class StoreUnavailable(Exception):
+    """The metadata store cannot be reached, or refused a write; what was read before may be stale."""
+
+
+class VersionConflict(Exception):
+    """A compare-and-set in the metadata store lost against another writer: read again, decide again."""
+
+
+class OptionError(Exception):
+    """An option is unknown or has a value that it cannot have."""
+
+
+class StartupError(Exception):
+    """The broker cannot start: port taken, directory in use or not writable."""

@@ -1,0 +1,20 @@
+"""The numbers and names that identify things, as types of their own so that they cannot be mixed up."""
+
+from typing import NamedTuple, NewType
+
+Offset = NewType("Offset", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+BrokerId = NewType("BrokerId", int)
+ProducerId = NewType("ProducerId", int)
+
+NO_PRODUCER_ID = ProducerId(-1)
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic; prints as its directory is called, ``orders-3``."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"

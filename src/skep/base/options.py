@@ -1,0 +1,193 @@
+"""How an option is declared: once, as a field of a frozen dataclass, with everything anyone asks about it.
+
+    @dataclass(frozen=True, slots=True)
+    class TopicConfig:
+        segment_bytes: int = option("segment.bytes", 1 << 30, at_least(14), "Size at which a segment is rolled.")
+
+Parsing, DescribeConfigs, AlterConfigs, ``--help`` and CONFIGURATION.md all read the declaration, so none of them can
+disagree with another.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from skep.base.errors import OptionError
+
+Check = Callable[[Any], str | None]
+"""Says what is wrong with a value, or None."""
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+
+class OptionType(enum.Enum):
+    """Kafka's types of a configuration value, with the numbers that DescribeConfigs gives them."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One declared option. ``broker_name`` is the broker option that sets a topic option's default."""
+
+    name: str
+    field: str
+    type: OptionType
+    default: Any
+    check: Check
+    doc: str
+    dynamic: bool
+    broker_name: str | None = None
+
+    def parse(self, text: str) -> Any:
+        """The value that ``text`` spells. OptionError names the option, the text and what is wrong with it."""
+        try:
+            value = _PARSERS[self.type](text.strip())
+        except ValueError:
+            raise OptionError(f"{self.name}={text}: expected {_EXPECTED[self.type]}") from None
+        if (problem := self.check(value)) is not None:
+            raise OptionError(f"{self.name}={text}: {problem}")
+        return value
+
+    def show(self, value: Any) -> str:
+        """``value`` spelled as Kafka spells it, so that ``parse(show(value)) == value``."""
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return str(value)
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+def _plain(text: str) -> str:
+    # Python also reads 1_000 and the digits of other scripts as numbers; Kafka and its tools do not.
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return text
+
+
+def _bounded(bits: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        number = int(_plain(text))
+        if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+            raise ValueError(text)
+        return number
+
+    return parse
+
+
+_PARSERS: dict[OptionType, Callable[[str], Any]] = {
+    OptionType.BOOLEAN: _boolean,
+    OptionType.STRING: str,
+    OptionType.INT: _bounded(32),
+    OptionType.LONG: _bounded(64),
+    OptionType.DOUBLE: lambda text: float(_plain(text)),
+    OptionType.LIST: lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
+}
+
+_EXPECTED = {
+    OptionType.BOOLEAN: "true or false",
+    OptionType.STRING: "a text",
+    OptionType.INT: "a 32-bit number",
+    OptionType.LONG: "a 64-bit number",
+    OptionType.DOUBLE: "a number",
+    OptionType.LIST: "a list separated by commas",
+}
+
+
+def option(
+    name: str,
+    default: T,
+    check: Check,
+    doc: str,
+    *,
+    type: OptionType | None = None,
+    dynamic: bool = True,
+    broker_name: str | None = None,
+) -> T:
+    """A dataclass field that declares an option. The type follows from the default; LONG has to be said."""
+    declared = {
+        "name": name,
+        "type": type or _TYPE_OF[default.__class__],
+        "check": check,
+        "doc": doc,
+        "dynamic": dynamic,
+        "broker_name": broker_name,
+    }
+    field: T = dataclasses.field(default=default, metadata=declared)
+    return field
+
+
+_TYPE_OF: dict[Any, OptionType] = {
+    bool: OptionType.BOOLEAN,
+    int: OptionType.INT,
+    float: OptionType.DOUBLE,
+    str: OptionType.STRING,
+    tuple: OptionType.LIST,
+}
+
+
+def declared(config: Any) -> dict[str, Option]:
+    """The options of a config class (or of an instance), by Kafka's name, in the order they are written."""
+    return {
+        field.metadata["name"]: Option(field=field.name, default=field.default, **field.metadata)
+        for field in dataclasses.fields(config)
+        if field.metadata
+    }
+
+
+def parse_into(config: C, texts: Mapping[str, str]) -> C:
+    """``config`` with the named options set from text. An unknown name is an OptionError."""
+    options = declared(config)
+    values = {}
+    for name, text in texts.items():
+        if name not in options:
+            raise OptionError(f"{name}: there is no such option{meant(name, options)}")
+        values[options[name].field] = options[name].parse(text)
+    changed: C = dataclasses.replace(config, **values)  # type: ignore[type-var]
+    return changed
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the known one that it looks like, if any."""
+    import difflib  # only on the way to an error
+
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def anything(value: Any) -> str | None:
+    return None
+
+
+def at_least(low: float) -> Check:
+    return lambda value: None if value >= low else f"must be at least {low}"
+
+
+def between(low: float, high: float) -> Check:
+    return lambda value: None if low <= value <= high else f"must be between {low} and {high}"
+
+
+def one_of(*allowed: str) -> Check:
+    return lambda value: None if value in allowed else f"must be one of {', '.join(allowed)}"
+
+
+def each_of(*allowed: str) -> Check:
+    def check(values: Any) -> str | None:
+        if values and all(value in allowed for value in values):
+            return None
+        return f"must be a list of {', '.join(allowed)}"
+
+    return check

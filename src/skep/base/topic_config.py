@@ -1,0 +1,148 @@
+"""The options of a topic, under Kafka's names; ``broker_name`` is the broker option that sets the default of all.
+
+Left out: options of features that are not built; a topic created with one of them is refused by name.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from skep.base.options import OptionType, at_least, between, each_of, one_of, option
+
+HOUR_MS = 3_600_000
+NEVER = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class TopicConfig:
+    cleanup_policy: tuple[str, ...] = option(
+        "cleanup.policy",
+        ("delete",),
+        each_of("delete"),
+        "What happens to old segments: delete removes them by age and size.",
+        broker_name="log.cleanup.policy",
+    )
+    compression_type: str = option(
+        "compression.type",
+        "producer",
+        one_of("producer"),
+        "The codec that batches are stored with; producer keeps the one they came with.",
+        broker_name="compression.type",
+    )
+    file_delete_delay_ms: int = option(
+        "file.delete.delay.ms",
+        60_000,
+        at_least(0),
+        "How long the files of a deleted segment stay, for readers that are in the middle of them.",
+        type=OptionType.LONG,
+        broker_name="log.segment.delete.delay.ms",
+    )
+    flush_messages: int = option(
+        "flush.messages",
+        NEVER,
+        at_least(1),
+        "Sync to disk after so many records. 1: before each acknowledgement, many requests sharing one sync.",
+        type=OptionType.LONG,
+        broker_name="log.flush.interval.messages",
+    )
+    flush_ms: int = option(
+        "flush.ms",
+        NEVER,
+        at_least(0),
+        "Sync to disk at the latest so many milliseconds after an append.",
+        type=OptionType.LONG,
+        broker_name="log.flush.interval.ms",
+    )
+    index_interval_bytes: int = option(
+        "index.interval.bytes",
+        4096,
+        at_least(0),
+        "How many bytes of log lie between two entries of the offset index.",
+        broker_name="log.index.interval.bytes",
+    )
+    max_message_bytes: int = option(
+        "max.message.bytes",
+        1_048_588,
+        at_least(0),
+        "The largest record batch that is accepted, as it is on the wire.",
+        broker_name="message.max.bytes",
+    )
+    message_timestamp_after_max_ms: int = option(
+        "message.timestamp.after.max.ms",
+        HOUR_MS,
+        at_least(0),
+        "How far a record's timestamp may lie after the broker's clock.",
+        type=OptionType.LONG,
+        broker_name="log.message.timestamp.after.max.ms",
+    )
+    message_timestamp_before_max_ms: int = option(
+        "message.timestamp.before.max.ms",
+        NEVER,
+        at_least(0),
+        "How far a record's timestamp may lie before the broker's clock.",
+        type=OptionType.LONG,
+        broker_name="log.message.timestamp.before.max.ms",
+    )
+    message_timestamp_type: str = option(
+        "message.timestamp.type",
+        "CreateTime",
+        one_of("CreateTime", "LogAppendTime"),
+        "Whether a record keeps its producer's time or gets the time of its append.",
+        broker_name="log.message.timestamp.type",
+    )
+    min_insync_replicas: int = option(
+        "min.insync.replicas",
+        1,
+        at_least(1),
+        "How many replicas must be in sync for a produce with acks=all.",
+        broker_name="min.insync.replicas",
+    )
+    retention_bytes: int = option(
+        "retention.bytes",
+        -1,
+        at_least(-1),
+        "How large a partition may grow before its oldest segments are deleted; -1: no limit.",
+        type=OptionType.LONG,
+        broker_name="log.retention.bytes",
+    )
+    retention_ms: int = option(
+        "retention.ms",
+        168 * HOUR_MS,
+        at_least(-1),
+        "How long records are kept; -1: for ever.",
+        type=OptionType.LONG,
+        broker_name="log.retention.ms",
+    )
+    segment_bytes: int = option(
+        "segment.bytes",
+        1 << 30,
+        between(14, (1 << 31) - 1),
+        "The size at which a new segment is begun.",
+        broker_name="log.segment.bytes",
+    )
+    segment_index_bytes: int = option(
+        "segment.index.bytes",
+        10_485_760,
+        at_least(12),
+        "The size of an index at which a new segment is begun.",
+        broker_name="log.index.size.max.bytes",
+    )
+    segment_jitter_ms: int = option(
+        "segment.jitter.ms",
+        0,
+        at_least(0),
+        "A random part taken off segment.ms, so that not all partitions begin a segment at once.",
+        type=OptionType.LONG,
+        broker_name="log.roll.jitter.ms",
+    )
+    segment_ms: int = option(
+        "segment.ms",
+        168 * HOUR_MS,
+        at_least(1),
+        "The age at which a new segment is begun.",
+        type=OptionType.LONG,
+        broker_name="log.roll.ms",
+    )
+
+    @cached_property
+    def syncs_before_acknowledging(self) -> bool:
+        return self.flush_messages == 1
