@@ -1,0 +1,126 @@
+"""The Fetch response by hand, versions 4 to 18, as a list of parts: the records are passed on, never copied in.
+
+A part is either bytes or whatever the caller gave as a partition's records; that may be a region of a file which the
+connection sends when its turn comes. All that is asked of it is ``len()``.
+"""
+
+import struct
+from collections.abc import Sequence, Sized
+from typing import NamedTuple
+from uuid import UUID
+
+from skep.wire.apis import FETCH
+from skep.wire.headers import response_header
+from skep.wire.primitives import INT32, compact_string, string, uvarint
+
+HAS_LOG_START_OFFSET = 5
+HAS_SESSION = 7
+HAS_PREFERRED_READ_REPLICA = 11
+HAS_TOPIC_ID = 13
+
+_V4 = struct.Struct(">ihqq")
+_V5 = struct.Struct(">ihqqq")
+_SESSION = struct.Struct(">ihi")
+_ABORTED = struct.Struct(">qq")
+_NO_THROTTLE = INT32.pack(0)
+_NO_REPLICA = INT32.pack(-1)
+_NULL_ARRAY = INT32.pack(-1)
+
+
+class FetchedPartition(NamedTuple):
+    """One partition's piece; the defaults are those of a refusal. ``aborted`` is None for read_uncommitted."""
+
+    partition: int
+    error_code: int
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    records: Sized = b""
+    aborted: Sequence[tuple[int, int]] | None = None
+
+
+class FetchedTopic(NamedTuple):
+    name: str
+    topic_id: UUID
+    partitions: Sequence[FetchedPartition]
+
+
+def encode_fetch_response(
+    version: int, correlation_id: int, topics: Sequence[FetchedTopic], *, session_id: int = 0, error_code: int = 0
+) -> list[Sized]:
+    """The whole answer as parts, header included, without the length that frames it; no part is empty."""
+    out = _Parts()
+    out.add(response_header(FETCH.key, version, correlation_id))
+    out.add(_SESSION.pack(0, error_code, session_id) if version >= HAS_SESSION else _NO_THROTTLE)
+    if version >= FETCH.flexible_from:
+        _flexible_topics(out, version, topics)
+    else:
+        _legacy_topics(out, version, topics)
+    return out.finish()
+
+
+class _Parts:
+    """Collects bytes and gives way to a partition's records; neighbouring bytes become one part."""
+
+    def __init__(self) -> None:
+        self._parts: list[Sized] = []
+        self._bytes: list[bytes] = []
+        self.add = self._bytes.append
+
+    def add_records(self, records: Sized) -> None:
+        if isinstance(records, bytes):
+            self._bytes.append(records)
+        elif len(records):
+            self._parts.append(b"".join(self._bytes))
+            self._parts.append(records)
+            self._bytes.clear()
+
+    def finish(self) -> list[Sized]:
+        if self._bytes:
+            self._parts.append(b"".join(self._bytes))
+        return self._parts
+
+
+def _flexible_topics(out: _Parts, version: int, topics: Sequence[FetchedTopic]) -> None:
+    out.add(uvarint(len(topics) + 1))
+    for topic in topics:
+        out.add(topic.topic_id.bytes if version >= HAS_TOPIC_ID else compact_string(topic.name))
+        out.add(uvarint(len(topic.partitions) + 1))
+        for partition in topic.partitions:
+            out.add(_V5.pack(*partition[:5]))
+            out.add(_flexible_aborted(partition.aborted))
+            out.add(_NO_REPLICA)
+            out.add(uvarint(len(partition.records) + 1))
+            out.add_records(partition.records)
+            out.add(b"\0")
+        out.add(b"\0")
+    out.add(b"\0")
+
+
+def _flexible_aborted(aborted: Sequence[tuple[int, int]] | None) -> bytes:
+    if aborted is None:
+        return b"\0"
+    return uvarint(len(aborted) + 1) + b"".join(_ABORTED.pack(*entry) + b"\0" for entry in aborted)
+
+
+def _legacy_topics(out: _Parts, version: int, topics: Sequence[FetchedTopic]) -> None:
+    out.add(INT32.pack(len(topics)))
+    for topic in topics:
+        out.add(string(topic.name))
+        out.add(INT32.pack(len(topic.partitions)))
+        for partition in topic.partitions:
+            if version >= HAS_LOG_START_OFFSET:
+                out.add(_V5.pack(*partition[:5]))
+            else:
+                out.add(_V4.pack(*partition[:4]))
+            out.add(_legacy_aborted(partition.aborted))
+            if version >= HAS_PREFERRED_READ_REPLICA:
+                out.add(_NO_REPLICA)
+            out.add(INT32.pack(len(partition.records)))
+            out.add_records(partition.records)
+
+
+def _legacy_aborted(aborted: Sequence[tuple[int, int]] | None) -> bytes:
+    if aborted is None:
+        return _NULL_ARRAY
+    return INT32.pack(len(aborted)) + b"".join(_ABORTED.pack(*entry) for entry in aborted)

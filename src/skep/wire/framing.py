@@ -1,0 +1,172 @@
+"""Frames out of a stream of bytes: four bytes of length, then a request. No input or output here.
+
+Memory. An idle connection owns nothing: all connections of a loop receive into one shared scratch buffer, and what a
+read leaves unfinished is copied out of it. A request too large for the scratch buffer gets one of its own that grows
+with what has really arrived, so a frame that announces 100 MiB and sends ten bytes costs a mebibyte at the most. All
+such buffers count against one ``ReceiveBudget``; when that is spent, a connection that needs more stops reading until
+another gives some back.
+
+A frame is handed out as a view into one of these buffers and is valid until the next ``get_buffer`` of any connection:
+its reader copies what it keeps.
+"""
+
+from collections.abc import Callable
+
+from skep.base.errors import DecodeError
+from skep.wire.primitives import INT32
+
+SCRATCH_SIZE = 256 * 1024
+FIRST_GROWTH = 1024 * 1024
+_LENGTH = 4
+
+
+class ReceiveBudget:
+    """Bytes that unfinished large requests may hold over all connections.
+
+    ``held`` never exceeds ``limit`` by more than one first growth. Those who were refused are called back, once, when
+    something is released.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+        self._waiting: list[Callable[[], None]] = []
+
+    def take(self, size: int, refused: Callable[[], None]) -> bool:
+        # Whoever holds nothing is always served when nobody holds anything: one large request can then finish.
+        if self.held and self.held + size > self.limit:
+            self._waiting.append(refused)
+            return False
+        self.held += size
+        return True
+
+    def release(self, size: int) -> None:
+        if not size:
+            return
+        self.held -= size
+        waiting, self._waiting = self._waiting, []
+        for wake in waiting:
+            wake()
+
+
+class FrameReader:
+    """Cuts one connection's bytes into frames.
+
+    Between calls one of three is true: nothing is buffered; ``_rest`` holds the beginning of a frame that fits the
+    scratch buffer (or several frames, when the connection stopped taking them); ``_own`` holds ``_filled`` bytes of
+    one large frame of ``_need`` bytes.
+    """
+
+    __slots__ = ("_budget", "_filled", "_max_bytes", "_need", "_own", "_rest", "_scratch", "_view")
+
+    def __init__(self, scratch: memoryview, max_bytes: int, budget: ReceiveBudget) -> None:
+        self._scratch = scratch
+        self._max_bytes = max_bytes
+        self._budget = budget
+        self._rest = b""
+        self._own: bytearray | None = None
+        self._filled = 0
+        self._need = 0
+        self._view: memoryview = scratch[:0]
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes go; never empty."""
+        if self._own is not None:
+            return memoryview(self._own)[self._filled :]
+        rest = self._rest
+        if rest:
+            self._scratch[: len(rest)] = rest
+            return self._scratch[len(rest) :]
+        return self._scratch
+
+    def received(self, size: int) -> None:
+        """``size`` bytes were written into the buffer that ``get_buffer`` gave last."""
+        if self._own is not None:
+            self._filled += size
+            return
+        self._view = self._scratch[: len(self._rest) + size]
+        self._rest = b""
+
+    def next_frame(self) -> memoryview | None:
+        """The next whole frame without its length, or None. DecodeError when a length is impossible."""
+        if self._own is not None:
+            return self._own_frame()
+        view = self._view
+        available = len(view)
+        if available < _LENGTH:
+            return None
+        need = _LENGTH + self._checked_length(view)
+        if available < need:
+            return None
+        self._view = view[need:]
+        return view[_LENGTH:need]
+
+    def _own_frame(self) -> memoryview | None:
+        if self._own is None or self._filled < self._need:
+            return None
+        frame = memoryview(self._own)[_LENGTH : self._need]
+        self._budget.release(len(self._own))
+        self._own = None
+        self._filled = 0
+        return frame
+
+    def _checked_length(self, view: memoryview) -> int:
+        (length,) = INT32.unpack_from(view)
+        if not 0 < length <= self._max_bytes:
+            raise DecodeError(f"a request of {length} bytes, socket.request.max.bytes is {self._max_bytes}")
+        return int(length)
+
+    def keep_rest(self, on_room: Callable[[], None]) -> bool:
+        """Call after the last frame was taken, before anybody else receives: copies the unfinished rest.
+
+        False: the budget is spent, stop reading; ``on_room`` is called when it is worth calling this again.
+        """
+        if self._own is not None:
+            return self._filled < len(self._own) or self._grow(on_room)
+        view = self._view
+        if not len(view):
+            return True
+        self._rest = bytes(view)
+        self._view = view[:0]
+        return self._adopt_large(on_room)
+
+    def _adopt_large(self, on_room: Callable[[], None]) -> bool:
+        """Moves the beginning of a frame that the scratch buffer cannot hold into a buffer of its own."""
+        rest = self._rest
+        if len(rest) < _LENGTH:
+            return True
+        need = _LENGTH + self._checked_length(memoryview(rest))
+        if need <= len(self._scratch) or len(rest) >= need:
+            return True
+        capacity = min(need, max(FIRST_GROWTH, len(rest)))
+        if not self._budget.take(capacity, on_room):
+            return False
+        self._own = bytearray(capacity)
+        self._own[: len(rest)] = rest
+        self._filled, self._need, self._rest = len(rest), need, b""
+        return True
+
+    def _grow(self, on_room: Callable[[], None]) -> bool:
+        own = self._own
+        assert own is not None
+        capacity = min(self._need, 2 * len(own))
+        if not self._budget.take(capacity - len(own), on_room):
+            return False
+        grown = bytearray(capacity)
+        grown[: self._filled] = own
+        self._own = grown
+        return True
+
+    def replay_rest(self) -> None:
+        """Makes kept frames available to ``next_frame`` again, for a connection that takes requests again."""
+        if self._own is None and self._rest:
+            self._view = memoryview(self._rest)
+            self._rest = b""
+
+    def close(self) -> None:
+        """Gives back what the unfinished frame holds."""
+        if self._own is not None:
+            self._budget.release(len(self._own))
+            self._own = None
+        self._rest = b""
+        self._view = self._scratch[:0]

@@ -1,0 +1,71 @@
+"""Request and response headers, read and written by hand because every request pays for them.
+
+A request begins with key, version and correlation id; the header's own version follows from these two: 1 (client id)
+or 2 (client id and tagged fields). Header version 0 (no client id) belonged to ControlledShutdown v0 and is no longer
+sent. The client id is a legacy nullable string even in header version 2.
+
+A response begins with the correlation id (header 0), and a byte of tagged fields where the version is flexible
+(header 1). ApiVersions always answers with header 0: a client that does not know our versions yet must read it.
+"""
+
+import struct
+from typing import NamedTuple
+
+from skep.base.errors import DecodeError
+from skep.wire.apis import API_VERSIONS, SERVED
+from skep.wire.primitives import INT32, read_uvarint
+
+_FIXED = struct.Struct(">hhih")
+
+
+class RequestHeader(NamedTuple):
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+def read_request_header(frame: memoryview, max_client_id_bytes: int) -> tuple[RequestHeader, int]:
+    """The header and the position of the body. DecodeError when it is torn or its client id too long."""
+    if len(frame) < _FIXED.size:
+        raise DecodeError(f"{len(frame)} bytes are too few for a request header")
+    api_key, version, correlation_id, client_id_length = _FIXED.unpack_from(frame)
+    position = _FIXED.size
+    client_id = None
+    if client_id_length >= 0:
+        if client_id_length > max_client_id_bytes:
+            raise DecodeError(f"the client id has {client_id_length} bytes")
+        end = position + client_id_length
+        if end > len(frame):
+            raise DecodeError("the frame ends inside the client id")
+        try:
+            client_id = str(frame[position:end], "utf-8")
+        except UnicodeDecodeError:
+            raise DecodeError("the client id is not UTF-8") from None
+        position = end
+    api = SERVED.get(api_key)
+    # Of a version that we do not serve the body is never read, so its header's tags need not be either.
+    if api is not None and version >= api.flexible_from and version <= api.newest:
+        position = _skip_tagged_fields(frame, position)
+    return RequestHeader(api_key, version, correlation_id, client_id), position
+
+
+def _skip_tagged_fields(frame: memoryview, position: int) -> int:
+    if position < len(frame) and frame[position] == 0:
+        return position + 1
+    count, position = read_uvarint(frame, position)
+    for _ in range(count):
+        _tag, position = read_uvarint(frame, position)
+        size, position = read_uvarint(frame, position)
+        position += size
+        if position > len(frame):
+            raise DecodeError("the frame ends inside a tagged field")
+    return position
+
+
+def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
+    api = SERVED[api_key]
+    header = INT32.pack(correlation_id)
+    if api_key != API_VERSIONS.key and version >= api.flexible_from:
+        return header + b"\0"
+    return header

@@ -1,0 +1,42 @@
+"""The few primitive encodings that the hand-written parts of this package need; kio has the rest."""
+
+import struct
+
+from skep.base.errors import DecodeError
+
+INT32 = struct.Struct(">i")
+
+
+def uvarint(number: int) -> bytes:
+    if number < 0x80:
+        return bytes((number,))
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
+    """The number at ``position`` and the position after it; at most five bytes, as in Kafka."""
+    number = 0
+    for shift in (0, 7, 14, 21, 28):
+        if position >= len(buffer):
+            raise DecodeError("the frame ends inside a number")
+        byte = buffer[position]
+        position += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, position
+    raise DecodeError("a number is longer than five bytes")
+
+
+def compact_string(text: str) -> bytes:
+    encoded = text.encode()
+    return uvarint(len(encoded) + 1) + encoded
+
+
+def string(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack(">h", len(encoded)) + encoded

@@ -1,0 +1,68 @@
+"""The Produce response by hand, versions 3 to 11: this is written once per produce request, so it must not cost more.
+
+kio needs about 20 microseconds a partition for the same bytes; a property test holds the two against each other.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from skep.wire.apis import PRODUCE
+from skep.wire.headers import response_header
+from skep.wire.primitives import INT32, compact_string, string, uvarint
+
+HAS_LOG_START_OFFSET = 5
+HAS_ERROR_MESSAGE = 8
+
+_V3 = struct.Struct(">ihqq")
+_V5 = struct.Struct(">ihqqq")
+_NO_THROTTLE = INT32.pack(0)
+
+
+class ProducedPartition(NamedTuple):
+    """What became of one partition's batch; the defaults are those of a refusal."""
+
+    partition: int
+    error_code: int
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    error_message: str | None = None
+
+
+ProducedTopic = tuple[str, Sequence[ProducedPartition]]
+
+
+def encode_produce_response(version: int, correlation_id: int, topics: Sequence[ProducedTopic]) -> bytes:
+    """The whole answer, header included, without the length that frames it."""
+    header = response_header(PRODUCE.key, version, correlation_id)
+    if version >= PRODUCE.flexible_from:
+        return b"".join((header, uvarint(len(topics) + 1), *map(_flexible_topic, topics), _NO_THROTTLE, b"\0"))
+    parts = [header, INT32.pack(len(topics))]
+    for name, partitions in topics:
+        parts += (string(name), INT32.pack(len(partitions)))
+        parts += [_legacy_partition(version, partition) for partition in partitions]
+    parts.append(_NO_THROTTLE)
+    return b"".join(parts)
+
+
+def _flexible_topic(topic: ProducedTopic) -> bytes:
+    name, partitions = topic
+    parts = [compact_string(name), uvarint(len(partitions) + 1)]
+    for partition in partitions:
+        message = partition.error_message
+        # No record errors (1), the message or null (0), no tagged fields.
+        tail = b"\1\0\0" if message is None else b"\1" + compact_string(message) + b"\0"
+        parts.append(_V5.pack(*partition[:5]) + tail)
+    parts.append(b"\0")
+    return b"".join(parts)
+
+
+def _legacy_partition(version: int, partition: ProducedPartition) -> bytes:
+    if version < HAS_LOG_START_OFFSET:
+        return _V3.pack(*partition[:4])
+    fixed = _V5.pack(*partition[:5])
+    if version < HAS_ERROR_MESSAGE:
+        return fixed
+    message = partition.error_message
+    return fixed + INT32.pack(0) + (b"\xff\xff" if message is None else string(message))

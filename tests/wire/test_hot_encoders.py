@@ -1,0 +1,110 @@
+"""The hand-written Produce and Fetch responses say, byte for byte, what kio says, for every version served."""
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skep.base.errors import ErrorCode
+from skep.wire.apis import FETCH, PRODUCE
+from skep.wire.codec import encode_response
+from skep.wire.fetch_response import FetchedPartition, FetchedTopic, encode_fetch_response
+from skep.wire.produce_response import ProducedPartition, encode_produce_response
+
+int16 = st.integers(-(2**15), 2**15 - 1)
+int32 = st.integers(-(2**31), 2**31 - 1)
+int64 = st.integers(-(2**63), 2**63 - 1)
+names = st.text(max_size=200).filter(lambda text: len(text.encode()) < 2**15)
+codes = st.sampled_from([code.value for code in ErrorCode])
+# Kio reads a timestamp as a date: -1 is none, and a whole second is what its type can hold.
+append_times = st.one_of(st.just(-1), st.integers(0, 4_000_000_000).map(lambda seconds: seconds * 1000))
+
+produced = st.builds(ProducedPartition, int32, codes, int64, append_times, int64, st.none() | names)
+produced_topics = st.lists(st.tuples(names, st.lists(produced, max_size=4)), max_size=3)
+
+aborted = st.none() | st.lists(st.tuples(int64, int64), max_size=3)
+fetched = st.builds(FetchedPartition, int32, codes, int64, int64, int64, st.binary(max_size=300), aborted)
+topic_ids = st.uuids().filter(lambda topic_id: topic_id.int != 0)
+fetched_topics = st.lists(st.builds(FetchedTopic, names, topic_ids, st.lists(fetched, max_size=4)), max_size=3)
+
+
+@pytest.mark.parametrize("version", range(PRODUCE.oldest, PRODUCE.newest + 1))
+@given(correlation_id=int32, topics=produced_topics)
+def test_a_produce_response_equals_kios(version, correlation_id, topics):
+    body = {
+        "responses": [
+            {
+                "name": name,
+                "partition_responses": [
+                    {
+                        "index": p.partition,
+                        "error_code": ErrorCode(p.error_code),
+                        "base_offset": p.base_offset,
+                        "log_append_time": _date(p.log_append_time_ms),
+                        "log_start_offset": p.log_start_offset,
+                        "error_message": p.error_message,
+                    }
+                    for p in partitions
+                ],
+            }
+            for name, partitions in topics
+        ]
+    }
+    expected = encode_response(PRODUCE.key, version, correlation_id, body)
+    assert encode_produce_response(version, correlation_id, topics) == expected
+
+
+@pytest.mark.parametrize("version", range(FETCH.oldest, FETCH.newest + 1))
+@given(correlation_id=int32, topics=fetched_topics, session_id=int32, code=codes)
+def test_a_fetch_response_equals_kios(version, correlation_id, topics, session_id, code):
+    body = {
+        "error_code": ErrorCode(code),
+        "session_id": session_id,
+        "responses": [
+            {
+                "topic": topic.name,
+                "topic_id": topic.topic_id,
+                "partitions": [
+                    {
+                        "partition_index": p.partition,
+                        "error_code": ErrorCode(p.error_code),
+                        "high_watermark": p.high_watermark,
+                        "last_stable_offset": p.last_stable_offset,
+                        "log_start_offset": p.log_start_offset,
+                        "aborted_transactions": p.aborted
+                        if p.aborted is None
+                        else [{"producer_id": producer, "first_offset": first} for producer, first in p.aborted],
+                        "records": p.records,
+                    }
+                    for p in topic.partitions
+                ],
+            }
+            for topic in topics
+        ],
+    }
+    expected = encode_response(FETCH.key, version, correlation_id, body)
+    parts = encode_fetch_response(version, correlation_id, topics, session_id=session_id, error_code=code)
+    assert b"".join(parts) == expected
+
+
+def test_records_that_are_not_bytes_are_passed_on_as_they_are():
+    class Region:
+        def __len__(self) -> int:
+            return 5
+
+    region = Region()
+    topic = FetchedTopic("t", UUID(int=1), [FetchedPartition(0, 0, records=region)])
+    parts = encode_fetch_response(12, 1, [topic])
+    assert [type(part) for part in parts] == [bytes, Region, bytes]
+    assert parts[1] is region
+    same_length = FetchedTopic("t", UUID(int=1), [FetchedPartition(0, 0, records=b"12345")])
+    assert b"".join([parts[0], b"12345", parts[2]]) == b"".join(encode_fetch_response(12, 1, [same_length]))
+
+
+def _date(milliseconds: int):
+    import datetime
+
+    if milliseconds == -1:
+        return None
+    return datetime.datetime.fromtimestamp(milliseconds / 1000, tz=datetime.UTC)
