@@ -1,0 +1,193 @@
+"""The header of a record batch (magic 2) and the checks that need nothing but the header and one CRC.
+
+Layout, big endian, 61 bytes before the records::
+
+     0  base_offset             int64   the broker's; everything up to and including crc is outside the CRC
+     8  batch_length            int32   bytes that follow this field
+    12  partition_leader_epoch  int32   the broker's
+    16  magic                   int8    2
+    17  crc                     uint32  CRC32C of all that follows
+    21  attributes              int16   bits 0-2 codec, 3 append time, 4 transactional, 5 control, 6 delete horizon
+    23  last_offset_delta       int32
+    27  base_timestamp          int64
+    35  max_timestamp           int64
+    43  producer_id             int64
+    51  producer_epoch          int16
+    53  base_sequence           int32
+    57  records_count           int32
+
+The broker never looks behind the header: the counts in it are compared with each other, the records themselves are
+the reader's. So the cost here is per batch, and a compressed bomb stays packed.
+"""
+
+import struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import LeaderEpoch, Offset
+
+Buffer = bytes | bytearray | memoryview
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_SIZE = _HEADER.size
+LENGTH_END = 12
+"""Where ``batch_length`` begins to count."""
+CRC_END = 21
+"""Where the bytes begin that the CRC covers."""
+MAGIC_POSITION = 16
+_PREFIX = struct.Struct(">qii")
+PREFIX_SIZE = _PREFIX.size
+_CRC = struct.Struct(">I")
+
+CODEC_MASK = 0x07
+APPEND_TIME_FLAG = 0x08
+TRANSACTIONAL_FLAG = 0x10
+CONTROL_FLAG = 0x20
+HIGHEST_CODEC = 4
+NO_TIMESTAMP = -1
+
+
+class BatchHeader(NamedTuple):
+    base_offset: Offset
+    batch_length: int
+    partition_leader_epoch: LeaderEpoch
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch, header included."""
+        return self.batch_length + LENGTH_END
+
+    @property
+    def last_offset(self) -> Offset:
+        return Offset(self.base_offset + self.last_offset_delta)
+
+    @property
+    def next_offset(self) -> Offset:
+        return Offset(self.base_offset + self.last_offset_delta + 1)
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_append_time(self) -> bool:
+        return bool(self.attributes & APPEND_TIME_FLAG)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_FLAG)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_FLAG)
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id >= 0
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence numbers count 0 .. 2**31-1 and begin again; -1 stands for none, as in a control batch."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFF_FFFF
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header at ``position``; struct.error when fewer than HEADER_SIZE bytes are there."""
+    return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+
+
+def write_header(header: BatchHeader) -> bytes:
+    return _HEADER.pack(*header)
+
+
+def crc_of(batch: Buffer) -> int:
+    """The CRC32C that the header of this whole batch should carry."""
+    return int(crc32c(memoryview(batch)[CRC_END:]))
+
+
+def is_intact(batch: Buffer) -> bool:
+    """Whether ``batch`` is one whole batch whose length and CRC agree with its header."""
+    if len(batch) < HEADER_SIZE:
+        return False
+    header = read_header(batch)
+    return header.magic == 2 and header.size == len(batch) and header.crc == crc_of(batch)
+
+
+def check_produced(records: bytes | None, *, max_message_bytes: int) -> BatchHeader:
+    """The header of the one batch that a client may send for a partition, or the KafkaError that refuses it.
+
+    Refusals, in order: nothing there, torn, magic, more than one batch, too large, CRC, then what the header says of
+    itself. The order matters for the magic: a v0 or v1 message has other things where the length check looks.
+    """
+    if not records:
+        raise KafkaError(ErrorCode.invalid_record, "there is no record batch")
+    if len(records) <= MAGIC_POSITION:
+        raise KafkaError(ErrorCode.corrupt_message, f"{len(records)} bytes are too few for a record batch")
+    if (magic := records[MAGIC_POSITION]) != 2:
+        raise KafkaError(ErrorCode.invalid_record, f"record batches have magic 2, this one has {magic}")
+    if len(records) < HEADER_SIZE:
+        raise KafkaError(ErrorCode.corrupt_message, f"{len(records)} bytes are too few for a record batch")
+    header = read_header(records)
+    if header.size < HEADER_SIZE or header.size > len(records):
+        raise KafkaError(
+            ErrorCode.corrupt_message, f"the batch claims {header.size} bytes, there are {len(records)} of them"
+        )
+    if header.size < len(records):
+        raise KafkaError(ErrorCode.invalid_record, "a produce request carries exactly one batch per partition")
+    if header.size > max_message_bytes:
+        raise KafkaError(
+            ErrorCode.message_too_large, f"the batch has {header.size} bytes, max.message.bytes is {max_message_bytes}"
+        )
+    if header.crc != crc32c(memoryview(records)[CRC_END:]):
+        raise KafkaError(ErrorCode.corrupt_message, "the CRC32C of the batch does not match its bytes")
+    _check_fields(header)
+    return header
+
+
+def _check_fields(header: BatchHeader) -> None:
+    problem = None
+    if header.base_offset != 0:
+        problem = f"the base offset of a produced batch is 0, this one has {header.base_offset}"
+    elif header.records_count <= 0 or header.last_offset_delta != header.records_count - 1:
+        problem = f"{header.records_count} records do not fit a last offset delta of {header.last_offset_delta}"
+    elif header.codec > HIGHEST_CODEC:
+        problem = f"there is no compression codec {header.codec}"
+    elif header.attributes & CONTROL_FLAG:
+        problem = "clients do not write control batches"
+    elif header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        problem = f"an idempotent batch has a sequence and an epoch, this one {header.base_sequence} and " + str(
+            header.producer_epoch
+        )
+    if problem is not None:
+        raise KafkaError(ErrorCode.invalid_record, problem)
+
+
+def prefix_for(base_offset: int, batch_length: int, leader_epoch: int) -> bytes:
+    """The first 16 bytes of a batch, as the leader writes them; the rest of the batch stays as it was received."""
+    return _PREFIX.pack(base_offset, batch_length, leader_epoch)
+
+
+def with_append_time(batch: bytes, header: BatchHeader, now_ms: int) -> bytes:
+    """The batch stamped with the time of its append; the stamp lies under the CRC, so that is written anew.
+
+    Readers give every record of such a batch ``max_timestamp``; the base timestamp is left for their arithmetic.
+    """
+    stamped = bytearray(batch)
+    struct.pack_into(">h", stamped, CRC_END, header.attributes | APPEND_TIME_FLAG)
+    struct.pack_into(">q", stamped, 35, now_ms)
+    _CRC.pack_into(stamped, 17, crc_of(stamped))
+    return bytes(stamped)
