@@ -1,0 +1,131 @@
+"""Where each thing lies in the store, and how an image follows from what lies there.
+
+=======================  ==============================================================================
+``cluster``              the cluster id, written once
+``topics/<name>``        a topic: id, partitions, config overrides
+``deleting/<topic id>``  the name of a topic whose files are to be removed
+``configs/cluster``      config overrides of all brokers
+``configs/broker-<id>``  config overrides of one broker
+``brokers/<id>``         a live broker; ephemeral
+``producer-ids``         the first producer id that nobody was given
+``broker-epochs``        the first broker epoch that nobody was given
+=======================  ==============================================================================
+"""
+
+import uuid
+from collections.abc import Mapping
+
+from skep.base.ids import BrokerId
+from skep.metadata.image import CLUSTER_DEFAULT, ClusterImage, ConfigOwner
+from skep.metadata.model import BrokerRecord, TopicRecord, UnreadableRecord, decode_field, encode_fields
+from skep.metadata.store import Versioned
+
+CLUSTER = "cluster"
+PRODUCER_IDS = "producer-ids"
+BROKER_EPOCHS = "broker-epochs"
+
+_TOPICS = "topics/"
+_BROKERS = "brokers/"
+_DELETING = "deleting/"
+_CONFIGS = "configs/"
+_CONFIG_OF_BROKER = "configs/broker-"
+_CONFIG_OF_CLUSTER = "configs/cluster"
+
+
+def topic_key(name: str) -> str:
+    return _TOPICS + name
+
+
+def broker_key(broker_id: BrokerId) -> str:
+    return f"{_BROKERS}{broker_id}"
+
+
+def config_key(owner: ConfigOwner) -> str:
+    return _CONFIG_OF_CLUSTER if owner == CLUSTER_DEFAULT else f"{_CONFIG_OF_BROKER}{owner}"
+
+
+def deletion_key(topic_id: uuid.UUID) -> str:
+    return _DELETING + topic_id.hex
+
+
+def encode_deletion(name: str) -> bytes:
+    return encode_fields(name=name)
+
+
+def encode_config(overrides: Mapping[str, str]) -> bytes:
+    return encode_fields(config=dict(overrides))
+
+
+def decode_config(key: str, value: bytes) -> dict[str, str]:
+    config: dict[str, str] = decode_field(key, value, "config")
+    return config
+
+
+def image_of(cluster_id: str, tree: Mapping[str, Versioned]) -> ClusterImage:
+    """The image of everything in the store."""
+    return ClusterImage.of(
+        cluster_id,
+        [_broker(key, entry) for key, entry in tree.items() if key.startswith(_BROKERS)],
+        [_topic(key, entry) for key, entry in tree.items() if key.startswith(_TOPICS)],
+        {
+            _config_owner(key): decode_config(key, entry.value)
+            for key, entry in tree.items()
+            if key.startswith(_CONFIGS)
+        },
+    )
+
+
+def image_after(image: ClusterImage, key: str, entry: Versioned | None) -> ClusterImage:
+    """The image when ``key`` is now ``entry``; the very same image when nothing in it follows from that."""
+    if key.startswith(_TOPICS):
+        if entry is None:
+            return image.without_topic(key.removeprefix(_TOPICS))
+        topic = _topic(key, entry)
+        return image if image.topics.get(topic.name) == topic else image.with_topic(topic)
+    if key.startswith(_BROKERS):
+        if entry is None:
+            return image.without_broker(_broker_id(key.removeprefix(_BROKERS)))
+        broker = _broker(key, entry)
+        return image if image.brokers.get(broker.id) == broker else image.with_broker(broker)
+    if key.startswith(_CONFIGS):
+        owner = _config_owner(key)
+        overrides = {} if entry is None else decode_config(key, entry.value)
+        return image if image.broker_config(owner) == overrides else image.with_broker_config(owner, overrides)
+    return image
+
+
+def deletions_of(tree: Mapping[str, Versioned]) -> dict[uuid.UUID, str]:
+    """The names of the topics that are being deleted, by id."""
+    found: dict[uuid.UUID, str] = {}
+    for key, entry in tree.items():
+        found = deletions_after(found, key, entry)
+    return found
+
+
+def deletions_after(deletions: dict[uuid.UUID, str], key: str, entry: Versioned | None) -> dict[uuid.UUID, str]:
+    """What is being deleted when ``key`` is now ``entry``."""
+    if not key.startswith(_DELETING):
+        return deletions
+    topic_id = uuid.UUID(hex=key.removeprefix(_DELETING))
+    if entry is None:
+        return {other: name for other, name in deletions.items() if other != topic_id}
+    return {**deletions, topic_id: decode_field(key, entry.value, "name")}
+
+
+def _topic(key: str, entry: Versioned) -> TopicRecord:
+    return TopicRecord.decode(key.removeprefix(_TOPICS), entry.value, entry.version)
+
+
+def _broker(key: str, entry: Versioned) -> BrokerRecord:
+    return BrokerRecord.decode(_broker_id(key.removeprefix(_BROKERS)), entry.value)
+
+
+def _config_owner(key: str) -> ConfigOwner:
+    return CLUSTER_DEFAULT if key == _CONFIG_OF_CLUSTER else _broker_id(key.removeprefix(_CONFIG_OF_BROKER))
+
+
+def _broker_id(text: str) -> BrokerId:
+    try:
+        return BrokerId(int(text))
+    except ValueError as error:
+        raise UnreadableRecord(f"not a broker id in the metadata store: {text!r}") from error

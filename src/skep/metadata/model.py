@@ -1,0 +1,125 @@
+"""What the cluster agrees on, as frozen records, and how each is written: JSON with a version, ``{"v": 1, ...}``.
+
+A partition is an array, ``[replicas, isr, leader, leader_epoch]``: a topic is one value in the store, ZooKeeper's
+values end at 1 MB, and so 10,000 partitions of three replicas are 210 KB.
+"""
+
+import base64
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from skep.base.errors import StoreUnavailable
+from skep.base.ids import BrokerId, LeaderEpoch
+
+RECORD_VERSION = 1
+NO_LEADER = BrokerId(-1)
+
+
+class UnreadableRecord(StoreUnavailable):
+    """A value in the store that this version of Skep cannot read: newer than it, or damaged."""
+
+
+class PartitionRecord(NamedTuple):
+    """Who holds a partition. A tuple, not a dataclass: a broker makes tens of thousands at start-up."""
+
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+
+    @classmethod
+    def new(cls, replicas: Sequence[BrokerId]) -> "PartitionRecord":
+        """A partition without data: every replica is in sync, the first one leads."""
+        return cls(tuple(replicas), tuple(replicas), replicas[0], LeaderEpoch(0))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """A topic. ``config`` holds only what was set for it; ``version`` is the store's, for compare-and-set."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: tuple[PartitionRecord, ...]
+    config: Mapping[str, str] = field(default_factory=dict)
+    version: int = 0
+
+    def encode(self) -> bytes:
+        return encode_fields(id=self.topic_id.hex, partitions=self.partitions, config=dict(self.config))
+
+    @classmethod
+    def decode(cls, name: str, value: bytes, version: int) -> "TopicRecord":
+        fields = decode_fields(f"topic {name}", value)
+        try:
+            partitions = tuple(
+                PartitionRecord(tuple(replicas), tuple(isr), leader, leader_epoch)
+                for replicas, isr, leader, leader_epoch in fields["partitions"]
+            )
+            return cls(name, uuid.UUID(hex=fields["id"]), partitions, fields["config"], version)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnreadableRecord(f"topic {name}: damaged metadata record ({error!r})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRecord:
+    """A live broker and the address that clients are told. ``epoch`` grows with each registration in the cluster."""
+
+    id: BrokerId
+    host: str
+    port: int
+    rack: str | None = None
+    epoch: int = -1
+
+    def encode(self) -> bytes:
+        return encode_fields(host=self.host, port=self.port, rack=self.rack, epoch=self.epoch)
+
+    @classmethod
+    def decode(cls, broker_id: BrokerId, value: bytes) -> "BrokerRecord":
+        fields = decode_fields(f"broker {broker_id}", value)
+        try:
+            return cls(broker_id, fields["host"], fields["port"], fields["rack"], fields["epoch"])
+        except KeyError as error:
+            raise UnreadableRecord(f"broker {broker_id}: damaged metadata record ({error!r})") from error
+
+
+def encode_fields(**fields: Any) -> bytes:
+    return json.dumps({"v": RECORD_VERSION, **fields}, separators=(",", ":")).encode()
+
+
+def decode_fields(what: str, value: bytes) -> dict[str, Any]:
+    """The fields of a record; UnreadableRecord, naming ``what``, when they cannot be read."""
+    try:
+        fields = json.loads(value)
+        version = fields["v"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableRecord(f"{what}: damaged metadata record ({error!r})") from error
+    if version != RECORD_VERSION:
+        raise UnreadableRecord(
+            f"{what}: metadata record of version {version}, this version of Skep reads {RECORD_VERSION}"
+        )
+    assert isinstance(fields, dict)
+    return fields
+
+
+def decode_field(what: str, value: bytes, name: str) -> Any:
+    fields = decode_fields(what, value)
+    if name not in fields:
+        raise UnreadableRecord(f"{what}: damaged metadata record (no {name!r})")
+    return fields[name]
+
+
+def id_text(identifier: uuid.UUID) -> str:
+    """An id as Kafka writes it: 22 characters of base64."""
+    return base64.urlsafe_b64encode(identifier.bytes).rstrip(b"=").decode()
+
+
+def random_id() -> uuid.UUID:
+    """A random id. Like Kafka's, never one whose text has a dash: on a command line it would look like an option.
+
+    Kafka also reserves 0 and 1; a version 4 UUID is neither.
+    """
+    while "-" in id_text(identifier := uuid.uuid4()):
+        pass
+    return identifier
