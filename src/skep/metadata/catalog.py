@@ -88,8 +88,10 @@ class Catalog:
             self._current.become(self.image.with_topic(topic))
             return topic
 
-    async def delete_topic(self, name: str) -> TopicRecord:
+    async def delete_topic(self, name: str, topic_id: uuid.UUID | None = None) -> TopicRecord:
         """Mark the topic for deletion, then remove it; ``deletion_done`` is due when its files are gone.
+
+        With ``topic_id``, only the topic that has it: UNKNOWN_TOPIC_ID when another one has taken the name.
 
         The mark comes first, so that no crash leaves files that nothing says to remove. From then on the topic is
         going, whatever happens: the watch, or the next ``open``, goes on where this stopped. So when this fails with
@@ -99,6 +101,8 @@ class Catalog:
             raise _unknown(name)
         async with self._current.turn:
             topic = _topic(name, await self._store.get(layout.topic_key(name)))
+            if topic_id not in (None, topic.topic_id):
+                raise KafkaError(ErrorCode.unknown_topic_id, f"Topic '{name}' has another id by now.")
             await self._store.put(layout.deletion_key(topic.topic_id), layout.encode_deletion(name))
             self._current.deletions = {**self._current.deletions, topic.topic_id: name}
             await self._current.remove_topic(topic)

@@ -24,14 +24,16 @@ from kio.static.constants import EntityType
 
 from skep.base.errors import DecodeError, ErrorCode
 from skep.wire.apis import SERVED
+from skep.wire.bounds import RequestBounds
 from skep.wire.headers import response_header
 
 Body = Mapping[str, Any]
 
 
 @functools.cache
-def _request_reader(api_key: int, version: int) -> Callable[[memoryview, int], tuple[Any, int]]:
-    return entity_reader(request_class(api_key, version))
+def _request_reader(api_key: int, version: int) -> tuple[RequestBounds, Callable[[memoryview, int], tuple[Any, int]]]:
+    entity = request_class(api_key, version)
+    return RequestBounds(entity), entity_reader(entity)
 
 
 @functools.cache
@@ -50,12 +52,14 @@ def _payload_class(api_key: int, version: int, kind: Any, suffix: str) -> Any:
 
 def decode_request(api_key: int, version: int, frame: memoryview, position: int) -> Any:
     """The request behind the header. What it holds is copied: the frame's buffer may be used again at once."""
+    bounds, read = _request_reader(api_key, version)
     try:
-        request, size = _request_reader(api_key, version)(frame.toreadonly(), position)
-    except (SerialError, ValueError, OverflowError) as error:
+        # kio believes the lengths that it reads: first see that they can be.
+        frame, position = bounds.checked(frame, position)
+        request, _ = read(frame.toreadonly(), position)
+    except (DecodeError, SerialError, ValueError, OverflowError) as error:
         raise DecodeError(f"{SERVED[api_key].name} v{version}: {error}") from None
-    if position + size != len(frame):
-        raise DecodeError(f"{SERVED[api_key].name} v{version}: {len(frame) - position - size} bytes too many")
+    # Bytes behind the request are left alone, as Kafka leaves them: librdkafka sends three too many in Metadata v13.
     return request
 
 

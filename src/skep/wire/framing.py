@@ -15,7 +15,7 @@ from collections.abc import Callable
 from skep.base.errors import DecodeError
 from skep.wire.primitives import INT32
 
-SCRATCH_SIZE = 256 * 1024
+SCRATCH_SIZE = 64 * 1024
 FIRST_GROWTH = 1024 * 1024
 _LENGTH = 4
 
@@ -23,27 +23,32 @@ _LENGTH = 4
 class ReceiveBudget:
     """Bytes that unfinished large requests may hold over all connections.
 
-    ``held`` never exceeds ``limit`` by more than one first growth. Those who were refused are called back, once, when
-    something is released.
+    ``held`` never exceeds ``limit`` by more than one request: one reader at a time may go beyond, so that there is
+    always one that can finish and give its bytes back. Otherwise eight requests that have each got an eighth of the
+    limit would wait for each other for ever, and a request larger than the limit for itself. Those who were refused are
+    called back, once, when something is released.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
+        self._beyond: object | None = None
         self._waiting: list[Callable[[], None]] = []
 
-    def take(self, size: int, refused: Callable[[], None]) -> bool:
-        # Whoever holds nothing is always served when nobody holds anything: one large request can then finish.
-        if self.held and self.held + size > self.limit:
-            self._waiting.append(refused)
-            return False
+    def take(self, size: int, reader: object, refused: Callable[[], None]) -> bool:
+        if self.held + size > self.limit:
+            if self._beyond is not None and self._beyond is not reader:
+                self._waiting.append(refused)
+                return False
+            self._beyond = reader
         self.held += size
         return True
 
-    def release(self, size: int) -> None:
-        if not size:
-            return
+    def release(self, size: int, reader: object) -> None:
+        """All that ``reader`` holds."""
         self.held -= size
+        if self._beyond is reader:
+            self._beyond = None
         waiting, self._waiting = self._waiting, []
         for wake in waiting:
             wake()
@@ -105,7 +110,7 @@ class FrameReader:
         if self._own is None or self._filled < self._need:
             return None
         frame = memoryview(self._own)[_LENGTH : self._need]
-        self._budget.release(len(self._own))
+        self._budget.release(len(self._own), self)
         self._own = None
         self._filled = 0
         return frame
@@ -122,7 +127,7 @@ class FrameReader:
         False: the budget is spent, stop reading; ``on_room`` is called when it is worth calling this again.
         """
         if self._own is not None:
-            return self._filled < len(self._own) or self._grow(on_room)
+            return self._filled < len(self._own) or self._filled == self._need or self._grow(on_room)
         view = self._view
         if not len(view):
             return True
@@ -139,7 +144,7 @@ class FrameReader:
         if need <= len(self._scratch) or len(rest) >= need:
             return True
         capacity = min(need, max(FIRST_GROWTH, len(rest)))
-        if not self._budget.take(capacity, on_room):
+        if not self._budget.take(capacity, self, on_room):
             return False
         self._own = bytearray(capacity)
         self._own[: len(rest)] = rest
@@ -150,7 +155,7 @@ class FrameReader:
         own = self._own
         assert own is not None
         capacity = min(self._need, 2 * len(own))
-        if not self._budget.take(capacity - len(own), on_room):
+        if not self._budget.take(capacity - len(own), self, on_room):
             return False
         grown = bytearray(capacity)
         grown[: self._filled] = own
@@ -166,7 +171,7 @@ class FrameReader:
     def close(self) -> None:
         """Gives back what the unfinished frame holds."""
         if self._own is not None:
-            self._budget.release(len(self._own))
+            self._budget.release(len(self._own), self)
             self._own = None
         self._rest = b""
         self._view = self._scratch[:0]

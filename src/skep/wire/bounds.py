@@ -1,0 +1,240 @@
+"""Whether the lengths in a request are possible, found out before kio reads it.
+
+kio reserves memory for as many elements as an array announces before it reads the first: forty bytes that announce two
+thousand million elements end the process. It also lets an array be null that may not be, and takes a tagged field that
+it does not know for an error, where KIP-482 wants it skipped: that is how a newer client speaks to an older broker. So
+the bytes are walked over once, by the same classes, looking at nothing but lengths. Null arrays are refused, unknown
+tagged fields cut out, and the elements of all arrays counted against one limit: an element can be a single byte on the
+wire but is an object in memory.
+
+Every request pays for this, so the walk over a class is compiled, as dataclasses compile their ``__init__``: plain
+statements without a call per field, the fields of fixed size added up, an array of them one multiplication. Strings
+that may not be null, numbers out of range and bad UTF-8 are left to kio, which refuses them.
+"""
+
+import dataclasses
+import struct
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from skep.base.errors import DecodeError
+from skep.wire.primitives import INT32, read_uvarint, uvarint
+
+MAX_ELEMENTS = 200_000
+"""Five times what a fetch of 20,000 partitions has when each is of a topic of its own; about 50 MB as objects."""
+
+_INT16 = struct.Struct(">h")
+
+_FIXED_SIZES = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "error_code": 2,
+    "int32": 4,
+    "uint32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float64": 8,
+    "timedelta_i64": 8,
+    "datetime_i64": 8,
+    "uuid": 16,
+}
+
+_Cuts = list[tuple[int, int, bytes]]
+"""What is to be replaced in the frame: from, to, by what; in the order of the frame."""
+
+_Walk = Callable[[memoryview, int, int, _Cuts], tuple[int, int]]
+"""From a position and the number of elements that are left of the limit, to the position and number after the walk.
+
+The position may come to lie past the end of the frame; whatever looks there raises IndexError or struct.error.
+"""
+
+
+class RequestBounds:
+    """The walk over requests of one class."""
+
+    __slots__ = ("_walk",)
+
+    def __init__(self, entity: Any) -> None:
+        self._walk = _compiled(_Statements().entity(entity))
+
+    def checked(self, frame: memoryview, position: int) -> tuple[memoryview, int]:
+        """What kio can read, and from where: the frame itself, or a copy without the fields that are not known."""
+        cuts: _Cuts = []
+        try:
+            end, _ = self._walk(frame, position, MAX_ELEMENTS, cuts)
+        except (IndexError, struct.error):
+            raise DecodeError("the frame ends inside the request") from None
+        if end > len(frame):
+            raise DecodeError("the frame ends inside the request")
+        return (memoryview(_cut(frame, position, cuts)), 0) if cuts else (frame, position)
+
+
+def _cut(frame: memoryview, position: int, cuts: _Cuts) -> bytes:
+    parts: list[bytes | memoryview] = []
+    for start, end, instead in cuts:
+        parts += (frame[position:start], instead)
+        position = end
+    return b"".join((*parts, frame[position:]))
+
+
+class _Statements:
+    """Writes the statements of one walk. ``_skipped`` bytes of fixed size are still to be added to ``p``."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {"i16": _INT16.unpack_from, "i32": INT32.unpack_from, **_CALLED}
+        self._indent = 1
+        self._skipped = 0
+
+    def entity(self, entity: Any) -> "_Statements":
+        tagged: dict[int, _Walk] = {}
+        for field in dataclasses.fields(entity):
+            if (tag := field.metadata.get("tag")) is not None:
+                tagged[int(tag)] = _compiled(_Statements().field(entity, field))
+            else:
+                self.field(entity, field)
+        if entity.__flexible__:
+            self._flush()
+            known = f"known{len(self.names)}"
+            self.names[known] = tagged
+            self._add(
+                "if frame[p]:", f"    p, left = walk_tagged(frame, p, left, cuts, {known})", "else:", "    p += 1"
+            )
+        return self
+
+    def field(self, entity: Any, field: "dataclasses.Field[Any]") -> "_Statements":
+        hint, is_nullable = _without_none(field.type)
+        kafka_type = field.metadata.get("kafka_type", "")
+        if typing.get_origin(hint) is tuple:
+            element, _ = _without_none(typing.get_args(hint)[0])
+            self._array(entity, element, kafka_type, is_nullable)
+        elif dataclasses.is_dataclass(hint):
+            self._nested(hint, is_nullable)
+        else:
+            self._primitive(entity, kafka_type)
+        return self
+
+    def _add(self, *lines: str) -> None:
+        self.lines += ["    " * self._indent + line for line in lines]
+
+    def _flush(self) -> None:
+        if self._skipped:
+            self._add(f"p += {self._skipped}")
+            self._skipped = 0
+
+    def _primitive(self, entity: Any, kafka_type: str) -> None:
+        if kafka_type in _FIXED_SIZES:
+            self._skipped += _FIXED_SIZES[kafka_type]
+            return
+        self._flush()
+        if entity.__flexible__:
+            self._add("n = frame[p]", "p = p + (n or 1) if n < 128 else end_of_bytes(frame, p)")
+            return
+        read, size = ("i16", 2) if kafka_type == "string" else ("i32", 4)
+        self._add(f"n, = {read}(frame, p)", f"p += n + {size} if n > 0 else {size}")
+
+    def _nested(self, entity: Any, is_nullable: bool) -> None:
+        if not is_nullable:
+            self.entity(entity)
+            return
+        self._flush()
+        self._add("p += 1", "if frame[p - 1] != 255:")
+        self._indent += 1
+        self.entity(entity)
+        self._flush()
+        self._add("pass")
+        self._indent -= 1
+
+    def _array(self, entity: Any, element: Any, kafka_type: str, is_nullable: bool) -> None:
+        self._flush()
+        count = f"c{self._indent}"
+        if entity.__flexible__:
+            self._add(f"{count} = frame[p]", f"if {count} < 128: p += 1", f"else: {count}, p = uvarint(frame, p)")
+            self._add(f"{count} -= 1")
+        else:
+            self._add(f"{count}, = i32(frame, p)", "p += 4")
+        self._add(f"if {count} < {-1 if is_nullable else 0}: refuse_null()")
+        self._add(f"left -= {count}", f"if left < 0: refuse_count({count})", f"for _ in range({count}):")
+        before = len(self.lines)
+        self._indent += 1
+        if dataclasses.is_dataclass(element):
+            self.entity(element)
+        else:
+            self._primitive(entity, kafka_type)
+        if len(self.lines) == before:
+            # All of fixed size: no loop. A null array has the count -1.
+            self.lines.pop()
+            self._indent -= 1
+            self._add(f"if {count} > 0: p += {count} * {self._skipped}")
+            self._skipped = 0
+        else:
+            self._flush()
+            self._indent -= 1
+
+
+def _compiled(statements: _Statements) -> _Walk:
+    statements._flush()
+    source = "\n".join(("def walk(frame, p, left, cuts):", *statements.lines, "    return p, left"))
+    exec(source, statements.names)
+    walk: _Walk = statements.names["walk"]
+    return walk
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    if not isinstance(hint, types.UnionType):
+        return hint, False
+    [other] = [part for part in typing.get_args(hint) if part is not types.NoneType]
+    return other, True
+
+
+# What the compiled statements call where it is not an everyday case.
+
+
+def _end_of_bytes(frame: memoryview, position: int) -> int:
+    length, position = read_uvarint(frame, position)
+    return position + max(length - 1, 0)
+
+
+def _refuse_null() -> None:
+    raise DecodeError("an array is null that may not be")
+
+
+def _refuse_count(count: int) -> None:
+    raise DecodeError(f"an array of {count} elements; the arrays of a request may have {MAX_ELEMENTS} in all")
+
+
+def _walk_tagged(frame: memoryview, start: int, left: int, cuts: _Cuts, known: dict[int, _Walk]) -> tuple[int, int]:
+    count, position = read_uvarint(frame, start)
+    kept: list[bytes] = []
+    is_cut = False
+    for _ in range(count):
+        tag, position = read_uvarint(frame, position)
+        length, position = read_uvarint(frame, position)
+        if position + length > len(frame):
+            raise DecodeError("the frame ends inside a tagged field")
+        if tag in known:
+            cuts_within: _Cuts = []
+            end, left = known[tag](frame, position, left, cuts_within)
+            if end != position + length:
+                raise DecodeError(f"tagged field {tag} announces {length} bytes and has {end - position}")
+            is_cut |= bool(cuts_within)
+            content = _cut(frame[:end], position, cuts_within)
+            kept.append(uvarint(tag) + uvarint(len(content)) + content)
+        position += length
+    if is_cut or len(kept) < count:
+        cuts.append((start, position, uvarint(len(kept)) + b"".join(kept)))
+    return position, left
+
+
+_CALLED: dict[str, Any] = {
+    "uvarint": read_uvarint,
+    "end_of_bytes": _end_of_bytes,
+    "refuse_null": _refuse_null,
+    "refuse_count": _refuse_count,
+    "walk_tagged": _walk_tagged,
+}
