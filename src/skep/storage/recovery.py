@@ -1,0 +1,293 @@
+"""Opening a log from what is on disk, after a clean stop or after a crash.
+
+After a clean stop nothing is scanned: the directory is listed, and the few batches behind the last index entry tell
+where the log ends. After a crash everything below the recovery point was synced and is believed; from there on every
+batch is checked, header, length and CRC, and the log is cut at the first that is not good. Worked example, recovery
+point 50::
+
+    00000000000000000000.log  [0,9][10,49]              sealed, synced: its indexes were too, nothing is read
+    00000000000000000050.log  [50,59][60,79][80,|       80 is torn: the file is cut behind 79
+    00000000000000000090.log  [90,99]                   whole, but there is no 80 to 89: removed, for it follows a hole
+
+The log ends at 80. Nothing that was acknowledged after a flush is lost, because the recovery point is never ahead of
+what is synced. The indexes of the segment that the recovery point lies in are kept up to there and made again behind
+it; so are the leader epochs. Every step can be repeated: a crash during recovery is recovered from in the same way.
+"""
+
+import logging
+import os
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
+from typing import NamedTuple
+
+from skep.base.errors import StorageError
+from skep.base.files import Files
+from skep.base.ids import Offset, TopicPartition
+from skep.storage.batches import NEVER, scan
+from skep.storage.leader_epochs import LeaderEpochs
+from skep.storage.log import LogContent
+from skep.storage.names import (
+    DELETED,
+    LEADER_EPOCHS,
+    LOG,
+    OFFSET_INDEX,
+    SNAPSHOT,
+    TEMPORARY,
+    TIME_INDEX,
+    offset_name,
+    parse_offset_name,
+)
+from skep.storage.producers import Producers
+from skep.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+
+class LogOnDisk(NamedTuple):
+    """Which log is to be opened and what the directory's checkpoints know of it."""
+
+    files: Files
+    path: str
+    topic_partition: TopicPartition
+    recovery_point: Offset | None
+    """None after a clean stop."""
+    log_start_offset: Offset
+
+
+def load_log(disk: LogOnDisk, index_interval_bytes: int, now_ms: int) -> LogContent:
+    """StorageError when the disk refuses; it can be tried again later.
+
+    After a crash ``Log.closing_plan`` is to be run before the log is used: what was found is then durable.
+    """
+    loader = _Loader(disk, index_interval_bytes, now_ms)
+    return loader.load()
+
+
+class _Loader:
+    """``end_offset`` is right once ``segments`` are; both shrink when something has to be cut."""
+
+    def __init__(self, disk: LogOnDisk, index_interval_bytes: int, now_ms: int) -> None:
+        self.disk = disk
+        self.files = disk.files
+        self.name = str(disk.topic_partition)
+        self.interval = index_interval_bytes
+        self.now_ms = now_ms
+        self.recovery_point = disk.recovery_point
+        self.segments: list[Segment] = []
+        self.snapshots: list[Offset] = []
+        self.end_offset = Offset(0)
+        self.epochs = LeaderEpochs()
+        self.new_indexes: list[Segment] = []
+
+    def load(self) -> LogContent:
+        if self.files.exists(self.disk.path):
+            self._list()
+        if self.segments:
+            self._load_epochs()
+            if self.recovery_point is None and not self._find_end():
+                logger.warning("%s: damaged although the stop was clean, recovering", self.name)
+                self.recovery_point = self.segments[-1].base_offset
+            if self.recovery_point is not None:
+                self._recover(self.recovery_point)
+        self._apply_log_start()
+        log_start_offset = max(self.disk.log_start_offset, self._first_offset())
+        self.epochs.truncate_end(self.end_offset)
+        self.epochs.truncate_start(log_start_offset)
+        producers, snapshot_offset = self._load_producers()
+        is_clean = self.recovery_point is None
+        return LogContent(
+            segments=self.segments,
+            log_start_offset=log_start_offset,
+            flushed_offset=self.end_offset if is_clean else min(self.recovery_point or Offset(0), self.end_offset),
+            log_end_offset=self.end_offset,
+            leader_epochs=self.epochs,
+            producers=producers,
+            snapshot_offset=snapshot_offset,
+            is_recovered=not is_clean,
+            new_indexes=[segment for segment in self.new_indexes if segment in self.segments],
+        )
+
+    def _first_offset(self) -> Offset:
+        return self.segments[0].base_offset if self.segments else self.end_offset
+
+    def _list(self) -> None:
+        """Opens the segments and removes what an earlier life left behind."""
+        bases, sides = [], []
+        for name in self.files.list_directory(self.disk.path):
+            parsed = parse_offset_name(name)
+            if name.endswith((DELETED, TEMPORARY)):
+                self.files.remove(os.path.join(self.disk.path, name))
+            elif parsed is not None and parsed[1] == LOG:
+                bases.append(parsed[0])
+            elif parsed is not None and parsed[1] == SNAPSHOT:
+                self.snapshots.append(parsed[0])
+            elif parsed is not None and parsed[1] in (OFFSET_INDEX, TIME_INDEX):
+                sides.append((parsed[0], name))
+        for base_offset, name in sides:
+            if base_offset not in bases:
+                self.files.remove(os.path.join(self.disk.path, name))
+        for base_offset in bases:
+            segment = Segment.open(self.files, self.disk.path, base_offset, self.now_ms)
+            self.segments.append(segment)
+
+    def _find_end(self) -> bool:
+        """After a clean stop; False when the last segment does not end with a whole batch."""
+        for segment in self.segments[:-1]:
+            self._check_indexes(segment)
+        last = self.segments[-1]
+        if not last.has_index_files():
+            position = last.keep_index(0, 0)
+        else:
+            position = last.keep_index(last.offset_index.count, last.time_index.count)
+        self.end_offset, size = self._count(last, position, NEVER)
+        return size == last.size
+
+    def _check_indexes(self, segment: Segment) -> None:
+        """Makes the indexes of a sealed segment again when they are missing; they were synced with it."""
+        if not segment.has_index_files():
+            logger.warning("%s: indexes of segment %d are missing, making them again", self.name, segment.base_offset)
+            self._count(segment, segment.keep_index(0, 0), NEVER)
+            segment.finish_indexes()
+            self.new_indexes.append(segment)
+
+    def _count(self, segment: Segment, position: int, check_from: int) -> tuple[Offset, int]:
+        """Enters the batches from ``position`` on into the indexes; gives the end offset and where they end."""
+        end_offset = segment.base_offset
+        for place, header, _ in scan(
+            segment.file, position=position, from_offset=segment.base_offset, check_from=check_from
+        ):
+            segment.count(place, header.size, header.last_offset, header.max_timestamp, self.interval)
+            if header.partition_leader_epoch > self.epochs.latest:
+                self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+            position = place + header.size
+            end_offset = header.next_offset
+        return end_offset, position
+
+    def _recover(self, recovery_point: Offset) -> None:
+        self._recover_from(recovery_point)
+        if self.end_offset < recovery_point:
+            # The checkpoint promises more than there is: files were damaged or taken away. Believe nothing.
+            logger.warning("%s: ends at %d, below its recovery point %d", self.name, self.end_offset, recovery_point)
+            self.recovery_point = Offset(0)
+            self._recover_from(Offset(0))
+
+    def _recover_from(self, recovery_point: Offset) -> None:
+        # Not the one that begins at the recovery point, but the one before: it may have been synced up to its end while
+        # it was active, and sealed afterwards, so its indexes are not known to be durable.
+        first = max((n for n, s in enumerate(self.segments) if s.base_offset < recovery_point), default=0)
+        for segment in self.segments[:first]:
+            self._check_indexes(segment)
+        self.end_offset = self.segments[first].base_offset
+        for number in range(first, len(self.segments)):
+            segment = self.segments[number]
+            if segment.base_offset != self.end_offset:
+                self._drop(number, f"offset {self.end_offset} is missing before it")
+                break
+            position = _keep_index_below(segment, recovery_point) if number == first else segment.keep_index(0, 0)
+            self.end_offset, size = self._count(segment, position, recovery_point)
+            if size < segment.size:
+                logger.warning(
+                    "%s: cut %d bytes behind offset %d (%s)",
+                    self.name,
+                    segment.size - size,
+                    self.end_offset,
+                    os.path.basename(segment.file.path),
+                )
+                segment.file.truncate(size)
+                self._drop(number + 1, "it follows what was cut")
+                break
+        for segment in self.segments[first:-1]:
+            segment.finish_indexes()
+            self.new_indexes.append(segment)
+
+    def _drop(self, number: int, reason: str) -> None:
+        """Removes the segments from ``number`` on."""
+        for segment in self.segments[number:]:
+            logger.warning("%s: removing segment %d, %s", self.name, segment.base_offset, reason)
+            segment.close()
+            for path in (segment.file.path, segment.offset_index.path, segment.time_index.path):
+                self.files.remove(path)
+        del self.segments[number:]
+
+    def _apply_log_start(self) -> None:
+        """A log start past the end (what was to be deleted is lost anyway) leaves nothing; the log goes on there."""
+        begin = max(self.disk.log_start_offset, self.disk.recovery_point or Offset(0))
+        if not self.segments:
+            self.end_offset = begin
+        elif self.end_offset < self.disk.log_start_offset:
+            self._drop(0, "the log start is past the end")
+            self.end_offset = self.disk.log_start_offset
+
+    def _load_epochs(self) -> None:
+        path = os.path.join(self.disk.path, LEADER_EPOCHS)
+        try:
+            self.epochs = LeaderEpochs.decode(self.files.read_whole(path))
+        except (StorageError, ValueError):
+            # Never flushed, or lost: the batches know. Past the recovery point they are looked at anyway.
+            for segment in self.segments:
+                for _, header, _ in scan(segment.file, from_offset=segment.base_offset, check_from=NEVER):
+                    if header.partition_leader_epoch > self.epochs.latest:
+                        self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+
+    def _load_producers(self) -> tuple[Producers, Offset]:
+        """From the newest good snapshot and the batches behind it, with the offset of that snapshot."""
+        producers, offset = Producers(), Offset(-1)
+        # Those past the end are of batches that were cut. They are removed before the log is used again, so that none
+        # is ever taken for one of the batches that come to those offsets later.
+        for candidate in sorted((s for s in self.snapshots if s <= self.end_offset), reverse=True):
+            try:
+                producers = Producers.decode(self.files.read_whole(self._snapshot_path(candidate)))
+                offset = candidate
+                break
+            except (StorageError, ValueError) as error:
+                logger.warning("%s: snapshot %d cannot be used: %s", self.name, candidate, error)
+        self._replay_producers(producers, offset)
+        bases = {segment.base_offset for segment in self.segments}
+        for snapshot in self.snapshots:
+            if snapshot not in bases and snapshot != offset:
+                self.files.remove(self._snapshot_path(snapshot))
+        return producers, offset
+
+    def _replay_producers(self, producers: Producers, from_offset: Offset) -> None:
+        ends = [*(segment.base_offset for segment in self.segments[1:]), self.end_offset]
+        for segment, end in zip(self.segments, ends, strict=False):
+            place = segment.find(from_offset, segment.size) if end > from_offset else None
+            if place is None:
+                continue
+            for _, header, _ in scan(
+                segment.file, position=place.position, from_offset=segment.base_offset, check_from=NEVER
+            ):
+                if header.has_producer_id and header.base_offset >= from_offset:
+                    # When it was written is not known; to remember a producer for too long does no harm.
+                    producers.record(header, header.base_offset, self.now_ms)
+
+    def _snapshot_path(self, offset: Offset) -> str:
+        return os.path.join(self.disk.path, offset_name(offset, SNAPSHOT))
+
+
+def _keep_index_below(segment: Segment, recovery_point: Offset) -> int:
+    """Cuts the indexes at the recovery point or earlier, where they are not good; gives where to count on from.
+
+    They were not synced, so after a power cut either may be short, and any part of it zeros. Entries that grow as they
+    should, with the last one pointing at the batch that it names, are taken for good. The last time entry says how far
+    both go together: it was made with the first entry of the offset index that is not before it.
+    """
+    if not segment.has_index_files():
+        return segment.keep_index(0, 0)
+    entries, times = segment.offset_index.entries(), segment.time_index.entries()
+    if not (_grows(entries) and _grows(times)):
+        return segment.keep_index(0, 0)
+    below = bisect_left(entries, (recovery_point - segment.base_offset, 0))
+    time_count = bisect_right(times, entries[below - 1][0], key=lambda entry: entry[1]) if below else 0
+    if time_count == 0:
+        return segment.keep_index(0, 0)
+    count = min(below, bisect_left(entries, (times[time_count - 1][1], 0)) + 1)
+    last_offset, position = entries[count - 1]
+    place = segment.place_at(position, segment.size)
+    if place is None or place.last_offset != last_offset + segment.base_offset:
+        return segment.keep_index(0, 0)
+    return segment.keep_index(count, time_count)
+
+
+def _grows(entries: list[tuple[int, int]]) -> bool:
+    return all(a < c and b < d for (a, b), (c, d) in pairwise(entries))

@@ -1,0 +1,61 @@
+"""Which segments may go: by age, by size, or because they lie below the log start. Pure decisions, no files.
+
+Segments go whole and from the oldest on. The active one goes too when all its records have expired; the log then
+begins a new one. ``retention.ms`` counts from the largest timestamp of a segment, so a record is kept at least that
+long, and at most until its segment's last record has expired too. A segment without any timestamp counts from when it
+was begun or opened.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from skep.base.ids import Offset
+from skep.base.topic_config import TopicConfig
+from skep.records.batch import NO_TIMESTAMP
+from skep.storage.log import Log
+from skep.storage.segment import Segment
+
+
+class SegmentView(NamedTuple):
+    """What decisions about a segment need to know."""
+
+    base_offset: Offset
+    end_offset: Offset
+    size: int
+    timestamp: int
+    """Of its youngest record."""
+
+
+def view_of(log: Log) -> list[SegmentView]:
+    segments = log.segments
+    ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
+    return [
+        SegmentView(segment.base_offset, end, segment.size, _timestamp_of(segment))
+        for segment, end in zip(segments, ends, strict=False)
+    ]
+
+
+def _timestamp_of(segment: Segment) -> int:
+    timestamp, _ = segment.largest_timestamp()
+    return segment.created_ms if timestamp == NO_TIMESTAMP else timestamp
+
+
+def segments_to_delete(log: Log, now_ms: int, *, up_to: Offset) -> Sequence[Segment]:
+    """The oldest segments that have expired, for ``log.detach``; none that has records at or past ``up_to``."""
+    count = expired_count(view_of(log), log.config, now_ms, log_start_offset=log.log_start_offset, up_to=up_to)
+    return log.segments[:count]
+
+
+def expired_count(
+    segments: Sequence[SegmentView], config: TopicConfig, now_ms: int, *, log_start_offset: Offset, up_to: Offset
+) -> int:
+    """How many of the segments, from the oldest on, may go."""
+    excess = sum(segment.size for segment in segments) - config.retention_bytes
+    for count, segment in enumerate(segments):
+        is_too_old = 0 <= config.retention_ms < now_ms - segment.timestamp
+        is_too_much = config.retention_bytes >= 0 and excess >= segment.size
+        is_below_start = segment.end_offset <= log_start_offset
+        if segment.size == 0 or segment.end_offset > up_to or not (is_too_old or is_too_much or is_below_start):
+            return count
+        excess -= segment.size
+    return len(segments)
