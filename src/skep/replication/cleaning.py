@@ -1,0 +1,68 @@
+"""Deleting segments: the log lets go of them at once, their files go a little later, in a thread.
+
+The delay (``file.delete.delay.ms``) is for readers that are being sent a segment when it goes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+from skep.base.clock import Clock
+from skep.base.errors import StorageError
+from skep.base.tasks import Supervisor
+from skep.replication.partition import Partition
+from skep.storage.removal import SegmentRemoval
+from skep.storage.retention import segments_to_delete
+from skep.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+
+class Cleaner:
+    """Deletes segments of partitions. Owns the removals that are waiting for their delay.
+
+    When the broker stops before a removal is done, the files have their ``.deleted`` name already and go when the log
+    is opened again.
+    """
+
+    def __init__(self, clock: Clock, executor: Executor, supervisor: Supervisor) -> None:
+        self._clock = clock
+        self._executor = executor
+        self._supervisor = supervisor
+
+    def delete_expired(self, partition: Partition) -> None:
+        """What retention or DeleteRecords allows to go. StorageError when the disk refuses; it is tried again later."""
+        now_ms = self._clock.now_ms()
+        segments = segments_to_delete(partition.log, now_ms, up_to=partition.high_watermark)
+        if segments:
+            delay_s = partition.log.config.file_delete_delay_ms / 1000
+            self._delete(partition, segments, now_ms, delay_s, "expired")
+
+    def delete_oldest(self, partition: Partition, count: int) -> None:
+        """The oldest segments although they have not expired, without delay: the space is needed now."""
+        segments = partition.log.segments[:count]
+        self._delete(partition, segments, self._clock.now_ms(), 0, "deleted early, the disk is filling up")
+
+    def _delete(self, partition: Partition, segments: Sequence[Segment], now_ms: int, delay_s: float, why: str) -> None:
+        removal = partition.log.detach(segments, now_ms)
+        partition.wake_all()
+        logger.info(
+            "%s: %d segments %s, %d bytes; the log starts at %d now",
+            partition.topic_partition,
+            len(removal.segments),
+            why,
+            removal.size,
+            partition.log.log_start_offset,
+        )
+        self._supervisor.spawn(f"remove segments of {partition.topic_partition}", self._remove(removal, delay_s))
+
+    async def _remove(self, removal: SegmentRemoval, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._executor, removal.mark)
+            await asyncio.sleep(delay_s)
+            await loop.run_in_executor(self._executor, removal.remove)
+        except StorageError as error:
+            # What is still there without its .deleted name is found by the next start, and expires again.
+            logger.error("cannot remove deleted segments: %s", error)

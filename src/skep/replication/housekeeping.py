@@ -1,0 +1,132 @@
+"""What a broker does by itself, on timers: sync, check retention, watch the disk, write checkpoints, forget producers.
+
+Each job is a loop of its own, so that one that waits for the disk does not hold up another. A job that fails on one
+partition logs it and goes on with the next; it comes again.
+"""
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Executor
+
+from skep.base.broker_config import BrokerConfig
+from skep.base.clock import Clock
+from skep.base.errors import StorageError
+from skep.base.tasks import Supervisor
+from skep.replication.partition import Partition
+from skep.replication.replicas import Replicas
+from skep.storage.directory import LogDirectory
+from skep.storage.disk_watch import DiskDecision, decide, segments_to_force
+from skep.storage.retention import view_of
+
+logger = logging.getLogger(__name__)
+
+FLUSH_CHECK_INTERVAL_MS = 250
+PRODUCER_CHECK_INTERVAL_MS = 600_000
+PARTITIONS_PER_STEP = 50
+
+
+class Housekeeping:
+    """Owns the timers. ``config`` may be replaced at any time; a loop looks at it each time it wakes."""
+
+    def __init__(
+        self, replicas: Replicas, directory: LogDirectory, config: BrokerConfig, clock: Clock, executor: Executor
+    ) -> None:
+        self.config = config
+        self._replicas = replicas
+        self._directory = directory
+        self._clock = clock
+        self._executor = executor
+        self._supervisor = Supervisor()
+        self._last_decision = DiskDecision(False, 0, False)
+
+    def start(self) -> None:
+        self._every(lambda: FLUSH_CHECK_INTERVAL_MS, self.flush_due)
+        self._every(lambda: self.config.log_retention_check_interval_ms, self.check_retention)
+        self._every(lambda: self.config.disk_check_interval_ms, self.check_disk)
+        self._every(lambda: self.config.flush_checkpoint_interval_ms, self.write_checkpoints)
+        self._every(lambda: PRODUCER_CHECK_INTERVAL_MS, self.expire_producers)
+
+    async def stop(self) -> None:
+        await self._supervisor.close()
+
+    def _every(self, interval_ms: Callable[[], int], job: Callable[[], Awaitable[None]]) -> None:
+        async def loop() -> None:
+            while True:
+                await asyncio.sleep(interval_ms() / 1000)
+                try:
+                    await job()
+                except StorageError as error:
+                    logger.error("%s: %s", getattr(job, "__name__", "housekeeping"), error)
+
+        self._supervisor.spawn(getattr(job, "__name__", "housekeeping"), loop())
+
+    async def flush_due(self) -> None:
+        now_ms = self._clock.now_ms()
+        for partition in self._replicas.open_partitions():
+            if partition.log.flush_is_due(now_ms):
+                partition.flush()
+
+    async def check_retention(self) -> None:
+        """Rolls segments that are old enough, and deletes expired ones if this is the hour for it."""
+        decision = self._decide()
+        for partition in await self._in_steps(self._replicas.all_partitions()):
+            try:
+                partition.log.roll_if_due(self._clock.now_ms())
+                if decision.delete_expired:
+                    self._replicas.cleaner.delete_expired(partition)
+            except StorageError as error:
+                logger.error("%s: %s", partition.topic_partition, error)
+
+    async def check_disk(self) -> None:
+        decision = self._decide()
+        before, self._last_decision = self._last_decision, decision
+        if decision.refuse_produce:
+            self._replicas.refuse_writes(
+                f"the disk is more than {self.config.disk_refuse_ratio:.0%} full (skep.disk.refuse.ratio)"
+            )
+        else:
+            self._replicas.refuse_writes(None)
+        if decision.refuse_produce != before.refuse_produce:
+            logger.warning(
+                "the disk is %s full: produce is %s",
+                f"{self._directory.disk_space().used_ratio:.1%}",
+                "refused" if decision.refuse_produce else "accepted again",
+            )
+        if self._directory.disk_space().used_ratio > self.config.disk_clean_ratio:
+            await self._clean_up(decision)
+
+    async def _clean_up(self, decision: DiskDecision) -> None:
+        """Expired segments first; the next look at the disk, a few seconds later, sees whether that was enough."""
+        logger.warning("the disk is %.1f %% full, deleting", 100 * self._directory.disk_space().used_ratio)
+        await self.check_retention()
+        if not decision.bytes_to_free:
+            return
+        partitions = {p.topic_partition: p for p in await self._in_steps(self._replicas.all_partitions())}
+        views = {name: view_of(partition.log) for name, partition in partitions.items()}
+        for name, count in segments_to_force(views, decision.bytes_to_free).items():
+            self._replicas.cleaner.delete_oldest(partitions[name], count)
+
+    def _decide(self) -> DiskDecision:
+        hour = datetime.datetime.fromtimestamp(self._clock.now_ms() / 1000).hour
+        return decide(self._directory.disk_space(), self.config, hour)
+
+    async def write_checkpoints(self) -> None:
+        write = self._directory.checkpoint_work()
+        await asyncio.get_running_loop().run_in_executor(self._executor, write)
+
+    async def expire_producers(self) -> None:
+        before_ms = self._clock.now_ms() - self.config.producer_id_expiration_ms
+        for partition in self._replicas.open_partitions():
+            partition.log.expire_producers(before_ms)
+
+    @staticmethod
+    async def _in_steps(partitions: Iterable[Partition]) -> list[Partition]:
+        """All of them; opening a log that was not used yet reads its directory, so others get a turn in between."""
+        opened = []
+        for count, partition in enumerate(partitions):
+            opened.append(partition)
+            if count % PARTITIONS_PER_STEP == 0:
+                await asyncio.sleep(0)
+        return opened

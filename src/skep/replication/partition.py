@@ -1,0 +1,122 @@
+"""One partition as its leader serves it: appends, the high watermark, reads below it, and those who wait.
+
+The marks, always in this order::
+
+    log_start_offset <= high_watermark <= log_end_offset
+
+``high_watermark`` is what readers may see: what every in-sync replica holds. With one replica that is all that was
+appended; for a topic that syncs before it acknowledges, all that was synced, so nobody reads what a power cut can
+still take back.
+"""
+
+import asyncio
+from concurrent.futures import Executor
+from uuid import UUID
+
+from skep.base.clock import Clock
+from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import LeaderEpoch, Offset, TopicPartition
+from skep.records.batch import BatchHeader
+from skep.replication.flushing import GroupCommit
+from skep.replication.waiting import ParkedFetch
+from skep.storage.log import Appended, Log
+from skep.storage.reading import LogSlice
+
+ALL_REPLICAS = -1
+_UNKNOWN_EPOCH = -1
+
+
+class Partition:
+    """Owns the log's high watermark and the fetches parked on it.
+
+    Between calls the order of the marks above holds, and no parked fetch has been owed a wake-up.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_commit",
+        "_unannounced_bytes",
+        "high_watermark",
+        "leader_epoch",
+        "log",
+        "parked",
+        "topic_id",
+    )
+
+    def __init__(self, log: Log, topic_id: UUID, leader_epoch: LeaderEpoch, clock: Clock, executor: Executor) -> None:
+        self.log = log
+        self.topic_id = topic_id
+        self.leader_epoch = leader_epoch
+        self.high_watermark = log.log_end_offset
+        self.parked: set[ParkedFetch] = set()
+        self._unannounced_bytes = 0
+        self._clock = clock
+        self._commit = GroupCommit(log, executor, self._advance)
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.log.topic_partition
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """Where a read_committed reader stops; without transactions, at the high watermark."""
+        return self.high_watermark
+
+    def check_leader_epoch(self, epoch: int) -> None:
+        """Refuses a client whose idea of the leader is older or newer than ours (KIP-320); -1 asks for no check."""
+        if epoch == _UNKNOWN_EPOCH or epoch == self.leader_epoch:
+            return
+        if epoch < self.leader_epoch:
+            raise KafkaError(ErrorCode.fenced_leader_epoch, f"epoch {epoch} is over, this is {self.leader_epoch}")
+        raise KafkaError(ErrorCode.unknown_leader_epoch, f"epoch {epoch} is not known here yet")
+
+    def append(self, batch: bytes, header: BatchHeader, acks: int) -> tuple[Appended, "asyncio.Future[None] | None"]:
+        """Appends one checked batch. The future, where there is one, says when it may be acknowledged."""
+        log = self.log
+        if acks == ALL_REPLICAS and log.config.min_insync_replicas > 1:
+            raise KafkaError(
+                ErrorCode.not_enough_replicas,
+                f"1 replica is in sync, min.insync.replicas is {log.config.min_insync_replicas}",
+            )
+        # No await from here to the append: the event loop is our lock. With one in between, a retry of the same
+        # batch could pass the sequence check before the first copy is recorded, and the log would hold it twice.
+        appended = log.append(batch, header, self.leader_epoch, self._clock.now_ms())
+        self._unannounced_bytes += len(batch)
+        if log.config.syncs_before_acknowledging:
+            return appended, self._commit.flushed(Offset(appended.last_offset + 1))
+        self._advance()
+        if log.unflushed_records >= log.config.flush_messages:
+            self.flush()
+        return appended, None
+
+    def read(self, offset: Offset, max_bytes: int, *, up_to: Offset, at_least_one: bool) -> LogSlice:
+        return self.log.read(offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
+
+    def flush(self) -> "asyncio.Future[None]":
+        """Syncs what is there now, together with whoever else waits for it; also what keeps a failed log failed."""
+        return self._commit.flushed(self.log.log_end_offset)
+
+    @property
+    def is_syncing(self) -> bool:
+        return not self._commit.is_idle
+
+    async def synced(self) -> None:
+        """Returns when no sync is under way; for those who take the log's files away."""
+        await self._commit.idle()
+
+    def _advance(self) -> None:
+        log = self.log
+        end = log.flushed_offset if log.config.syncs_before_acknowledging else log.log_end_offset
+        if end <= self.high_watermark:
+            return
+        self.high_watermark = end
+        assert log.log_start_offset <= end <= log.log_end_offset
+        # More than was committed, when a sync took only a part; whoever is woken for it looks and waits on.
+        size, self._unannounced_bytes = self._unannounced_bytes, 0
+        for parked in tuple(self.parked):
+            parked.more(size)
+
+    def wake_all(self) -> None:
+        """The partition goes away or changes hands: whoever waits looks again and gets the error."""
+        for parked in tuple(self.parked):
+            parked.wake()

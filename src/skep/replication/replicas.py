@@ -1,0 +1,219 @@
+"""All partitions that this broker holds: found by name or id, opened when first asked for, dropped when deleted.
+
+The catalog says which partitions there are; the log directory has their files. What changes in the catalog arrives
+here through ``image_changed``: deleted topics lose their files in the background, changed configs reach their logs.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
+from uuid import UUID
+
+from skep.base.clock import Clock
+from skep.base.errors import ErrorCode, KafkaError, StorageError
+from skep.base.ids import LeaderEpoch, Offset, TopicPartition
+from skep.base.options import parse_into
+from skep.base.tasks import Supervisor
+from skep.base.topic_config import TopicConfig
+from skep.metadata.catalog import Catalog
+from skep.metadata.image import ClusterImage
+from skep.metadata.model import TopicRecord
+from skep.replication.cleaning import Cleaner
+from skep.replication.partition import Partition
+from skep.storage.directory import LogDirectory, Work
+
+logger = logging.getLogger(__name__)
+
+
+class Replicas:
+    """Owns the open partitions.
+
+    Between calls every open partition belongs to a topic of the catalog's image, under the id that it was opened with,
+    and its log has the topic's config.
+    """
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        catalog: Catalog,
+        topic_defaults: TopicConfig,
+        clock: Clock,
+        executor: Executor,
+        supervisor: Supervisor,
+    ) -> None:
+        self._directory = directory
+        self._catalog = catalog
+        self._clock = clock
+        self._executor = executor
+        self._supervisor = supervisor
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._going: set[tuple[str, int]] = set()
+        self._refusal: str | None = None
+        self.topic_defaults = topic_defaults
+        self.cleaner = Cleaner(clock, executor, supervisor)
+
+    async def load(self) -> None:
+        """Finishes deletions, sets strange directories aside, and after a crash recovers every log."""
+        directory, topics = self._directory, self._catalog.image.topics
+        self._finish_deletions()
+        directory.set_aside_strays({name: topic.topic_id for name, topic in topics.items()})
+        self._supervisor.spawn("remove leftovers", self._in_thread(directory.leftovers()))
+        if directory.was_clean:
+            return
+        wanted = {
+            partition: (self.config_of(topics[partition.topic]), topics[partition.topic].topic_id)
+            for partition in directory.partitions
+        }
+        logger.info("recovering %d partitions", len(wanted))
+        await self._in_thread(lambda: directory.recover_all(wanted, _say_progress))
+
+    def _finish_deletions(self) -> None:
+        by_name = {name: topic_id for topic_id, name in self._catalog.pending_deletions.items()}
+        removals: dict[UUID, list[Work]] = {topic_id: [] for topic_id in self._catalog.pending_deletions}
+        for partition in list(self._directory.partitions):
+            topic_id = by_name.get(partition.topic)
+            if topic_id is not None and self._directory.topic_id_of(partition) == topic_id:
+                removals[topic_id].append(self._directory.delete_partition(partition))
+        for topic_id, works in removals.items():
+            name = self._catalog.pending_deletions[topic_id]
+            self._supervisor.spawn(f"delete topic {name}", self._remove_files(name, topic_id, works))
+
+    async def _in_thread(self, work: Work) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    async def stop(self) -> None:
+        """Returns when no sync is under way, so that the directory can be closed."""
+        for partition in self.open_partitions():
+            await partition.synced()
+
+    # Finding partitions.
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """UNKNOWN_TOPIC_OR_PARTITION when there is none; StorageError when its files cannot be opened."""
+        found = self._partitions.get((topic, index))
+        return found if found is not None else self._open(self._catalog.image.topics.get(topic), topic, index)
+
+    def partition_by_id(self, topic_id: UUID, index: int) -> Partition:
+        topic = self._catalog.image.topics_by_id.get(topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.unknown_topic_id, f"there is no topic with id {topic_id}")
+        return self.partition(topic.name, index)
+
+    def open_partitions(self) -> list[Partition]:
+        return list(self._partitions.values())
+
+    def all_partitions(self) -> Iterator[Partition]:
+        """Every partition that has files; opened as the iteration gets to them, those that fail are left out."""
+        for name, index in list(self._directory.partitions):
+            with contextlib.suppress(KafkaError, StorageError):
+                yield self.partition(name, index)
+
+    def _open(self, topic: TopicRecord | None, name: str, index: int) -> Partition:
+        if topic is None or not 0 <= index < len(topic.partitions):
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no partition {name}-{index}")
+        if (name, index) in self._going:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"an earlier {name}-{index} is being deleted")
+        log = self._directory.log(TopicPartition(name, index), self.config_of(topic), topic.topic_id)
+        epoch = LeaderEpoch(topic.partitions[index].leader_epoch)
+        partition = Partition(log, topic.topic_id, epoch, self._clock, self._executor)
+        self._partitions[name, index] = partition
+        return partition
+
+    def config_of(self, topic: TopicRecord) -> TopicConfig:
+        return parse_into(self.topic_defaults, topic.config)
+
+    # The disk.
+
+    @property
+    def data_dir(self) -> str:
+        return self._directory.path
+
+    def disk_bytes(self) -> tuple[int, int]:
+        """The size of the disk under the data directory, and what is free of it."""
+        space = self._directory.disk_space()
+        return space.total_bytes, space.total_bytes - space.used_bytes
+
+    def refuse_writes(self, reason: str | None) -> None:
+        """From now on every produce is refused with this reason; None: no longer."""
+        self._refusal = reason
+
+    def check_writable(self) -> None:
+        if self._refusal is not None:
+            raise StorageError(self._refusal)
+
+    def delete_records_before(self, partition: Partition, offset: Offset) -> int:
+        """DeleteRecords: the log start moves, and segments wholly below it go."""
+        low_watermark = partition.log.delete_records_before(offset)
+        self.cleaner.delete_expired(partition)
+        partition.wake_all()
+        return low_watermark
+
+    # The catalog.
+
+    def image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
+        """Follows the catalog, in the same step of the event loop in which the image changed."""
+        if new.topics is old.topics:
+            return
+        for name, topic in old.topics.items():
+            current = new.topics.get(name)
+            if current is topic:
+                continue
+            if current is None or current.topic_id != topic.topic_id:
+                self._drop(topic)
+            elif current.config != topic.config:
+                self._configure(current)
+
+    def _configure(self, topic: TopicRecord) -> None:
+        config = self.config_of(topic)
+        for index in range(len(topic.partitions)):
+            if (partition := self._partitions.get((topic.name, index))) is not None:
+                partition.log.config = config
+
+    def defaults_changed(self, defaults: TopicConfig) -> None:
+        """The broker's defaults for topics changed: every open log gets its config anew."""
+        self.topic_defaults = defaults
+        for topic in self._catalog.image.topics.values():
+            self._configure(topic)
+
+    def _drop(self, topic: TopicRecord) -> None:
+        """Takes the partitions away at once; their files go in the background, when no sync works on them."""
+        dropped = []
+        for index in range(len(topic.partitions)):
+            self._going.add((topic.name, index))
+            partition = self._partitions.pop((topic.name, index), None)
+            if partition is not None:
+                dropped.append(partition)
+                partition.wake_all()
+        self._supervisor.spawn(f"delete topic {topic.name}", self._delete(topic, dropped))
+
+    async def _delete(self, topic: TopicRecord, dropped: list[Partition]) -> None:
+        for partition in dropped:
+            await partition.synced()
+        works = []
+        is_complete = True
+        for index in range(len(topic.partitions)):
+            self._going.discard((topic.name, index))
+            try:
+                works.append(self._directory.delete_partition(TopicPartition(topic.name, index)))
+            except StorageError as error:
+                is_complete = False
+                logger.error("cannot delete %s-%d, the next start tries again: %s", topic.name, index, error)
+        if is_complete:
+            await self._remove_files(topic.name, topic.topic_id, works)
+
+    async def _remove_files(self, name: str, topic_id: UUID, works: Iterable[Work]) -> None:
+        for work in works:
+            try:
+                await self._in_thread(work)
+            except StorageError as error:
+                # The directory has its -delete name by now; the next start of the broker tries again.
+                logger.error("cannot remove the files of deleted topic %s: %s", name, error)
+        await self._catalog.deletion_done(topic_id)
+        logger.info("deleted topic %s", name)
+
+
+def _say_progress(done: int, total: int) -> None:
+    if done % 1000 == 0 or done == total:
+        logger.info("recovered %d of %d partitions", done, total)

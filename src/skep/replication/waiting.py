@@ -1,0 +1,49 @@
+"""Fetches that wait for data: parked on the partitions they read, woken by appends or by their own timer.
+
+A parked fetch does not look at its partitions again until enough bytes have come in sum, so an append costs one
+addition for each fetch parked on the partition, and a fetch that waits costs nothing at all.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol
+
+
+class Watched(Protocol):
+    """Something with readers that want to know when more can be read."""
+
+    parked: "set[ParkedFetch]"
+
+
+class ParkedFetch:
+    """One fetch that found less than ``missing_bytes``. Owns its place in the ``parked`` sets of its partitions."""
+
+    __slots__ = ("_missing_bytes", "_watched", "_woken")
+
+    def __init__(self, watched: Iterable[Watched], missing_bytes: int) -> None:
+        self._watched = list(watched)
+        self._missing_bytes = missing_bytes
+        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def more(self, size: int) -> None:
+        """``size`` more bytes can be read from one of the partitions."""
+        self._missing_bytes -= size
+        if self._missing_bytes <= 0:
+            self.wake()
+
+    def wake(self) -> None:
+        """Have the fetch look again: enough came, or a partition went away."""
+        if not self._woken.done():
+            self._woken.set_result(None)
+
+    async def wait(self, timeout_ms: float) -> None:
+        """Returns when woken or when the time is up. Cancelled (the client left), it leaves every partition."""
+        for watched in self._watched:
+            watched.parked.add(self)
+        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self.wake)
+        try:
+            await self._woken
+        finally:
+            timer.cancel()
+            for watched in self._watched:
+                watched.parked.discard(self)
