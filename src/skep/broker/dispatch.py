@@ -1,0 +1,125 @@
+"""From a frame to an answer: decode, find the handler, and turn whatever it raises into what the client can use.
+
+Refusals of whole requests: an unknown API, or a version that is not served, closes the connection as Kafka does, for
+there is no encoding to answer in. The exception is ApiVersions, by which clients find out what there is.
+"""
+
+import logging
+from collections.abc import Awaitable, Mapping
+from typing import Any, Protocol
+
+from skep.base.errors import DecodeError, ErrorCode
+from skep.broker.handlers import (
+    alter_configs,
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_log_dirs,
+    describe_topic_partitions,
+    fetch,
+    incremental_alter_configs,
+    init_producer_id,
+    list_offsets,
+    metadata,
+    offset_for_leader_epoch,
+    produce,
+)
+from skep.broker.refusals import code_of
+from skep.broker.request import Answer, CloseConnection, Outcome, Parts, Request
+from skep.broker.services import Services
+from skep.wire import apis
+from skep.wire.codec import Body, decode_request, encode_response
+from skep.wire.headers import read_request_header
+
+logger = logging.getLogger(__name__)
+
+
+class Handler(Protocol):
+    """What every module under ``handlers/`` gives."""
+
+    def handle(self, services: Services, request: Request) -> Answer | Awaitable[Answer]: ...
+
+    def refuse(self, request: Request, code: ErrorCode) -> Body:
+        """The answer that gives ``code`` for everything that was asked."""
+        ...
+
+
+HANDLERS: dict[int, Any] = {
+    apis.PRODUCE.key: produce,
+    apis.FETCH.key: fetch,
+    apis.LIST_OFFSETS.key: list_offsets,
+    apis.METADATA.key: metadata,
+    apis.API_VERSIONS.key: api_versions,
+    apis.CREATE_TOPICS.key: create_topics,
+    apis.DELETE_TOPICS.key: delete_topics,
+    apis.DELETE_RECORDS.key: delete_records,
+    apis.INIT_PRODUCER_ID.key: init_producer_id,
+    apis.OFFSET_FOR_LEADER_EPOCH.key: offset_for_leader_epoch,
+    apis.DESCRIBE_CONFIGS.key: describe_configs,
+    apis.ALTER_CONFIGS.key: alter_configs,
+    apis.DESCRIBE_LOG_DIRS.key: describe_log_dirs,
+    apis.CREATE_PARTITIONS.key: create_partitions,
+    apis.INCREMENTAL_ALTER_CONFIGS.key: incremental_alter_configs,
+    apis.DESCRIBE_CLUSTER.key: describe_cluster,
+    apis.DESCRIBE_TOPIC_PARTITIONS.key: describe_topic_partitions,
+}
+
+
+class Dispatcher:
+    """Stateless but for the services that handlers work on."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def decode(self, frame: memoryview, client_host: str) -> Request:
+        header, position = read_request_header(frame, self._services.config.max_header_bytes)
+        api = apis.SERVED.get(header.api_key)
+        if api is None:
+            raise DecodeError(f"there is no API {header.api_key} here")
+        if api.serves(header.api_version):
+            body = decode_request(api.key, header.api_version, frame, position)
+        elif api is apis.API_VERSIONS:
+            body = None
+        else:
+            raise DecodeError(f"{api.name} v{header.api_version} is not served, only v{api.oldest} to v{api.newest}")
+        return Request(api, header.api_version, header.correlation_id, header.client_id, client_host, body)
+
+    def handle(self, request: Request) -> Outcome:
+        """The encoded answer, at once where the handler needs no waiting."""
+        try:
+            answer = HANDLERS[request.api.key].handle(self._services, request)
+            if type(answer) is tuple:  # encoded already: the produce path, where every microsecond counts
+                return answer
+            if isinstance(answer, Awaitable):
+                return self._finish(request, answer)
+            return self._encode(request, answer)
+        except CloseConnection:
+            raise
+        except Exception as error:
+            return self._refuse(request, error)
+
+    async def _finish(self, request: Request, answer: Awaitable[Answer]) -> Parts:
+        try:
+            return self._encode(request, await answer)
+        except CloseConnection:
+            raise
+        except Exception as error:
+            return self._refuse(request, error)
+
+    @staticmethod
+    def _encode(request: Request, answer: Answer) -> Parts:
+        if isinstance(answer, Mapping):
+            # A version of ApiVersions that we do not know is answered in the one that everybody knows.
+            version = request.version if request.body is not None else 0
+            return (encode_response(request.api.key, version, request.correlation_id, answer),)
+        return answer
+
+    def _refuse(self, request: Request, error: Exception) -> Parts:
+        code = code_of(error)
+        if code is ErrorCode.unknown_server_error:
+            logger.error("%s v%d of %s failed", request.api.name, request.version, request.client_host, exc_info=error)
+        return self._encode(request, HANDLERS[request.api.key].refuse(request, code))

@@ -1,0 +1,190 @@
+"""Fetch sessions (KIP-227): a consumer of many partitions names them once, then sends and gets only what changed.
+
+A request says what it wants with its session id and epoch:
+
+=============  ==========  ===========================================================================
+id             epoch       meaning
+=============  ==========  ===========================================================================
+0              0           a full fetch that begins a session, if there is a place for one
+any            -1          a full fetch without one; the session it had, if any, ends
+its session's  next        partitions named are added or changed, forgotten ones removed, all others as before
+=============  ==========  ===========================================================================
+
+The epoch counts 1, 2, ... 2**31-1, 1; another one than expected means that an answer was lost: the client is told and
+begins anew. The answer of an incremental fetch leaves out partitions about which there is nothing new.
+"""
+
+import itertools
+import random
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from skep.base.clock import Clock
+from skep.base.errors import ErrorCode, KafkaError
+from skep.wire.fetch_response import HAS_TOPIC_ID, FetchedPartition
+
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+EVICT_AFTER_IDLE_S = 120.0
+
+TopicKey = str | UUID
+"""Topics go by name below version 13 and by id from there on; one session sticks to one of them."""
+
+
+class Wanted(NamedTuple):
+    """One partition of a fetch."""
+
+    topic: TopicKey
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+    max_bytes: int
+
+
+class _Remembered:
+    """What a session knows of a partition: what is wanted, and what the client was told last."""
+
+    __slots__ = ("told", "wanted")
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.told: tuple[int, int, int] | None = None
+
+
+class FetchSession:
+    """Owns the partitions of one client's incremental fetches, in the order in which they are served."""
+
+    def __init__(self, session_id: int, uses_topic_ids: bool) -> None:
+        self.session_id = session_id
+        self.uses_topic_ids = uses_topic_ids
+        self.next_epoch = 1
+        self.last_used = 0.0
+        self._partitions: OrderedDict[tuple[TopicKey, int], _Remembered] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def __iter__(self) -> Iterator[Wanted]:
+        return iter([remembered.wanted for remembered in self._partitions.values()])
+
+    def update(self, wanted: Iterable[Wanted], forgotten: Iterable[tuple[TopicKey, int]]) -> None:
+        for one in wanted:
+            remembered = self._partitions.get((one.topic, one.partition))
+            if remembered is None:
+                self._partitions[one.topic, one.partition] = _Remembered(one)
+            else:
+                remembered.wanted = one
+        for key in forgotten:
+            self._partitions.pop(key, None)
+
+    def is_news(self, topic: TopicKey, fetched: FetchedPartition) -> bool:
+        """Whether an incremental answer has to carry this; remembers that it does.
+
+        A partition that had records goes to the end of the order, so that under a tight limit all get their turn.
+        """
+        key = (topic, fetched.partition)
+        remembered = self._partitions.get(key)
+        if remembered is None:
+            return True
+        state = (fetched.high_watermark, fetched.log_start_offset, fetched.error_code)
+        if len(fetched.records):
+            self._partitions.move_to_end(key)
+        elif state == remembered.told and fetched.error_code == 0:
+            return False
+        # An error is told every time: the client acts on it, and it is cleared only by being gone.
+        remembered.told = state
+        return True
+
+
+class FetchSessions:
+    """Owns the sessions of all clients, a bounded number; the one that was idle longest gives way to a new one."""
+
+    def __init__(self, clock: Clock, max_sessions: int) -> None:
+        self._clock = clock
+        self.max_sessions = max_sessions
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def session_for(self, request: Any, version: int) -> tuple[FetchSession | None, bool]:
+        """The session of a request brought up to date (None for a fetch without one), and whether it is incremental.
+
+        KafkaError when the session is unknown, or its epoch or its way of naming topics is not the expected one.
+        """
+        session_id, epoch = getattr(request, "session_id", 0), getattr(request, "session_epoch", FINAL_EPOCH)
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(session_id, None)
+            return (self._begin(request, version) if epoch == INITIAL_EPOCH else None), False
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.fetch_session_id_not_found, f"there is no fetch session {session_id}")
+        if epoch != session.next_epoch:
+            raise KafkaError(ErrorCode.invalid_fetch_session_epoch, f"{epoch}, expected {session.next_epoch}")
+        if session.uses_topic_ids != (version >= HAS_TOPIC_ID):
+            raise KafkaError(ErrorCode.fetch_session_topic_id_error, "the session named topics in another way before")
+        session.next_epoch = 1 if epoch == 0x7FFF_FFFF else epoch + 1
+        session.update(wanted_in(request), forgotten_in(request))
+        if not len(session):
+            # As Kafka: a session of nothing is over, and what this request names is fetched without one.
+            del self._sessions[session_id]
+            return None, False
+        self._touch(session)
+        return session, True
+
+    def _begin(self, request: Any, version: int) -> FetchSession | None:
+        if not self._make_room():
+            return None
+        session = FetchSession(self._unused_id(), version >= HAS_TOPIC_ID)
+        session.update(wanted_in(request), ())
+        if not len(session):
+            return None
+        self._sessions[session.session_id] = session
+        self._touch(session)
+        return session
+
+    def _make_room(self) -> bool:
+        if len(self._sessions) < self.max_sessions:
+            return True
+        if not self._sessions:
+            return False
+        oldest = next(iter(self._sessions.values()))
+        if self._clock.monotonic() - oldest.last_used < EVICT_AFTER_IDLE_S:
+            return False
+        del self._sessions[oldest.session_id]
+        return True
+
+    def _unused_id(self) -> int:
+        return next(i for i in (random.randint(1, 0x7FFF_FFFF) for _ in itertools.count()) if i not in self._sessions)
+
+    def _touch(self, session: FetchSession) -> None:
+        session.last_used = self._clock.monotonic()
+        self._sessions.move_to_end(session.session_id)
+
+
+def wanted_in(request: Any) -> list[Wanted]:
+    return [
+        Wanted(
+            _topic_key(topic),
+            partition.partition,
+            getattr(partition, "current_leader_epoch", -1),
+            partition.fetch_offset,
+            partition.partition_max_bytes,
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+
+
+def forgotten_in(request: Any) -> list[tuple[TopicKey, int]]:
+    return [(_topic_key(topic), partition) for topic in request.forgotten_topics_data for partition in topic.partitions]
+
+
+def _topic_key(topic: Any) -> TopicKey:
+    key: TopicKey | None = getattr(topic, "topic", None)
+    if key is None:
+        # Kio reads the all-zero id as None; no topic has it.
+        key = topic.topic_id or UUID(int=0)
+    return key

@@ -1,0 +1,38 @@
+"""AlterConfigs (API 33), versions 0 to 2.
+
+Behaviour
+    The configs given become the overrides of a topic, of this broker, or (with the empty name) of all brokers: what had
+    an override and is not named goes back to its default. IncrementalAlterConfigs changes options one by one.
+
+    With ``validate_only`` everything is checked and nothing changed.
+
+Refusals, per resource, in order
+    INVALID_REQUEST: the resource twice, another broker, another type of resource; INVALID_TOPIC_EXCEPTION,
+    UNKNOWN_TOPIC_OR_PARTITION; INVALID_REQUEST: an option twice or without a value; INVALID_CONFIG: an unknown
+    option, a bad value for a topic; INVALID_REQUEST: a bad value for a broker, an option that is read at start only.
+"""
+
+from typing import Any
+
+from skep.base.errors import ErrorCode
+from skep.broker import config_changes
+from skep.broker.config_changes import Target
+from skep.broker.configs import texts_in
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.metadata.catalog import Edit
+from skep.wire.codec import Body
+
+
+async def handle(services: Services, request: Request) -> Body:
+    return await config_changes.alter_configs(services, request, _replacement)
+
+
+def _replacement(target: Target, resource: Any) -> Edit:
+    texts = texts_in(resource.configs, null_is=ErrorCode.invalid_request)
+    overrides = {name: target.checked(name, text) for name, text in texts.items()}
+    return lambda _: overrides
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    return config_changes.refuse(request, code)

@@ -1,0 +1,77 @@
+"""CreatePartitions (API 37), versions 0 to 3.
+
+Behaviour
+    Each topic grows by itself to the number of partitions given. The new ones have as many replicas as the others,
+    placed in turn, or chosen by the client: one list of brokers for each. ``validate_only`` checks and changes nothing.
+
+Refusals, per topic, in order
+    INVALID_REQUEST: the same name twice; UNKNOWN_TOPIC_OR_PARTITION; INVALID_PARTITIONS: not more than there are;
+    INVALID_REPLICA_ASSIGNMENT: not one list for each new partition; POLICY_VIOLATION: more than
+    ``skep.max.partitions``; INVALID_REPLICA_ASSIGNMENT; INVALID_REPLICATION_FACTOR.
+
+Left out
+    ``timeout`` is read and ignored: nothing but the metadata store is waited for.
+"""
+
+from typing import Any
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.broker.refusals import ANSWERABLE, code_of, message_of, repeated
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.broker.topics import check_assignment, place, room_for
+from skep.wire.codec import Body
+
+
+async def handle(services: Services, request: Request) -> Body:
+    named = {topic.name: topic for topic in request.body.topics}
+    twice = repeated(topic.name for topic in request.body.topics)
+    results = []
+    for name, topic in named.items():
+        code, message = ErrorCode.none, None
+        try:
+            if name in twice:
+                raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
+            await _grow(services, topic, request.body.validate_only)
+        except ANSWERABLE as error:
+            code, message = code_of(error), message_of(error)
+        results.append({"name": name, "error_code": code, "error_message": message})
+    return {"results": results}
+
+
+async def _grow(services: Services, wanted: Any, validate_only: bool) -> None:
+    topic = services.catalog.image.topics.get(wanted.name)
+    if topic is None:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Topic '{wanted.name}' does not exist.")
+    current_count = len(topic.partitions)
+    additional = wanted.count - current_count
+    if additional == 0:
+        raise KafkaError(ErrorCode.invalid_partitions, f"Topic already has {current_count} partition(s).")
+    if additional < 0:
+        raise KafkaError(
+            ErrorCode.invalid_partitions,
+            f"The topic {wanted.name} currently has {current_count} partition(s); {wanted.count} would not be an "
+            "increase.",
+        )
+    if wanted.assignments is not None and len(wanted.assignments) != additional:
+        raise KafkaError(
+            ErrorCode.invalid_replica_assignment,
+            f"Attempted to add {additional} additional partition(s), but only {len(wanted.assignments)} "
+            "assignment(s) were specified.",
+        )
+    replication_factor = len(topic.partitions[0].replicas)
+    with room_for(services, additional):
+        if wanted.assignments is not None:
+            for assignment in wanted.assignments:
+                check_assignment(services, assignment.broker_ids, replication_factor)
+            assignments = [list(assignment.broker_ids) for assignment in wanted.assignments]
+        else:
+            assignments = place(services, additional, replication_factor, first=current_count)
+        if not validate_only:
+            await services.catalog.create_partitions(wanted.name, assignments, current_count=current_count)
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    return {
+        "results": [{"name": topic.name, "error_code": code, "error_message": None} for topic in request.body.topics]
+    }

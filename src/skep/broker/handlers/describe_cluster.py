@@ -1,0 +1,55 @@
+"""DescribeCluster (API 60), versions 0 to 2.
+
+Behaviour
+    The cluster's id and its brokers. The controller is this broker, as in Metadata.
+
+Refusals
+    Controllers asked for (endpoint type 2): MISMATCHED_ENDPOINT_TYPE; any other type: UNSUPPORTED_ENDPOINT_TYPE.
+
+Left out
+    Fenced brokers (version 2): a broker is registered and serves, or it is not there.
+"""
+
+from skep.base.errors import ErrorCode
+from skep.broker import authorized_operations
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.broker.topics import alive_brokers
+from skep.wire.codec import Body
+
+BROKERS, CONTROLLERS = 1, 2
+
+
+def handle(services: Services, request: Request) -> Body:
+    endpoint_type = getattr(request.body, "endpoint_type", BROKERS)
+    if endpoint_type == CONTROLLERS:
+        message = "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
+        return {**refuse(request, ErrorCode.mismatched_endpoint_type), "error_message": message}
+    if endpoint_type != BROKERS:
+        message = f"Unsupported endpoint type {endpoint_type}"
+        return {**refuse(request, ErrorCode.unsupported_endpoint_type), "error_message": message}
+    operations = authorized_operations.NOT_ASKED
+    if request.body.include_cluster_authorized_operations:
+        operations = authorized_operations.ON_CLUSTER
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "endpoint_type": BROKERS,
+        "cluster_id": services.catalog.image.cluster_id,
+        "controller_id": services.node.id,
+        "brokers": [
+            {
+                "broker_id": broker.id,
+                "host": broker.host,
+                "port": broker.port,
+                "rack": broker.rack,
+                "is_fenced": False,
+            }
+            for broker in alive_brokers(services).values()
+        ],
+        "cluster_authorized_operations": operations,
+    }
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    return {"error_code": code, "endpoint_type": BROKERS, "cluster_id": "", "controller_id": -1, "brokers": []}

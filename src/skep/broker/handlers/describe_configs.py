@@ -1,0 +1,104 @@
+"""DescribeConfigs (API 32), versions 1 to 4.
+
+Behaviour
+    Every option of a topic or of this broker, or those named, with the value in force and where it comes from;
+    on request also all the places where a value was found (synonyms), and what the option is for. Names that are no
+    options are passed over. The broker without a name stands for what was set for all brokers: only that is listed.
+
+    A resource named twice is answered once.
+
+Refusals, per resource
+    INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION; INVALID_REQUEST for another broker, which has to be asked
+    itself, and for other types of resources.
+
+Left out
+    Sensitive options: there are none.
+"""
+
+from typing import Any
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.broker.configs import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    ConfigEntry,
+    broker_entries,
+    default_broker_entries,
+    owner_of,
+    topic_entries,
+    unsupported_resource,
+)
+from skep.broker.refusals import message_of
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.metadata.image import CLUSTER_DEFAULT
+from skep.metadata.names import check_topic_name
+from skep.wire.codec import Body
+
+
+def handle(services: Services, request: Request) -> Body:
+    resources = {(one.resource_type, one.resource_name): one for one in request.body.resources}
+    return {"results": [_describe(services, request, resource) for resource in resources.values()]}
+
+
+def _describe(services: Services, request: Request, resource: Any) -> dict[str, Any]:
+    result = _empty(resource, ErrorCode.none)
+    try:
+        entries = _entries(services, resource)
+    except KafkaError as error:
+        return {**result, "error_code": error.code, "error_message": message_of(error)}
+    with_synonyms = request.body.include_synonyms
+    with_documentation = getattr(request.body, "include_documentation", False)
+    names = set(resource.configuration_keys or ())
+    result["configs"] = [
+        _described(entry, with_synonyms, with_documentation)
+        for entry in entries
+        if not names or entry.option.name in names
+    ]
+    return result
+
+
+def _entries(services: Services, resource: Any) -> list[ConfigEntry]:
+    name = resource.resource_name
+    if resource.resource_type == TOPIC_RESOURCE:
+        check_topic_name(name)
+        topic = services.catalog.image.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Topic '{name}' does not exist.")
+        return topic_entries(services, topic.config)
+    if resource.resource_type == BROKER_RESOURCE:
+        if owner_of(services, name) == CLUSTER_DEFAULT:
+            return default_broker_entries(services)
+        return broker_entries(services)
+    raise unsupported_resource(resource.resource_type)
+
+
+def _described(entry: ConfigEntry, with_synonyms: bool, with_documentation: bool) -> dict[str, Any]:
+    option = entry.option
+    return {
+        "name": option.name,
+        "value": entry.value,
+        "read_only": not option.dynamic,
+        "config_source": entry.source.value,
+        "is_sensitive": False,
+        "synonyms": [
+            {"name": synonym.name, "value": synonym.value, "source": synonym.source.value}
+            for synonym in (entry.synonyms if with_synonyms else ())
+        ],
+        "config_type": option.type.value,
+        "documentation": option.doc if with_documentation else None,
+    }
+
+
+def _empty(resource: Any, code: ErrorCode) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "error_message": None,
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+        "configs": [],
+    }
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    return {"results": [_empty(resource, code) for resource in request.body.resources]}

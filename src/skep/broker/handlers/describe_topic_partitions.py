@@ -1,0 +1,92 @@
+"""DescribeTopicPartitions (API 75), version 0 (KIP-966).
+
+Behaviour
+    The topics asked for, or all when none is named, sorted by name, up to a number of partitions: the smaller of the
+    request's limit and ``max.request.partition.size.limit``, at least one. When there is more, ``next_cursor`` says
+    where; the client sends it back to go on from there. A topic that is cut in two is in both answers.
+
+Refusals
+    INVALID_REQUEST for all: a cursor with a negative partition, or at a topic that is not among those named. Per topic:
+    INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION.
+
+Left out
+    Eligible leader replicas: there are none besides those in sync.
+"""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.broker import authorized_operations
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.broker.topics import INTERNAL_TOPICS, alive_brokers, describe_partitions
+from skep.metadata.model import TopicRecord
+from skep.metadata.names import is_topic_name
+from skep.wire.codec import Body
+
+
+def handle(services: Services, request: Request) -> Body:
+    image, alive = services.catalog.image, alive_brokers(services)
+    names = _names_from_cursor(image.topics, request.body)
+    cursor = request.body.cursor
+    left = max(1, min(services.config.max_request_partitions, request.body.response_partition_limit))
+    topics: list[dict[str, Any]] = []
+    next_cursor = None
+    for name in names:
+        if left == 0:
+            next_cursor = {"topic_name": name, "partition_index": 0}
+            break
+        topic = image.topics.get(name)
+        if topic is None:
+            topics.append(_missing(name))
+            continue
+        start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+        end = min(start + left, len(topic.partitions))
+        numbered = islice(enumerate(topic.partitions), start, end)
+        topics.append(_found(topic, describe_partitions(numbered, alive)))
+        left -= max(0, end - start)
+        if end < len(topic.partitions):
+            next_cursor = {"topic_name": name, "partition_index": end}
+            break
+    return {"topics": topics, "next_cursor": next_cursor}
+
+
+def _names_from_cursor(known: Iterable[str], body: Any) -> list[str]:
+    cursor = body.cursor
+    names = {topic.name for topic in body.topics} or set(known)
+    if cursor is not None:
+        if body.topics and cursor.topic_name not in names:
+            raise KafkaError(ErrorCode.invalid_request, "the cursor's topic is not among those named")
+        if cursor.partition_index < 0:
+            raise KafkaError(ErrorCode.invalid_request, "the cursor's partition is negative")
+        names = {name for name in names if name >= cursor.topic_name}
+    return sorted(names)
+
+
+def _found(topic: TopicRecord, partitions: list[dict[str, Any]]) -> dict[str, Any]:
+    for partition in partitions:
+        partition["eligible_leader_replicas"] = partition["last_known_elr"] = ()
+    return {
+        "error_code": ErrorCode.none,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.name in INTERNAL_TOPICS,
+        "partitions": partitions,
+        "topic_authorized_operations": authorized_operations.ON_TOPIC,
+    }
+
+
+def _missing(name: str) -> dict[str, Any]:
+    code = ErrorCode.unknown_topic_or_partition if is_topic_name(name) else ErrorCode.invalid_topic_exception
+    return {
+        "error_code": code,
+        "name": name,
+        "is_internal": name in INTERNAL_TOPICS,
+        "topic_authorized_operations": authorized_operations.ON_TOPIC,
+    }
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    return {"topics": [{"error_code": code, "name": topic.name} for topic in request.body.topics]}

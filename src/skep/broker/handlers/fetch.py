@@ -1,0 +1,171 @@
+"""Fetch (API 1), versions 4 to 18.
+
+Behaviour
+    Each partition gives whole batches from the one that holds the fetch offset on, within its own limit and the
+    request's; the first batch there is comes whole even when it is larger than both, so that no reader is ever stuck.
+
+    When there is less than ``min_bytes`` the request waits up to ``max_wait``, parked on its partitions
+    (``replication/waiting.py``), and then reads again. An error in any partition is answered at once.
+
+    Records stay in their files: what goes back is a list of bytes and file regions. Small ones are read here, which
+    saves the connection a write.
+
+    Readers see what lies below the high watermark; with read_committed, below the last stable offset.
+
+Left out
+    Reading from a follower (``rack_id``) and followers' own fetches (``replica_id``): there is one replica.
+    ``last_fetched_epoch``, which only followers send.
+"""
+
+from collections.abc import Awaitable, Iterable, Sized
+from typing import NamedTuple
+from uuid import UUID
+
+from skep.base.errors import ErrorCode, KafkaError, StorageError
+from skep.base.ids import Offset
+from skep.broker.fetch_sessions import FetchSession, TopicKey, Wanted, wanted_in
+from skep.broker.request import FileRegion, Parts, Request
+from skep.broker.services import Services
+from skep.replication.partition import Partition
+from skep.replication.waiting import ParkedFetch
+from skep.storage.reading import LogSlice
+from skep.wire.codec import Body
+from skep.wire.fetch_response import HAS_SESSION, FetchedPartition, FetchedTopic, encode_fetch_response
+
+READ_COMMITTED = 1
+READ_AT_ONCE_BYTES = 32 * 1024
+_NO_ID = UUID(int=0)
+
+
+class _Reading(NamedTuple):
+    """What one look at the partitions gave."""
+
+    fetched: list[tuple[TopicKey, FetchedPartition]]
+    partitions: list[Partition]
+    size: int
+    failed: bool
+
+
+def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
+    body = request.body
+    try:
+        session, is_incremental = services.fetch_sessions.session_for(body, request.version)
+    except KafkaError as error:
+        return encode_fetch_response(request.version, request.correlation_id, [], error_code=error.code)
+    wanted = session if session is not None else wanted_in(body)
+    reading = _read(services, request, wanted)
+    max_wait_ms = body.max_wait.total_seconds() * 1000
+    if reading.size >= body.min_bytes or reading.failed or max_wait_ms <= 0 or not reading.partitions:
+        return _answer(request, session, is_incremental, reading)
+    return _answer_later(services, request, session, is_incremental, int(max_wait_ms))
+
+
+async def _answer_later(
+    services: Services,
+    request: Request,
+    session: FetchSession | None,
+    is_incremental: bool,
+    max_wait_ms: int,
+) -> Parts:
+    deadline = services.clock.monotonic() + max_wait_ms / 1000
+    min_bytes = request.body.min_bytes
+    wanted = session if session is not None else wanted_in(request.body)
+    while True:
+        # The look that sent us here is from before this task ran: an append in between found nobody parked. So the
+        # partitions are looked at again, and from there to the parking there is no await.
+        reading = _read(services, request, wanted)
+        left_ms = (deadline - services.clock.monotonic()) * 1000
+        if reading.size >= min_bytes or reading.failed or not reading.partitions or left_ms <= 0:
+            return _answer(request, session, is_incremental, reading)
+        await ParkedFetch(reading.partitions, min_bytes - reading.size).wait(left_ms)
+
+
+def _read(services: Services, request: Request, wanted: Iterable[Wanted]) -> _Reading:
+    left = min(request.body.max_bytes, services.config.fetch_max_bytes)
+    read_committed = request.body.isolation_level == READ_COMMITTED
+    fetched: list[tuple[TopicKey, FetchedPartition]] = []
+    partitions: list[Partition] = []
+    size = 0
+    failed = False
+    for one in wanted:
+        try:
+            partition = _find(services, one)
+            piece = _read_one(partition, one, left, read_committed, at_least_one=size == 0)
+            partitions.append(partition)
+            size += len(piece.records)
+            left -= len(piece.records)
+        except KafkaError as error:
+            piece = FetchedPartition(one.partition, error.code)
+            failed = True
+        except StorageError:
+            piece = FetchedPartition(one.partition, ErrorCode.kafka_storage_error)
+            failed = True
+        fetched.append((one.topic, piece))
+    return _Reading(fetched, partitions, size, failed)
+
+
+def _find(services: Services, one: Wanted) -> Partition:
+    if isinstance(one.topic, UUID):
+        partition = services.replicas.partition_by_id(one.topic, one.partition)
+    else:
+        partition = services.replicas.partition(one.topic, one.partition)
+    partition.check_leader_epoch(one.current_leader_epoch)
+    return partition
+
+
+def _read_one(
+    partition: Partition, one: Wanted, left: int, read_committed: bool, *, at_least_one: bool
+) -> FetchedPartition:
+    up_to = partition.last_stable_offset if read_committed else partition.high_watermark
+    found = partition.read(
+        Offset(one.fetch_offset), max(0, min(left, one.max_bytes)), up_to=up_to, at_least_one=at_least_one
+    )
+    return FetchedPartition(
+        one.partition,
+        0,
+        partition.high_watermark,
+        partition.last_stable_offset,
+        partition.log.log_start_offset,
+        _records(found),
+        () if read_committed else None,
+    )
+
+
+def _records(found: LogSlice) -> Sized:
+    if found.file is None:
+        return b""
+    region = FileRegion(found.file, found.position, found.size)
+    if found.size <= READ_AT_ONCE_BYTES and (cached := region.read_if_cached(0, found.size)) is not None:
+        return cached
+    return region
+
+
+def _answer(request: Request, session: FetchSession | None, is_incremental: bool, reading: _Reading) -> Parts:
+    topics: dict[TopicKey, list[FetchedPartition]] = {}
+    for topic, piece in reading.fetched:
+        # is_news also writes down what the client is told, so it is asked on a full answer too.
+        if session is None or session.is_news(topic, piece) or not is_incremental:
+            topics.setdefault(topic, []).append(piece)
+    named = [
+        FetchedTopic("", topic, pieces) if isinstance(topic, UUID) else FetchedTopic(topic, _NO_ID, pieces)
+        for topic, pieces in topics.items()
+    ]
+    session_id = 0 if session is None else session.session_id
+    return encode_fetch_response(request.version, request.correlation_id, named, session_id=session_id)
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    if request.version >= HAS_SESSION:
+        return {"error_code": code, "responses": []}
+    return {
+        "responses": [
+            {
+                "topic": topic.topic,
+                "partitions": [
+                    {"partition_index": wanted.partition, "error_code": code, "high_watermark": -1, "records": b""}
+                    for wanted in topic.partitions
+                ],
+            }
+            for topic in request.body.topics
+        ]
+    }

@@ -1,0 +1,109 @@
+"""ListOffsets (API 2), versions 1 to 11.
+
+Behaviour
+    ======================  ==============================================================================
+    timestamp               answer
+    ======================  ==============================================================================
+    -1 latest               the high watermark; with read_committed the last stable offset
+    -2 earliest             the log start offset
+    -3 max timestamp (7+)   the record with the greatest timestamp, or -1 when there is none
+    -4 earliest local (8+)  the log start offset: nothing is tiered
+    -5 last tiered (9+)     -1: nothing is tiered
+    -6 next upload (11+)    -1: nothing is tiered
+    a time                  the first record at or after it, or -1
+    ======================  ==============================================================================
+
+    A time is looked up exactly, which may mean opening one batch; that is done in a thread.
+
+Refusals, per partition, in order
+    the same partition twice; a special timestamp newer than the version; unknown topic or partition; leader epoch.
+
+Left out
+    ``replica_id`` and ``timeout`` are read and ignored: there are no followers and no remote storage.
+"""
+
+import asyncio
+from typing import Any
+
+from skep.base.errors import ErrorCode, KafkaError, StorageError
+from skep.broker.refusals import repeated
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.replication.partition import Partition
+from skep.storage.log import Log
+from skep.storage.timestamps import TimestampOffset
+from skep.wire.codec import Body
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+_FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_OLDEST_SPECIAL = EARLIEST_PENDING_UPLOAD
+READ_COMMITTED = 1
+_UNKNOWN = {"timestamp": -1, "offset": -1}
+
+
+async def handle(services: Services, request: Request) -> Body:
+    twice = repeated(
+        (topic.name, wanted.partition_index) for topic in request.body.topics for wanted in topic.partitions
+    )
+    topics = []
+    for topic in request.body.topics:
+        partitions = []
+        for wanted in topic.partitions:
+            try:
+                if (topic.name, wanted.partition_index) in twice:
+                    raise KafkaError(ErrorCode.invalid_request, "the partition is named twice")
+                found = await _look_up(services, request, topic.name, wanted)
+            except KafkaError as error:
+                found = {**_UNKNOWN, "error_code": error.code}
+            except StorageError:
+                found = {**_UNKNOWN, "error_code": ErrorCode.kafka_storage_error}
+            partitions.append({"partition_index": wanted.partition_index, **found})
+        topics.append({"name": topic.name, "partitions": partitions})
+    return {"topics": topics}
+
+
+async def _look_up(services: Services, request: Request, topic: str, wanted: Any) -> dict[str, Any]:
+    timestamp = wanted.timestamp
+    if timestamp < _OLDEST_SPECIAL or request.version < _FIRST_VERSION.get(timestamp, 0):
+        raise KafkaError(ErrorCode.unsupported_version, f"timestamp {timestamp} in version {request.version}")
+    partition = services.replicas.partition(topic, wanted.partition_index)
+    partition.check_leader_epoch(getattr(wanted, "current_leader_epoch", -1))
+    read_committed = getattr(request.body, "isolation_level", 0) == READ_COMMITTED
+    up_to = partition.last_stable_offset if read_committed else partition.high_watermark
+    log = partition.log
+    if timestamp == LATEST:
+        return _at(partition, up_to)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return _at(partition, log.log_start_offset)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return _UNKNOWN
+    loop = asyncio.get_running_loop()
+    found = await loop.run_in_executor(services.executor, _search, log, timestamp, up_to)
+    if found is None:
+        return _UNKNOWN
+    return {"timestamp": found.timestamp, "offset": found.offset, "leader_epoch": partition.leader_epoch}
+
+
+def _search(log: Log, timestamp: int, up_to: Any) -> TimestampOffset | None:
+    if timestamp == MAX_TIMESTAMP:
+        return log.latest_timestamp(up_to=up_to)
+    return log.offset_for_timestamp(timestamp, up_to=up_to)
+
+
+def _at(partition: Partition, offset: int) -> dict[str, Any]:
+    return {"timestamp": -1, "offset": offset, "leader_epoch": partition.leader_epoch}
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {"partition_index": wanted.partition_index, "error_code": code, **_UNKNOWN}
+                    for wanted in topic.partitions
+                ],
+            }
+            for topic in request.body.topics
+        ]
+    }

@@ -1,0 +1,149 @@
+"""Metadata (API 3), versions 0 to 13.
+
+Behaviour
+    The brokers, and of each topic asked for who leads and holds its partitions. Null topics (in version 0: none) ask
+    for all; from version 12 on topics can be named by id. A topic named twice is answered once.
+
+    A topic that does not exist is created when ``auto.create.topics.enable`` and the request (before version 4:
+    always) allow it, and is answered as it then is. Kafka says LEADER_NOT_AVAILABLE first and lets the client ask
+    again; here the topic can be written to at once.
+
+    The controller is this broker: whichever is asked can do what a controller is asked for.
+
+Refusals, per topic, in order
+    INVALID_REQUEST for all when versions 10 and 11 name a topic by id, as Kafka does; UNKNOWN_TOPIC_ID;
+    INVALID_TOPIC_EXCEPTION; what auto-creation refuses (LEADER_NOT_AVAILABLE while the metadata store fails);
+    UNKNOWN_TOPIC_OR_PARTITION.
+
+Left out
+    Auto-creation of internal topics: made with the defaults they would be of no use to those they belong to.
+"""
+
+import logging
+from collections.abc import Awaitable, Iterable
+from typing import Any
+from uuid import UUID
+
+from skep.base.errors import ErrorCode, KafkaError, StoreUnavailable, VersionConflict
+from skep.broker import authorized_operations
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.broker.topics import INTERNAL_TOPICS, alive_brokers, auto_create, describe_partitions
+from skep.metadata.names import is_topic_name
+from skep.wire.codec import Body
+
+logger = logging.getLogger(__name__)
+
+ALL_IS_NULL = 1
+HAS_TOPIC_ID = 12
+
+TopicKey = str | UUID
+
+
+def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+    wanted = _wanted(request)
+    if wanted is None:
+        return _answer(services, request, services.catalog.image.topics, {})
+    if services.config.auto_create_topics_enable and getattr(request.body, "allow_auto_topic_creation", True):
+        topics = services.catalog.image.topics
+        missing = [key for key in wanted if isinstance(key, str) and key not in topics and key not in INTERNAL_TOPICS]
+        if missing:
+            return _answer_with_created(services, request, wanted, missing)
+    return _answer(services, request, wanted, {})
+
+
+def _wanted(request: Request) -> Iterable[TopicKey] | None:
+    """The topics that are asked for, each once and in the order they came; None for all."""
+    topics = request.body.topics
+    if topics is None or (not topics and request.version < ALL_IS_NULL):
+        return None
+    keys: dict[TopicKey, None] = {}
+    for topic in topics:
+        topic_id = getattr(topic, "topic_id", None)
+        if request.version < HAS_TOPIC_ID and (topic.name is None or topic_id is not None):
+            raise KafkaError(ErrorCode.invalid_request, f"topics have names, not ids, in version {request.version}")
+        if topic_id is not None:
+            keys[topic_id] = None
+        elif topic.name is not None:
+            keys[topic.name] = None
+        else:
+            raise KafkaError(ErrorCode.invalid_request, "a topic has neither name nor id")
+    return keys
+
+
+async def _answer_with_created(
+    services: Services, request: Request, wanted: Iterable[TopicKey], missing: list[str]
+) -> Body:
+    refused: dict[TopicKey, ErrorCode] = {}
+    for name in missing:
+        try:
+            await auto_create(services, name)
+        except KafkaError as error:
+            refused[name] = error.code
+            logger.debug("topic %s was not created: %s", name, error)
+        except (StoreUnavailable, VersionConflict) as error:
+            refused[name] = ErrorCode.leader_not_available
+            logger.warning("topic %s was not created: %s", name, error)
+    return _answer(services, request, wanted, refused)
+
+
+def _answer(
+    services: Services, request: Request, wanted: Iterable[TopicKey], refused: dict[TopicKey, ErrorCode]
+) -> Body:
+    image = services.catalog.image
+    alive = alive_brokers(services)
+    operations = authorized_operations.NOT_ASKED
+    if getattr(request.body, "include_topic_authorized_operations", False):
+        operations = authorized_operations.ON_TOPIC
+    topics: list[dict[str, Any]] = []
+    for key in wanted:
+        topic = image.topics_by_id.get(key) if isinstance(key, UUID) else image.topics.get(key)
+        if topic is None:
+            topics.append({**_missing(key, refused), "topic_authorized_operations": operations})
+            continue
+        topics.append(
+            {
+                "error_code": ErrorCode.none,
+                "name": topic.name,
+                "topic_id": topic.topic_id,
+                "is_internal": topic.name in INTERNAL_TOPICS,
+                "partitions": describe_partitions(enumerate(topic.partitions), alive),
+                "topic_authorized_operations": operations,
+            }
+        )
+    cluster_operations = authorized_operations.NOT_ASKED
+    if getattr(request.body, "include_cluster_authorized_operations", False):
+        cluster_operations = authorized_operations.ON_CLUSTER
+    return {
+        "brokers": [
+            {"node_id": broker.id, "host": broker.host, "port": broker.port, "rack": broker.rack}
+            for broker in alive.values()
+        ],
+        "cluster_id": image.cluster_id,
+        "controller_id": services.node.id,
+        "topics": topics,
+        "cluster_authorized_operations": cluster_operations,
+        "error_code": ErrorCode.none,
+    }
+
+
+def _missing(key: TopicKey, refused: dict[TopicKey, ErrorCode]) -> dict[str, Any]:
+    if isinstance(key, UUID):
+        return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": key}
+    code = ErrorCode.unknown_topic_or_partition if is_topic_name(key) else ErrorCode.invalid_topic_exception
+    return {"error_code": refused.get(key, code), "name": key, "is_internal": key in INTERNAL_TOPICS}
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    return {
+        "error_code": code,
+        "topics": [
+            {
+                "error_code": code,
+                # Before version 12 the answer has no way to say that there was no name.
+                "name": topic.name if request.version >= HAS_TOPIC_ID else topic.name or "",
+                "topic_id": getattr(topic, "topic_id", None),
+            }
+            for topic in request.body.topics or ()
+        ],
+    }

@@ -1,0 +1,51 @@
+"""OffsetForLeaderEpoch (API 23), versions 2 to 4.
+
+Behaviour
+    Where an epoch ended: the start of the next one, or the log end if it is the current one. A client whose position
+    lies behind that has read what was truncated (KIP-101, KIP-320). An epoch nobody knows gives -1, -1; one between two
+    known epochs gives the older of them (KIP-279).
+"""
+
+from skep.base.errors import ErrorCode, KafkaError, StorageError
+from skep.base.ids import LeaderEpoch
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.wire.codec import Body
+
+_UNDEFINED = (-1, -1)
+
+
+def handle(services: Services, request: Request) -> Body:
+    topics = []
+    for topic in request.body.topics:
+        partitions = []
+        for wanted in topic.partitions:
+            (epoch, end_offset), code = _UNDEFINED, ErrorCode.none
+            try:
+                partition = services.replicas.partition(topic.topic, wanted.partition)
+                partition.check_leader_epoch(wanted.current_leader_epoch)
+                epoch, end_offset = partition.log.end_offset_for_epoch(LeaderEpoch(wanted.leader_epoch))
+            except KafkaError as error:
+                code = error.code
+            except StorageError:
+                code = ErrorCode.kafka_storage_error
+            partitions.append(
+                {"partition": wanted.partition, "leader_epoch": epoch, "end_offset": end_offset, "error_code": code}
+            )
+        topics.append({"topic": topic.topic, "partitions": partitions})
+    return {"topics": topics}
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    return {
+        "topics": [
+            {
+                "topic": topic.topic,
+                "partitions": [
+                    {"partition": wanted.partition, "error_code": code, "leader_epoch": -1, "end_offset": -1}
+                    for wanted in topic.partitions
+                ],
+            }
+            for topic in request.body.topics
+        ]
+    }

@@ -1,0 +1,119 @@
+"""Produce (API 0), versions 3 to 11.
+
+Behaviour
+    One batch per partition is checked (``records/batch.py``), given its offsets and appended. What a partition
+    refuses is that partition's error; the others are not touched by it.
+
+    acks=1 and acks=all are answered when the append may be acknowledged: at once, or after the sync for a topic with
+    ``flush.messages=1``. acks=0 gets no answer; when it fails, the connection is closed, which is all the client can
+    notice.
+
+    A batch of an idempotent producer that was appended before is answered as it was then.
+
+Refusals, per partition, in order
+    acks other than -1, 0, 1; unknown topic or partition; disk too full; the checks of the batch; zstd below version 7
+    (KIP-110); transactional batches, since no transaction can have been begun here; min.insync.replicas.
+
+Left out
+    ``timeout`` is read and ignored: nothing but the local disk is waited for.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+from skep.base.errors import ErrorCode, KafkaError, StorageError
+from skep.broker.refusals import message_of
+from skep.broker.request import NO_ANSWER, CloseConnection, Parts, Request
+from skep.broker.services import Services
+from skep.records.batch import check_produced
+from skep.replication.partition import ALL_REPLICAS
+from skep.wire.codec import Body
+from skep.wire.produce_response import ProducedPartition, encode_produce_response
+
+ALLOWS_ZSTD = 7
+_ZSTD = 4
+_ACKS = (ALL_REPLICAS, 0, 1)
+
+_Results = list[tuple[str, list[ProducedPartition]]]
+_Waiting = list[tuple[list[ProducedPartition], int, "asyncio.Future[None]"]]
+"""Answers that stand only if a sync succeeds: the list an answer is in, its place there, and the sync."""
+
+
+def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
+    results: _Results = []
+    waiting: _Waiting = []
+    acks = request.body.acks
+    for topic in request.body.topic_data:
+        name = topic.name
+        produced: list[ProducedPartition] = []
+        results.append((name, produced))
+        for data in topic.partition_data:
+            try:
+                result, synced = _append(services, name, data, acks, request.version)
+                if synced is not None:
+                    waiting.append((produced, len(produced), synced))
+            except KafkaError as error:
+                result = ProducedPartition(data.index, error.code, error_message=message_of(error))
+            except StorageError as error:
+                result = ProducedPartition(data.index, ErrorCode.kafka_storage_error, error_message=message_of(error))
+            produced.append(result)
+    if waiting and acks != 0:
+        return _answer_when_synced(request, results, waiting)
+    return _answer(request, results)
+
+
+def _append(
+    services: Services, topic: str, data: Any, acks: int, version: int
+) -> tuple[ProducedPartition, "asyncio.Future[None] | None"]:
+    if acks not in _ACKS:
+        raise KafkaError(ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {acks}")
+    partition = services.replicas.partition(topic, data.index)
+    services.replicas.check_writable()
+    header = check_produced(data.records, max_message_bytes=partition.log.config.max_message_bytes)
+    if header.codec == _ZSTD and version < ALLOWS_ZSTD:
+        raise KafkaError(ErrorCode.unsupported_compression_type, f"zstd needs Produce v{ALLOWS_ZSTD}")
+    if header.is_transactional:
+        raise KafkaError(ErrorCode.invalid_txn_state, "no transaction was begun on this broker")
+    appended, synced = partition.append(data.records, header, acks)
+    result = ProducedPartition(
+        data.index, 0, appended.base_offset, appended.append_time_ms, appended.log_start_offset, None
+    )
+    return result, synced
+
+
+async def _answer_when_synced(request: Request, results: _Results, waiting: _Waiting) -> Parts:
+    for produced, place, synced in waiting:
+        try:
+            await synced
+        except StorageError as error:
+            partition = produced[place].partition
+            produced[place] = ProducedPartition(
+                partition, ErrorCode.kafka_storage_error, error_message=message_of(error)
+            )
+    return _answer(request, results)
+
+
+def _answer(request: Request, results: Sequence[tuple[str, Sequence[ProducedPartition]]]) -> Parts:
+    if request.body.acks == 0:
+        for name, produced in results:
+            for result in produced:
+                if result.error_code != 0:
+                    code = ErrorCode(result.error_code).name
+                    raise CloseConnection(f"produce with acks=0 to {name}-{result.partition} failed: {code}")
+        return NO_ANSWER
+    return (encode_produce_response(request.version, request.correlation_id, results),)
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    return {
+        "responses": [
+            {
+                "name": topic.name,
+                "partition_responses": [
+                    {"index": data.index, "error_code": code, "base_offset": -1} for data in topic.partition_data
+                ],
+            }
+            for topic in request.body.topic_data
+        ]
+    }

@@ -1,0 +1,30 @@
+"""What handlers work on: one object with the broker's parts, made by ``app.py``."""
+
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+from skep.base.broker_config import BrokerConfig
+from skep.base.clock import Clock
+from skep.broker.fetch_sessions import FetchSessions
+from skep.broker.partition_count import PartitionCount
+from skep.broker.producer_ids import ProducerIds
+from skep.metadata.catalog import Catalog
+from skep.metadata.model import BrokerRecord
+from skep.replication.replicas import Replicas
+
+
+@dataclass
+class Services:
+    """``config`` is the one in force, replaced when an option changes; ``static_config`` is what was set at start."""
+
+    config: BrokerConfig
+    static_config: Mapping[str, str]
+    node: BrokerRecord
+    catalog: Catalog
+    replicas: Replicas
+    clock: Clock
+    executor: Executor
+    fetch_sessions: FetchSessions
+    producer_ids: ProducerIds
+    partition_count: PartitionCount = field(default_factory=PartitionCount)

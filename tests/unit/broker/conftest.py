@@ -1,0 +1,159 @@
+"""A broker without sockets or logs: handlers on a real catalog, asked and answered in bytes."""
+
+import asyncio
+import io
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.serial import entity_reader, entity_writer
+
+from skep.base.broker_config import read_broker_config
+from skep.base.clock import ManualClock
+from skep.base.errors import KafkaError
+from skep.base.ids import BrokerId
+from skep.broker.fetch_sessions import FetchSessions
+from skep.broker.handlers import (
+    alter_configs,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_topic_partitions,
+    incremental_alter_configs,
+    metadata,
+)
+from skep.broker.producer_ids import ProducerIds
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.metadata.catalog import Catalog
+from skep.metadata.image import CLUSTER_DEFAULT, ClusterImage
+from skep.metadata.model import BrokerRecord
+from skep.metadata.sqlite import SqliteStore
+from skep.wire import apis
+from skep.wire.apis import Api
+from skep.wire.codec import assemble, decode_request, encode_response, request_class, response_class
+from skep.wire.headers import response_header
+
+HANDLERS: dict[Api, Any] = {
+    apis.METADATA: metadata,
+    apis.CREATE_TOPICS: create_topics,
+    apis.DELETE_TOPICS: delete_topics,
+    apis.CREATE_PARTITIONS: create_partitions,
+    apis.DESCRIBE_CLUSTER: describe_cluster,
+    apis.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+    apis.DESCRIBE_CONFIGS: describe_configs,
+    apis.ALTER_CONFIGS: alter_configs,
+    apis.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+}
+
+
+class AdminBroker:
+    """Broker 1 of a cluster, given its options as texts. ``ask`` goes through the bytes of the version asked in."""
+
+    def __init__(self, directory: Path, texts: dict[str, str]) -> None:
+        self._runner = asyncio.Runner()
+        self._store = SqliteStore(directory / "metadata.sqlite")
+        self._executor = ThreadPoolExecutor(1)
+        clock, catalog = ManualClock(), Catalog(self._store)
+        self.services = Services(
+            config=read_broker_config(texts),
+            static_config=texts,
+            node=BrokerRecord(BrokerId(1), "skep.example", 9092, "shed"),
+            catalog=catalog,
+            replicas=None,  # type: ignore[arg-type]  # no handler here touches a log
+            clock=clock,
+            executor=self._executor,
+            fetch_sessions=FetchSessions(clock, 0),
+            producer_ids=ProducerIds(catalog),
+        )
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.services.catalog.image
+
+    def run(self, work: Any) -> Any:
+        return self._runner.run(work)
+
+    def start(self) -> None:
+        async def start() -> None:
+            await self._store.open()
+            await self.services.catalog.open()
+            self.services.node = await self.services.catalog.register_broker(self.services.node)
+            self.services.catalog.on_change(self._image_changed)
+
+        self.run(start())
+
+    def stop(self) -> None:
+        async def stop() -> None:
+            await self.services.catalog.close()
+            await self._store.close()
+
+        self.run(stop())
+        self._runner.close()
+        self._executor.shutdown()
+
+    def _image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
+        overrides = {**new.broker_config(CLUSTER_DEFAULT), **new.broker_config(self.services.node.id)}
+        self.services.config = read_broker_config({**self.services.static_config, **overrides})
+
+    def ask(self, api: Api, version: int | None = None, **body: Any) -> Any:
+        """The answer as a client of this version (the newest unless told) reads it."""
+        return self.run(self.ask_async(api, version, **body))
+
+    async def ask_async(self, api: Api, version: int | None = None, **body: Any) -> Any:
+        version = api.newest if version is None else version
+        request = self.request(api, version, **body)
+        handler = HANDLERS[api]
+        try:
+            answer = handler.handle(self.services, request)
+            if asyncio.iscoroutine(answer):
+                answer = await answer
+        except KafkaError as error:
+            answer = handler.refuse(request, error.code)
+        encoded = encode_response(api.key, version, request.correlation_id, answer)
+        header = response_header(api.key, version, request.correlation_id)
+        response, size = entity_reader(response_class(api.key, version))(memoryview(encoded).toreadonly(), len(header))
+        assert len(header) + size == len(encoded)
+        return response
+
+    @staticmethod
+    def request(api: Api, version: int, **body: Any) -> Request:
+        entity = request_class(api.key, version)
+        buffer = io.BytesIO()
+        entity_writer(entity)(buffer, assemble(entity, body))
+        decoded = decode_request(api.key, version, memoryview(buffer.getvalue()), 0)
+        return Request(api, version, 7, "test", "192.0.2.1", decoded)
+
+    def create(self, name: str, partitions: int = 1, configs: dict[str, str] | None = None) -> Any:
+        """A topic made in the usual way; what its creation answered."""
+        texts = [{"name": option, "value": text} for option, text in (configs or {}).items()]
+        topic = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": texts}
+        (result,) = self.ask(apis.CREATE_TOPICS, topics=[topic]).topics
+        assert result.error_code == 0, result.error_message
+        return result
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[Any]:
+    """Starts a broker with the options given, e.g. ``start_broker({"num.partitions": "3"})``."""
+    started: list[AdminBroker] = []
+
+    def start(texts: dict[str, str] | None = None) -> AdminBroker:
+        broker = AdminBroker(tmp_path, texts or {})
+        broker.start()
+        started.append(broker)
+        return broker
+
+    yield start
+    for broker in started:
+        broker.stop()
+
+
+@pytest.fixture
+def broker(start_broker: Any) -> AdminBroker:
+    started: AdminBroker = start_broker()
+    return started

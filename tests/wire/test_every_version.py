@@ -1,0 +1,288 @@
+"""Every API in every version served: what its handler answers can be encoded, and kio reads it to the last byte.
+
+A handler answers in mappings with the fields of all versions, and the codec leaves out what a version lacks. So a
+field with a wrong name would vanish in every version without anybody noticing: each name in an answer has to be one
+that some version served knows, at that very place.
+"""
+
+import asyncio
+import dataclasses
+import datetime
+import io
+import itertools
+import struct
+import typing
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.serial import entity_reader, entity_writer
+
+from skep.base.broker_config import BrokerConfig
+from skep.base.clock import SystemClock
+from skep.base.errors import ErrorCode
+from skep.base.ids import BrokerId
+from skep.base.os_files import OsFiles
+from skep.base.tasks import Supervisor
+from skep.broker.dispatch import HANDLERS, Dispatcher
+from skep.broker.fetch_sessions import FetchSessions
+from skep.broker.producer_ids import ProducerIds
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.metadata.catalog import Catalog
+from skep.metadata.model import BrokerRecord
+from skep.metadata.sqlite import SqliteStore
+from skep.records.builder import NewRecord, build_batch
+from skep.replication.replicas import Replicas
+from skep.storage.directory import LogDirectory
+from skep.wire import apis
+from skep.wire.apis import SERVED, Api
+from skep.wire.codec import assemble, encode_response, request_class, response_class
+from skep.wire.headers import response_header
+
+EVERY_VERSION = [
+    pytest.param(api, version, id=f"{api.name}-v{version}")
+    for api in SERVED.values()
+    for version in range(api.oldest, api.newest + 1)
+]
+TOPIC = "orders"
+CORRELATION_ID = 4711
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+
+NO_PLACE_FOR_A_CODE = {(apis.DESCRIBE_LOG_DIRS, 1), (apis.DESCRIBE_LOG_DIRS, 2)}
+"""Versions whose answer to a request for everything has a code only in what is found."""
+
+
+class Served:
+    """Handlers on real logs and a real catalog, without sockets."""
+
+    def __init__(self, directory: Path) -> None:
+        self.runner = asyncio.Runner()
+        self.numbers = itertools.count()
+        self._executor = ThreadPoolExecutor(2)
+        self._store = SqliteStore(directory / "metadata.sqlite")
+        self._logs = LogDirectory(OsFiles(), str(directory), SystemClock())
+        self.runner.run(self._start())
+
+    async def _start(self) -> None:
+        clock, self._supervisor, catalog = SystemClock(), Supervisor(), Catalog(self._store)
+        self._logs.open()
+        await self._store.open()
+        await catalog.open()
+        config = BrokerConfig()
+        replicas = Replicas(self._logs, catalog, config.topic_defaults, clock, self._executor, self._supervisor)
+        await replicas.load()
+        catalog.on_change(replicas.image_changed)
+        self.services = Services(
+            config=config,
+            static_config={},
+            node=await catalog.register_broker(BrokerRecord(BrokerId(1), "skep.example", 9092)),
+            catalog=catalog,
+            replicas=replicas,
+            clock=clock,
+            executor=self._executor,
+            fetch_sessions=FetchSessions(clock, 100),
+            producer_ids=ProducerIds(catalog),
+        )
+        await catalog.create_topic(TOPIC, [[BrokerId(1)]] * 2, {"retention.ms": "-1"})
+
+    def stop(self) -> None:
+        async def stop() -> None:
+            await self._supervisor.close()
+            await self.services.catalog.close()
+            await self._store.close()
+            self._logs.close()
+
+        self.runner.run(stop())
+        self.runner.close()
+        self._executor.shutdown()
+
+    def decode(self, api: Api, version: int, body: Mapping[str, Any]) -> Request:
+        """The request as it comes out of the frame that a client would send."""
+        entity = request_class(api.key, version)
+        buffer = io.BytesIO(struct.pack(">hhihs", api.key, version, CORRELATION_ID, 1, b"c"))
+        buffer.seek(0, io.SEEK_END)
+        buffer.write(b"\0" if api.is_flexible(version) else b"")
+        entity_writer(entity)(buffer, assemble(entity, body))
+        return Dispatcher(self.services).decode(memoryview(buffer.getvalue()), "192.0.2.1")
+
+    def answer(self, request: Request) -> Any:
+        async def ask() -> Any:
+            answer = HANDLERS[request.api.key].handle(self.services, request)
+            return await answer if asyncio.iscoroutine(answer) else answer
+
+        return self.runner.run(asyncio.wait_for(ask(), 30))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    made = Served(tmp_path_factory.mktemp("served"))
+    yield made
+    made.stop()
+
+
+def body_for(served: Served, api: Api, version: int) -> Mapping[str, Any]:
+    """A request that asks for as much as the API can answer, with the fields of all versions."""
+    fresh = f"{api.name}-{version}-{next(served.numbers)}"
+    topic_id = served.services.catalog.image.topics[TOPIC].topic_id
+    resources = [
+        {"resource_type": kind, "resource_name": name, "configuration_keys": None, "configs": []}
+        for kind, name in ((TOPIC_RESOURCE, TOPIC), (BROKER_RESOURCE, "1"), (BROKER_RESOURCE, ""), (99, "what"))
+    ]
+    change = {"name": "flush.ms", "value": "5", "config_operation": 0}
+    partition = {
+        "partition": 0,
+        "partition_index": 0,
+        "index": 0,
+        "current_leader_epoch": -1,
+        "leader_epoch": 0,
+        "timestamp": -2,
+        "offset": 0,
+        "fetch_offset": 0,
+        "partition_max_bytes": 1 << 20,
+        "records": build_batch([NewRecord(b"k", b"v", 1_700_000_000_000)]),
+    }
+    # An old version knows only names, so a topic id is left out by the codec; a new one wants only the id.
+    topics = [
+        {"name": name, "topic": name, "partitions": [partition], "partition_data": [partition]}
+        for name in (TOPIC, "no-such-topic")
+    ]
+    bodies: dict[Api, Mapping[str, Any]] = {
+        apis.PRODUCE: {"acks": 1, "timeout": datetime.timedelta(seconds=1), "topic_data": topics},
+        apis.FETCH: {
+            "max_wait": datetime.timedelta(0),
+            "min_bytes": 1,
+            "topics": [{**topics[0], "topic_id": topic_id}, topics[1]],
+        },
+        apis.LIST_OFFSETS: {"topics": topics},
+        apis.METADATA: {
+            "topics": [{"name": TOPIC}, {"name": "not/a/name"}],
+            "include_cluster_authorized_operations": True,
+            "include_topic_authorized_operations": True,
+        },
+        apis.API_VERSIONS: {"client_software_name": "test", "client_software_version": "1"},
+        apis.CREATE_TOPICS: {
+            "topics": [
+                {"name": name, "num_partitions": 2, "replication_factor": 1, "configs": [change]}
+                for name in (fresh, "not/a/name")
+            ]
+        },
+        apis.DELETE_TOPICS: {
+            "topic_names": [fresh, "no-such-topic"],
+            "topics": [{"name": fresh}, {"name": "no-such-topic"}],
+        },
+        apis.DELETE_RECORDS: {"topics": topics, "timeout": datetime.timedelta(seconds=1)},
+        apis.INIT_PRODUCER_ID: {"transactional_id": None, "transaction_timeout": datetime.timedelta(seconds=1)},
+        apis.OFFSET_FOR_LEADER_EPOCH: {"topics": topics},
+        apis.DESCRIBE_CONFIGS: {
+            "resources": resources,
+            "include_synonyms": True,
+            "include_documentation": True,
+        },
+        apis.ALTER_CONFIGS: {"resources": [{**resource, "configs": [change]} for resource in resources]},
+        apis.INCREMENTAL_ALTER_CONFIGS: {"resources": [{**resource, "configs": [change]} for resource in resources]},
+        apis.DESCRIBE_LOG_DIRS: {"topics": None},
+        apis.CREATE_PARTITIONS: {
+            "topics": [{"name": name, "count": 9, "assignments": None} for name in (fresh, "no-such-topic")]
+        },
+        apis.DESCRIBE_CLUSTER: {"include_cluster_authorized_operations": True},
+        apis.DESCRIBE_TOPIC_PARTITIONS: {
+            "topics": [{"name": TOPIC}, {"name": "no-such-topic"}],
+            "response_partition_limit": 1,
+        },
+    }
+    if api in (apis.DELETE_TOPICS, apis.CREATE_PARTITIONS):
+        served.runner.run(served.services.catalog.create_topic(fresh, [[BrokerId(1)]]))
+    return bodies[api]
+
+
+def encoded(request: Request, answer: Any) -> bytes:
+    if isinstance(answer, Mapping):
+        return encode_response(request.api.key, request.version, request.correlation_id, answer)
+    return b"".join(part if isinstance(part, bytes | memoryview) else part.read(0, len(part)) for part in answer)
+
+
+def read_back(request: Request, answer: bytes) -> Any:
+    """What kio reads; fails unless that is all of it."""
+    header = response_header(request.api.key, request.version, CORRELATION_ID)
+    assert answer.startswith(header)
+    reader = entity_reader(response_class(request.api.key, request.version))
+    response, size = reader(memoryview(answer).toreadonly(), len(header))
+    assert len(header) + size == len(answer)
+    return response
+
+
+def codes_in(response: Any) -> set[ErrorCode]:
+    """Every error code anywhere in an answer."""
+    if isinstance(response, tuple):
+        return set().union(*map(codes_in, response))
+    if not dataclasses.is_dataclass(response):
+        return set()
+    found = {response.error_code} if hasattr(response, "error_code") else set()
+    return found.union(*(codes_in(getattr(response, field.name)) for field in dataclasses.fields(response)))
+
+
+def known_fields(entities: list[Any]) -> dict[str, list[Any]]:
+    """The fields that any of these classes has, each with the classes that are nested in it."""
+    known: dict[str, list[Any]] = {}
+    for entity in entities:
+        for name, hint in typing.get_type_hints(entity).items():
+            nested = [part for part in flattened(hint) if dataclasses.is_dataclass(part)]
+            known.setdefault(name, []).extend(nested)
+    return known
+
+
+def flattened(hint: Any) -> Iterator[Any]:
+    yield hint
+    for part in typing.get_args(hint):
+        yield from flattened(part)
+
+
+def unknown_names(answer: Any, entities: list[Any], path: str = "") -> list[str]:
+    """Names in an answer that no version has at their place."""
+    known = known_fields(entities)
+    unknown = []
+    for name, value in answer.items():
+        if name not in known:
+            unknown.append(f"{path}{name}")
+            continue
+        for part in [value] if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else []:
+            if isinstance(part, Mapping):
+                unknown += unknown_names(part, known[name], f"{path}{name}.")
+    return unknown
+
+
+def unknown_in(api: Api, answer: Any) -> list[str]:
+    if not isinstance(answer, Mapping):
+        return []
+    versions = range(api.oldest, api.newest + 1)
+    return unknown_names(answer, [response_class(api.key, version) for version in versions])
+
+
+def test_the_table_names_what_no_version_knows():
+    answer = {"error_code": ErrorCode.none, "topics": [{"name": "a", "nmae": "b", "partitions": [{"isr": ()}]}]}
+    assert unknown_in(apis.METADATA, answer) == ["topics.nmae", "topics.partitions.isr"]
+
+
+@pytest.mark.parametrize(("api", "version"), EVERY_VERSION)
+def test_a_full_answer_is_read_back_to_the_last_byte(served, api, version):
+    request = served.decode(api, version, body_for(served, api, version))
+    answer = served.answer(request)
+    assert unknown_in(api, answer) == []
+    response = read_back(request, encoded(request, answer))
+    # Each request asks for something that is there.
+    assert ErrorCode.none in codes_in(response)
+
+
+@pytest.mark.parametrize(("api", "version"), EVERY_VERSION)
+def test_a_refusal_carries_its_code_and_is_read_back_to_the_last_byte(served, api, version):
+    request = served.decode(api, version, body_for(served, api, version))
+    code = ErrorCode.kafka_storage_error
+    answer = HANDLERS[api.key].refuse(request, code)
+    assert unknown_in(api, answer) == []
+    codes = codes_in(read_back(request, encoded(request, answer)))
+    if (api, version) not in NO_PLACE_FOR_A_CODE:
+        assert code in codes
+        assert ErrorCode.none not in codes
