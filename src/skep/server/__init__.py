@@ -1,0 +1,1 @@
+"""Layer 6: Kafka over TCP: the listener and its connections."""

@@ -1,0 +1,215 @@
+"""One client connection: frames in, answers out in the order of their requests, with back-pressure both ways.
+
+Order. Kafka answers the requests of a connection one after the other, and clients rely on it. So a request that has
+to wait (a fetch for data, a topic to be created) holds back the ones behind it, with one exception: produce requests
+overlap. Their appends happen in the order of arrival and only their acknowledgements wait, in the same order; without
+this a pipelining producer would pay one sync per request.
+
+Back-pressure. A client that does not read its answers fills the transport's buffer; then no further request is taken
+and nothing more is read from the socket. File regions are read in pieces, as the client takes them, so a slow reader
+of a 50 MiB answer costs a piece or two of memory.
+"""
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, cast
+
+from skep.base.errors import DecodeError, StorageError
+from skep.broker.request import CloseConnection, Parts, Request
+from skep.server.sender import Sender
+from skep.wire.apis import PRODUCE
+from skep.wire.framing import FrameReader
+
+if TYPE_CHECKING:
+    from skep.server.listener import Listener
+
+logger = logging.getLogger(__name__)
+
+WRITE_BUFFER_BYTES = 1024 * 1024
+
+
+class _Due:
+    """The place of one unanswered request in the order of answers."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        self.parts: Parts | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Owns its half-read frame, the answers that are due, and the tasks that work on them.
+
+    Between calls: ``_due`` has one entry per unanswered request, in order, the first of them without parts;
+    ``_deferred`` is a request that waits for all of them; the socket is read if and only if ``_takes_requests`` and
+    the receive budget has room.
+    """
+
+    def __init__(self, listener: "Listener") -> None:
+        self._listener = listener
+        self._frames = FrameReader(listener.scratch, listener.max_request_bytes, listener.receive_budget)
+        self._due: deque[_Due] = deque()
+        self._exclusive = False
+        self._deferred: Request | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._half_closed = False
+        self._reading = True
+        self._has_room = True
+        self.host = self.peer = "?"
+        self.last_active = listener.clock.monotonic()
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)
+        self._sender = Sender(transport, self._listener.executor, self._go_on, self._storage_failed)
+        if address := transport.get_extra_info("peername"):
+            self.host, self.peer = address[0], f"{address[0]}:{address[1]}"
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        if (tcp := transport.get_extra_info("socket")) is not None:
+            tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not self._listener.admit(self):
+            self._closed = True
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed = True
+        self._frames.close()
+        self._sender.close()
+        for task in self._tasks:
+            task.cancel()
+        self._listener.forget(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._frames.received(nbytes)
+        self._take_frames()
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more but may still read: what is due goes out first, then we close."""
+        self._half_closed = True
+        return not self._is_quiet()
+
+    def pause_writing(self) -> None:
+        self._sender.pause()
+        self._adjust_reading()
+
+    def resume_writing(self) -> None:
+        self._sender.resume()
+
+    # Requests in.
+
+    def _take_frames(self) -> None:
+        """Handles every whole frame that it may, keeps the rest, and stops or starts reading accordingly."""
+        frames = self._frames
+        try:
+            while self._takes_requests():
+                frame = frames.next_frame()
+                if frame is None:
+                    break
+                self._take(self._listener.decode(frame, self.host))
+            if not self._closed:
+                self._has_room = frames.keep_rest(self._go_on)
+        except (DecodeError, CloseConnection) as error:
+            self.hang_up(str(error))
+            return
+        self._adjust_reading()
+
+    def _takes_requests(self) -> bool:
+        return not (
+            self._closed
+            or self._exclusive
+            or self._deferred is not None
+            or len(self._due) >= self._listener.max_inflight_requests
+            or not self._sender.is_idle
+        )
+
+    def _take(self, request: Request) -> None:
+        self.last_active = self._listener.clock.monotonic()
+        is_produce = request.api is PRODUCE
+        if self._due and not is_produce:
+            self._deferred = request
+            return
+        outcome = self._listener.handle(request)
+        if type(outcome) is not tuple and isinstance(outcome, Awaitable):
+            self._exclusive = not is_produce
+            due = _Due()
+            self._due.append(due)
+            self._spawn(self._await_answer(due, outcome))
+        elif self._due:
+            answered = _Due()
+            answered.parts = outcome
+            self._due.append(answered)
+        elif outcome:
+            self._sender.send(outcome)
+
+    def _adjust_reading(self) -> None:
+        wanted = self._takes_requests() and self._has_room
+        if self._closed or wanted == self._reading:
+            return
+        self._reading = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _go_on(self) -> None:
+        """What held requests back may be over: take the deferred one, then those that were received meanwhile."""
+        if self._closed:
+            return
+        if self._deferred is not None and not self._due and self._sender.is_idle:
+            request, self._deferred = self._deferred, None
+            try:
+                self._take(request)
+            except CloseConnection as error:
+                self.hang_up(str(error))
+                return
+        self._frames.replay_rest()
+        self._take_frames()
+        if self._half_closed and self._is_quiet():
+            self._transport.close()
+
+    def _is_quiet(self) -> bool:
+        return not self._due and self._deferred is None and self._sender.is_idle
+
+    # Answers out.
+
+    def _spawn(self, work: "asyncio.Future[None] | object") -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _await_answer(self, due: _Due, outcome: Awaitable[Parts]) -> None:
+        try:
+            due.parts = await outcome
+        except CloseConnection as error:
+            self.hang_up(str(error))
+            return
+        if self._closed:
+            return
+        while self._due and (parts := self._due[0].parts) is not None:
+            self._due.popleft()
+            if parts:
+                self._sender.send(parts)
+        if not self._due:
+            self._exclusive = False
+        self._go_on()
+
+    def _storage_failed(self, error: StorageError) -> None:
+        self.hang_up(str(error))
+
+    def hang_up(self, reason: str) -> None:
+        """Closes at once, with one line saying why."""
+        if not self._closed:
+            logger.warning("closed the connection of %s: %s", self.peer, reason)
+            self.close()
+
+    def close(self) -> None:
+        self._closed = True
+        self._transport.abort()

@@ -1,0 +1,111 @@
+"""The listening socket and what its connections share: limits, the scratch buffer, the list of who is there."""
+
+import asyncio
+import logging
+import os
+from concurrent.futures import Executor
+from typing import Protocol
+
+from skep.base.clock import Clock
+from skep.base.errors import StartupError
+from skep.base.tasks import Supervisor
+from skep.broker.request import Outcome, Request
+from skep.server.connection import Connection
+from skep.wire.framing import SCRATCH_SIZE, ReceiveBudget
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 1024
+REAP_INTERVAL_S = 5.0
+SAY_FULL_AT_MOST_EVERY_S = 10.0
+
+
+class Dispatch(Protocol):
+    """What a listener needs of the broker behind it."""
+
+    def decode(self, frame: memoryview, client_host: str) -> Request: ...
+
+    def handle(self, request: Request) -> Outcome: ...
+
+
+class Listener:
+    """Accepts connections and owns the set of open ones; closes those that are idle too long or too many."""
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        clock: Clock,
+        executor: Executor,
+        *,
+        max_request_bytes: int,
+        queued_max_request_bytes: int,
+        max_inflight_requests: int,
+    ) -> None:
+        self.decode = dispatch.decode
+        self.handle = dispatch.handle
+        self.clock = clock
+        self.executor = executor
+        self.max_request_bytes = max_request_bytes
+        self.max_inflight_requests = max_inflight_requests
+        self.max_connections = 1 << 30
+        self.max_idle_ms = -1
+        self.receive_budget = ReceiveBudget(queued_max_request_bytes)
+        self.scratch = memoryview(bytearray(SCRATCH_SIZE))
+        self._connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._supervisor = Supervisor()
+        self._said_full = -SAY_FULL_AT_MOST_EVERY_S
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    async def bind(self, host: str, port: int) -> int:
+        """Takes the port and returns it, which matters when 0 was asked for. StartupError when it cannot be had."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                lambda: Connection(self), host or None, port, backlog=BACKLOG, start_serving=False
+            )
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise StartupError(f"cannot listen on {host}:{port}: {reason.lower()}") from error
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def serve(self) -> None:
+        assert self._server is not None
+        await self._server.start_serving()
+        self._supervisor.spawn("idle connections", self._reap_idle())
+
+    def admit(self, connection: Connection) -> bool:
+        if len(self._connections) >= self.max_connections:
+            now = self.clock.monotonic()
+            if now - self._said_full >= SAY_FULL_AT_MOST_EVERY_S:
+                self._said_full = now
+                logger.warning("refused %s: max.connections=%d are open", connection.peer, self.max_connections)
+            return False
+        self._connections.add(connection)
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+
+    async def _reap_idle(self) -> None:
+        while True:
+            await asyncio.sleep(REAP_INTERVAL_S)
+            if self.max_idle_ms < 0:
+                continue
+            oldest = self.clock.monotonic() - self.max_idle_ms / 1000
+            for connection in [c for c in self._connections if c.last_active < oldest]:
+                connection.hang_up(f"idle for {self.max_idle_ms} ms (connections.max.idle.ms)")
+
+    async def stop(self) -> None:
+        """Stops accepting, then closes what is open; answers that are due are not waited for."""
+        if self._server is not None:
+            self._server.close()
+        await self._supervisor.close()
+        for connection in list(self._connections):
+            connection.close()
+        if self._server is not None:
+            await self._server.wait_closed()
