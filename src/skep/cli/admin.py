@@ -1,0 +1,204 @@
+"""Topics as the commands see them, through the AdminClient: created, listed, described, changed, deleted."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports without saying so
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from skep.cli.connection import Cluster, unknown_topic
+from skep.cli.failures import CommandError, reason
+
+REQUEST_TIMEOUT_S = 30.0
+_OFFSETS: Any = OffsetSpec  # the library gives its constructors no types
+_ZERO_UUID = "A" * 22
+CLUSTER_DEFAULT = -1
+"""As a number of partitions or replicas: what the cluster is set to."""
+
+
+@dataclass(frozen=True)
+class PartitionView:
+    partition: int
+    leader: int | None
+    replicas: list[int]
+    isr: list[int]
+    earliest: int | None = None
+    latest: int | None = None
+
+
+@dataclass(frozen=True)
+class TopicView:
+    name: str
+    topic_id: str | None
+    partitions: list[PartitionView]
+    configs: dict[str, str] = field(default_factory=dict)
+    """What differs from the defaults."""
+    min_insync_replicas: int = 1
+
+    @property
+    def replication_factor(self) -> int:
+        return len(self.partitions[0].replicas) if self.partitions else 0
+
+
+def create_topic(
+    cluster: Cluster,
+    name: str,
+    *,
+    partitions: int = CLUSTER_DEFAULT,
+    replication_factor: int = CLUSTER_DEFAULT,
+    configs: Mapping[str, str] | None = None,
+    assignment: list[list[int]] | None = None,
+) -> bool:
+    """False when the topic is there already."""
+    cluster.metadata()
+    # A manual assignment says both numbers itself, and the protocol wants them left open then.
+    placed = {"replica_assignment": assignment} if assignment else {"replication_factor": replication_factor}
+    topic = NewTopic(name, len(assignment) if assignment else partitions, config=dict(configs or {}), **placed)
+    try:
+        _settle(cluster.admin.create_topics([topic], request_timeout=REQUEST_TIMEOUT_S))
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return False
+        raise CommandError(f"topic '{name}' is not created: {reason(error)}") from None
+    return True
+
+
+def topic_names(cluster: Cluster) -> list[str]:
+    return sorted(cluster.metadata().topics)
+
+
+def is_internal(name: str) -> bool:
+    return name in ("__consumer_offsets", "__transaction_state", "__share_group_state")
+
+
+def describe_topics(cluster: Cluster, names: Sequence[str], *, offsets: bool = False) -> list[TopicView]:
+    """The topics in the order of ``names``; one that is not there is a CommandError that names it."""
+    known = cluster.metadata().topics
+    for name in names:
+        if name not in known:
+            raise unknown_topic(name, known)
+    if not names:
+        return []
+    described = _settle(cluster.admin.describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_TIMEOUT_S))
+    configs = _configs_of(cluster, names)
+    views = []
+    for name in names:
+        topic = described[name]
+        partitions = [
+            PartitionView(
+                partition=info.id,
+                leader=info.leader.id if info.leader is not None and info.leader.id >= 0 else None,
+                replicas=[node.id for node in info.replicas],
+                isr=[node.id for node in info.isr],
+            )
+            for info in sorted(topic.partitions, key=lambda info: int(info.id))
+        ]
+        if offsets:
+            partitions = _with_offsets(cluster, name, partitions)
+        views.append(
+            TopicView(
+                name,
+                _topic_id(topic.topic_id),
+                partitions,
+                configs={entry.name: entry.value or "" for entry in configs[name].values() if not entry.is_default},
+                min_insync_replicas=int(getattr(configs[name].get("min.insync.replicas"), "value", None) or 1),
+            )
+        )
+    return views
+
+
+def _topic_id(uuid: Any) -> str | None:
+    """As Kafka prints it; a cluster from before topic ids answers with none or with zeros."""
+    if uuid is None or str(uuid).rstrip("=") == _ZERO_UUID:
+        return None
+    return str(uuid).rstrip("=").replace("+", "-").replace("/", "_")
+
+
+def _configs_of(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[str, ConfigEntry]]:
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+    answers = _settle(cluster.admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S))
+    return {resource.name: entries for resource, entries in answers.items()}
+
+
+def _with_offsets(cluster: Cluster, topic: str, partitions: list[PartitionView]) -> list[PartitionView]:
+    # A partition without a leader has nobody to ask, and would hold up the answer for all the others.
+    led = [view.partition for view in partitions if view.leader is not None]
+    earliest = earliest_offsets(cluster, topic, led)
+    latest = latest_offsets(cluster, topic, led)
+    return [
+        PartitionView(
+            view.partition,
+            view.leader,
+            view.replicas,
+            view.isr,
+            earliest.get(view.partition),
+            latest.get(view.partition),
+        )
+        for view in partitions
+    ]
+
+
+def earliest_offsets(cluster: Cluster, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+    return _list_offsets(cluster, topic, partitions, _OFFSETS.earliest())
+
+
+def latest_offsets(cluster: Cluster, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+    return _list_offsets(cluster, topic, partitions, _OFFSETS.latest())
+
+
+def offsets_at_time(cluster: Cluster, topic: str, partitions: Sequence[int], timestamp: int) -> dict[int, int]:
+    """The first offset at or after ``timestamp`` of each partition; -1 where there is none."""
+    return _list_offsets(cluster, topic, partitions, _OFFSETS.for_timestamp(timestamp))
+
+
+def _list_offsets(cluster: Cluster, topic: str, partitions: Sequence[int], spec: OffsetSpec) -> dict[int, int]:
+    if not partitions:
+        return {}
+    asked = {TopicPartition(topic, partition): spec for partition in partitions}
+    answers = _settle(cluster.admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S))
+    return {where.partition: answer.offset for where, answer in answers.items()}
+
+
+def add_partitions(
+    cluster: Cluster, names: Iterable[str], total: int, assignment: list[list[int]] | None = None
+) -> None:
+    """``assignment`` has the replicas of the new partitions only."""
+    for name in names:
+        placed = {"replica_assignment": assignment} if assignment else {}
+        try:
+            more = NewPartitions(name, total, **placed)
+            _settle(cluster.admin.create_partitions([more], request_timeout=REQUEST_TIMEOUT_S))
+        except KafkaException as error:
+            raise CommandError(f"topic '{name}' keeps its partitions: {reason(error)}") from None
+
+
+def change_configs(cluster: Cluster, name: str, set_to: Mapping[str, str], unset: Iterable[str]) -> None:
+    entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in set_to.items()]
+    entries += [ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in unset]
+    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+    try:
+        _settle(cluster.admin.incremental_alter_configs([resource], request_timeout=REQUEST_TIMEOUT_S))
+    except KafkaException as error:
+        raise CommandError(f"topic '{name}' keeps its configuration: {reason(error)}") from None
+
+
+def delete_topics(cluster: Cluster, names: Sequence[str]) -> None:
+    for name, answer in cluster.admin.delete_topics(list(names), request_timeout=REQUEST_TIMEOUT_S).items():
+        try:
+            answer.result()
+        except KafkaException as error:
+            raise CommandError(f"topic '{name}' is not deleted: {reason(error)}") from None
+
+
+def _settle(futures: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The answers of an admin call by what was asked; the first failure is raised."""
+    return {key: future.result() for key, future in futures.items()}

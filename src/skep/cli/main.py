@@ -1,0 +1,94 @@
+"""The ``skep`` command: a table of the modules that hold its subcommands.
+
+A module is imported when its subcommand is used. ``skep --help`` shows the sentences of the table, and ``skep serve``
+does not pay for the client library or for drawing tables.
+"""
+
+import importlib
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from skep.cli.failures import run
+
+COMMANDS = {
+    "serve": ("skep.cli.serve", "Run a broker."),
+    "topics": ("skep.cli.topics", "Create, list, describe, alter and delete topics."),
+    "produce": ("skep.cli.produce", "Send lines as records to a topic."),
+    "consume": ("skep.cli.consume", "Print the records of a topic."),
+    "dump": ("skep.cli.dump", "Show segment and index files in readable form and check them."),
+    "bench": ("skep.cli.bench", "Measure how fast a cluster takes and gives records."),
+}
+"""Each module has ``register(app)``, which adds its command to a Typer application."""
+
+SETTINGS: dict[str, Any] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
+
+class LazyCommands(TyperGroup):
+    """Knows the name and the sentence of every command; the command itself replaces that when it is called."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, (_, sentence) in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=sentence))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in COMMANDS:
+            self.add_command(_load(args[0]), args[0])
+        return super().resolve_command(ctx, args)
+
+
+def _load(name: str) -> Any:
+    module = importlib.import_module(COMMANDS[name][0])
+    holder = typer.Typer(**SETTINGS)
+    # With a callback of its own an application stays a group of commands, even of one.
+    holder.callback()(_nothing)
+    module.register(holder)
+    group: Any = typer.main.get_command(holder)
+    return group.commands[name]
+
+
+def _nothing() -> None:
+    pass
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(f"skep {version('skep')}")
+        except PackageNotFoundError:
+            typer.echo("skep, run from its sources")
+        raise typer.Exit
+
+
+app = typer.Typer(cls=LazyCommands, no_args_is_help=True, **SETTINGS)
+
+
+@app.callback()
+def skep(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+) -> None:
+    """A message broker that every Kafka client already speaks to, and the commands around it.
+
+    All commands but serve and dump work against any Kafka-compatible cluster; they take its address from
+    --bootstrap-server, or from SKEP_BOOTSTRAP, or 127.0.0.1:9092.
+    """
+
+
+def main() -> None:
+    # kio imports hypothesis where that is installed, for its own tests: a quarter of a second that no command needs.
+    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
+    sys.exit(run("skep", lambda: app(prog_name="skep")))
+
+
+if __name__ == "__main__":
+    main()

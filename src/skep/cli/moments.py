@@ -1,0 +1,42 @@
+"""Moments as people write them: a date, a number of milliseconds, or how long ago."""
+
+import re
+from datetime import datetime
+
+from skep.base.clock import Clock
+from skep.cli.failures import UsageError
+
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_AGO = re.compile(r"-((?:\d+(?:ms|[smhdw]))+)")
+_STEP = re.compile(r"(\d+)(ms|[smhdw])")
+
+
+def parse_moment(text: str, clock: Clock) -> int:
+    """Milliseconds since 1970 for ``2024-05-01T12:00:00Z``, ``1714564800000``, ``-1h30m`` or ``now``.
+
+    A date without a zone is in the zone of the machine, as the person who typed it reads their own clock.
+    """
+    text = text.strip()
+    if text == "now":
+        return clock.now_ms()
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    if ago := _AGO.fullmatch(text):
+        return clock.now_ms() - sum(int(number) * _UNIT_MS[unit] for number, unit in _STEP.findall(ago[1]))
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"'{text}' is not a time: write 2024-05-01T12:00:00Z, milliseconds since 1970, or how long ago, like -1h30m"
+        ) from None
+
+
+def shown_moment(timestamp_ms: int) -> str:
+    """In the zone of the machine; a number that is no moment of the calendar is shown as the number."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms // 1000).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03d}"
