@@ -1,0 +1,131 @@
+"""Prints docs/CONFIGURATION.md and docs/COMPATIBILITY.md from the code's own tables: ``make docs``."""
+
+import inspect
+from pathlib import Path
+
+from kio.schema.index import api_key_map
+
+from skep.base.broker_config import ALIASES, BrokerConfig, topic_defaults_by_broker_name
+from skep.base.options import Option, declared
+from skep.base.topic_config import NEVER, TopicConfig
+from skep.broker.dispatch import HANDLERS
+from skep.wire.apis import ADVERTISED_OLDEST, SERVED
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+NOT_SERVED = {
+    "Consumer groups": "8 9 10 11 12 13 14 15 16 42 47 68 69",
+    "Transactions": "24 25 26 27 28 61 65 66",
+    "Security": "17 29 30 31 36 38 39 40 41 50 51",
+    "Quotas": "48 49",
+    "Share groups": "76 77 78 79 83 84 85 86 87 90 91 92",
+    "Streams groups": "88 89",
+    "Several brokers": "34 43 45 46 56 58 62 63 64 67 73 80 81 82",
+    "KRaft's own": "52 53 54 55 57 59 70",
+    "Telemetry, listing of config resources": "71 72 74",
+}
+
+CONFIGURATION_HEAD = """# Configuration
+
+<!-- Printed by `make docs` from the option tables in src/skep/base; a test fails when it is stale. -->
+
+Options have Kafka's names and Kafka's meaning where Kafka has the thing; those that begin with `skep.` are Skep's own.
+They come from a TOML file (`skep serve --config skep.toml`), from the environment (`SKEP_NUM_PARTITIONS=4` is
+`num.partitions=4`), from `--set num.partitions=4`, and from the flags of `skep serve`; the later one wins.
+
+*At run time* says whether the option can be changed without a restart, with IncrementalAlterConfigs (any Kafka tool, or
+`skep topics alter` for topics). A changed option is kept over restarts.
+"""
+
+COMPATIBILITY_HEAD = """# Compatibility
+
+<!-- Printed by `make docs` from the table of served APIs and the handlers' own words; a test fails when it is stale. -->
+
+Skep speaks Kafka's protocol. Stock clients that are run against it in the tests: confluent-kafka (librdkafka),
+kafka-python, aiokafka, kcat. What is listed here as served works in all its versions; what is not served is not
+advertised, so that clients find out by ApiVersions and say so.
+"""
+
+
+def configuration() -> str:
+    broker = declared(BrokerConfig).values()
+    topic = sorted(declared(TopicConfig).values(), key=lambda option: option.name)
+    defaults = sorted(topic_defaults_by_broker_name().items())
+    lines = [
+        CONFIGURATION_HEAD,
+        "## Topics",
+        "",
+        "| option | default | at run time | what it does |",
+        "|---|---|---|---|",
+    ]
+    lines += [_option_row(option, option.name) for option in topic]
+    lines += ["", "## Broker: defaults of topics", ""]
+    lines += ["What a topic has that does not set the option itself.", ""]
+    lines += ["| option | default | sets the topic option |", "|---|---|---|"]
+    lines += [f"| `{name}` | {_default(option)} | `{option.name}` |" for name, option in defaults]
+    lines += ["", "## Broker", "", "| option | default | at run time | what it does |", "|---|---|---|---|"]
+    lines += [_option_row(option, option.name) for option in sorted(broker, key=lambda option: option.name)]
+    lines += [
+        "",
+        "Other names that are understood: " + ", ".join(f"`{a}` for `{t}`" for a, (t, _) in ALIASES.items()) + ".",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _option_row(option: Option, name: str) -> str:
+    return f"| `{name}` | {_default(option)} | {'yes' if option.dynamic else 'no'} | {option.doc} |"
+
+
+def _default(option: Option) -> str:
+    if option.default == NEVER:
+        return "never"
+    text = option.show(option.default)
+    return f"`{text}`" if text else "empty"
+
+
+def compatibility() -> str:
+    lines = [COMPATIBILITY_HEAD, "## Served", "", "| key | API | versions |", "|---|---|---|"]
+    lines += [f"| {api.key} | [{api.name}](#{api.name.lower()}) | {api.oldest} to {api.newest} |" for api in _served()]
+    advertised = ", ".join(
+        f"{SERVED[key].name} is advertised from {oldest}" for key, oldest in ADVERTISED_OLDEST.items()
+    )
+    lines += ["", f"{advertised}, because librdkafka switches compression off otherwise (KAFKA-18659).", ""]
+    for api in _served():
+        text = inspect.getdoc(HANDLERS[api.key])
+        lines += [f"### {api.name}", "", "```text", text.split("\n", 1)[1].strip("\n"), "```", ""]
+    lines += ["## Not served", "", "| what | APIs |", "|---|---|"]
+    for what, keys in NOT_SERVED.items():
+        names = [f"{_camel(api_key_map[int(key)])} ({key})" for key in keys.split() if int(key) in api_key_map]
+        lines.append(f"| {what} | {', '.join(names)} |")
+    lines += ["", NOTES]
+    return "\n".join(lines) + "\n"
+
+
+NOTES = """## Differences from Kafka
+
+- Record timestamps: Kafka opens every batch and looks at each record; Skep takes the first and the greatest timestamp
+  from the batch's header, and so trusts the producer that wrote it. `message.timestamp.before.max.ms` and
+  `after.max.ms` are checked against these two.
+- `compression.type` other than `producer` is refused: a broker that compresses anew would open every batch.
+- `cleanup.policy=compact` is refused: compaction is not there yet.
+- A topic with `flush.messages=1` syncs before it acknowledges, many requests sharing one sync, and readers see a record
+  when it is on the disk. With other values a sync is begun in the background when it is due.
+- Produce requests of one connection overlap while they wait for a sync; their appends and their answers keep their order.
+"""
+
+
+def _served():
+    return sorted(SERVED.values())
+
+
+def _camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+PRINTED = {"CONFIGURATION.md": configuration, "COMPATIBILITY.md": compatibility}
+
+
+if __name__ == "__main__":
+    for name, text in PRINTED.items():
+        (DOCS / name).write_text(text())
+        print(f"wrote docs/{name}")

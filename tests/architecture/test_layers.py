@@ -1,0 +1,76 @@
+"""The import contract of ARCHITECTURE.md: a package imports only packages of lower layers, without exception."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "skep"
+
+LAYER = {
+    "base": 0,
+    "wire": 1,
+    "records": 2,
+    "storage": 3,
+    "metadata": 3,
+    "replication": 4,
+    "broker": 5,
+    "server": 6,
+    "app": 7,
+    "cli": 8,
+    "embedded": 8,
+    "testing": 8,
+    "pytest_plugin": 9,
+}
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def package_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+def imported_packages(tree: ast.AST, package: str) -> set[tuple[str, int]]:
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute"
+            names = [node.module or ""]
+            if node.module == "skep":
+                names = [f"skep.{alias.name}" for alias in node.names]
+        else:
+            continue
+        found |= {(package_of(name), node.lineno) for name in names if name.startswith("skep.")}
+    return {(name, line) for name, line in found if name != package}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_package_imports_only_lower_layers(path):
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    if parts == ("__init__",):
+        return
+    package = parts[0]
+    for imported, line in imported_packages(ast.parse(path.read_text()), package):
+        assert LAYER[imported] < LAYER[package], f"{path}:{line} imports {imported}, which is not below {package}"
+
+
+def test_the_contract_knows_every_package_and_no_other():
+    there = {path.stem if path.is_file() else path.name for path in SOURCE.iterdir() if path.name[0] not in "_."}
+    assert {name for name in there if name != "py"} == set(LAYER)
+
+
+def test_a_forbidden_import_is_found():
+    tree = ast.parse("from skep.broker import dispatch\nimport skep.base.ids")
+    assert imported_packages(tree, "wire") == {("broker", 1), ("base", 2)}
+
+
+def test_the_contract_leaves_heavy_libraries_out_of_the_broker():
+    """What serving needs is imported at start; numpy, pyarrow and the like are not (decision 10 of the design)."""
+    import subprocess
+    import sys
+
+    heavy = {"numpy", "pyarrow", "numba", "rich", "typer", "confluent_kafka"}
+    code = f"import skep.app, sys; print(sorted({heavy} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
