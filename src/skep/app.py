@@ -91,7 +91,7 @@ class Broker:
         replicas = Replicas(directory, catalog, config.topic_defaults, clock, executor, supervisor)
         await replicas.load()
         self._on_stop(replicas.stop)
-        housekeeping = Housekeeping(replicas, directory, config, clock, executor)
+        housekeeping = Housekeeping(replicas, directory, config, clock)
         housekeeping.start()
         self._on_stop(housekeeping.stop)
 

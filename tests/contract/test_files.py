@@ -191,6 +191,23 @@ def test_reads_and_syncs_in_threads_while_descriptors_are_scarce(tmp_path: Path)
         assert file.read(0, 10_000) == bytes([number]) * (100 + 50 * 10)
 
 
+def test_out_of_descriptors_a_file_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = OsFiles(max_open_files=100)
+    first, second = (files.open(str(tmp_path / name), create=True) for name in "ab")
+    first.append((b"one",))
+    real = os.open
+
+    def scarce(path: str, *args: int) -> int:
+        if files.open_count:
+            raise OSError(errno.EMFILE, "too many")
+        return real(path, *args)
+
+    monkeypatch.setattr(os, "open", scarce)
+    second.append((b"two",))
+    assert first.read(0, 3) == b"one"
+    assert second.read(0, 3) == b"two"
+
+
 def test_a_failed_append_leaves_the_size_and_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = OsFiles().open(str(tmp_path / "a"), create=True)
     file.append((b"good",))

@@ -34,8 +34,8 @@ class Expected:
 
     written: dict[Offset, bytes] = field(default_factory=dict)
     """The batches that were handed to the log, by the offset that they have if they are there."""
-    flushed_end: Offset = Offset(0)
-    deleted_below: Offset = Offset(0)
+    flushed_end: int = 0
+    deleted_below: int = 0
     sequence: int = 0
     last: tuple[bytes, Offset] | None = None
 
@@ -58,7 +58,7 @@ class Workload:
         directory.open()
         logs = {name: directory.log(name, CONFIG, TOPIC_ID) for name in self.expected}
         for step in range(steps):
-            for name, log in logs.items():
+            for log in logs.values():
                 self.append(log, 1 + step % 3)
                 if step % 3 == 0:
                     self.flush(log)

@@ -1,5 +1,6 @@
 """What dispatch, handlers and connections pass to each other: requests, answers, and the parts of an answer."""
 
+import os
 from collections.abc import Awaitable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
@@ -23,23 +24,39 @@ class FileRegion:
     def __len__(self) -> int:
         return self._size
 
+    @property
+    def has_descriptor(self) -> bool:
+        return self._file.has_descriptor
+
+    def is_cached(self, start: int, size: int) -> bool:
+        """Whether ``read`` and ``send_to`` need not wait for the disk, as far as the first and last byte tell."""
+        return self._file.is_cached(self._position + start, size)
+
     def read(self, start: int, size: int) -> bytes:
-        """``size`` bytes from ``start`` on; may wait for the disk, so it runs in a thread. StorageError if it fails."""
+        """``size`` bytes from ``start`` on; may wait for the disk. StorageError when they cannot be read."""
         data = self._file.read(self._position + start, size)
         if len(data) < size:
-            raise StorageError(f"{self._file.path}: {size - len(data)} bytes are missing at {self._position + start}")
+            raise self._cut_short(start + len(data))
         return data
 
-    def read_if_cached(self, start: int, size: int) -> bytes | None:
-        """The same without waiting for the disk, as far as its first and last byte tell; None when it would wait."""
-        if self._file.is_cached(self._position + start, size):
-            return self.read(start, size)
-        return None
+    def send_to(self, descriptor: int, start: int, size: int) -> int:
+        """Sends up to ``size`` bytes to a socket by sendfile; how many it took. OSError is what the socket said."""
+        with self._file.pinned() as file_descriptor:
+            sent = os.sendfile(descriptor, file_descriptor, self._position + start, size)
+        if sent == 0:
+            raise self._cut_short(start)
+        return sent
+
+    def _cut_short(self, start: int) -> StorageError:
+        return StorageError(f"{self._file.path}: ends before byte {self._position + start}")
 
 
 @dataclass(slots=True)
 class Request:
-    """One decoded request; not to be changed, and not frozen only because that costs a microsecond a request. ``body`` is kio's object of the version that the client chose."""
+    """One decoded request; ``body`` is kio's object of the version that the client chose.
+
+    Not to be changed; it is not frozen only because that costs a microsecond a request.
+    """
 
     api: Api
     version: int

@@ -4,6 +4,7 @@ The delay (``file.delete.delay.ms``) is for readers that are being sent a segmen
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor
@@ -20,16 +21,18 @@ logger = logging.getLogger(__name__)
 
 
 class Cleaner:
-    """Deletes segments of partitions. Owns the removals that are waiting for their delay.
+    """Deletes segments of partitions. Owns the removals that are under way or waiting for their delay.
 
     When the broker stops before a removal is done, the files have their ``.deleted`` name already and go when the log
-    is opened again.
+    is opened again. When the partition itself is deleted, its removals are ended first: a later topic of the same name
+    has files of the same names in the same place.
     """
 
     def __init__(self, clock: Clock, executor: Executor, supervisor: Supervisor) -> None:
         self._clock = clock
         self._executor = executor
         self._supervisor = supervisor
+        self._under_way: dict[Partition, dict[asyncio.Task[None], asyncio.Event]] = {}
 
     def delete_expired(self, partition: Partition) -> None:
         """What retention or DeleteRecords allows to go. StorageError when the disk refuses; it is tried again later."""
@@ -55,14 +58,34 @@ class Cleaner:
             removal.size,
             partition.log.log_start_offset,
         )
-        self._supervisor.spawn(f"remove segments of {partition.topic_partition}", self._remove(removal, delay_s))
+        abandoned = asyncio.Event()
+        work = self._remove(removal, delay_s, abandoned)
+        task = self._supervisor.spawn(f"remove segments of {partition.topic_partition}", work)
+        self._under_way.setdefault(partition, {})[task] = abandoned
+        task.add_done_callback(lambda done: self._ended(partition, done))
 
-    async def _remove(self, removal: SegmentRemoval, delay_s: float) -> None:
+    def _ended(self, partition: Partition, task: "asyncio.Task[None]") -> None:
+        removals = self._under_way[partition]
+        del removals[task]
+        if not removals:
+            del self._under_way[partition]
+
+    async def abandon(self, partition: Partition) -> None:
+        """Returns when no removal works on the partition's files any more; those that wait do not go on."""
+        removals = dict(self._under_way.get(partition, {}))
+        for abandoned in removals.values():
+            abandoned.set()
+        if removals:
+            await asyncio.wait(removals)
+
+    async def _remove(self, removal: SegmentRemoval, delay_s: float, abandoned: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._executor, removal.mark)
-            await asyncio.sleep(delay_s)
-            await loop.run_in_executor(self._executor, removal.remove)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(abandoned.wait(), delay_s)
+            if not abandoned.is_set():
+                await loop.run_in_executor(self._executor, removal.remove)
         except StorageError as error:
             # What is still there without its .deleted name is found by the next start, and expires again.
             logger.error("cannot remove deleted segments: %s", error)

@@ -8,7 +8,6 @@ import asyncio
 import datetime
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import Executor
 
 from skep.base.broker_config import BrokerConfig
 from skep.base.clock import Clock
@@ -30,14 +29,11 @@ PARTITIONS_PER_STEP = 50
 class Housekeeping:
     """Owns the timers. ``config`` may be replaced at any time; a loop looks at it each time it wakes."""
 
-    def __init__(
-        self, replicas: Replicas, directory: LogDirectory, config: BrokerConfig, clock: Clock, executor: Executor
-    ) -> None:
+    def __init__(self, replicas: Replicas, directory: LogDirectory, config: BrokerConfig, clock: Clock) -> None:
         self.config = config
         self._replicas = replicas
         self._directory = directory
         self._clock = clock
-        self._executor = executor
         self._supervisor = Supervisor()
         self._last_decision = DiskDecision(False, 0, False)
 
@@ -45,7 +41,7 @@ class Housekeeping:
         self._every(lambda: FLUSH_CHECK_INTERVAL_MS, self.flush_due)
         self._every(lambda: self.config.log_retention_check_interval_ms, self.check_retention)
         self._every(lambda: self.config.disk_check_interval_ms, self.check_disk)
-        self._every(lambda: self.config.flush_checkpoint_interval_ms, self.write_checkpoints)
+        self._every(lambda: self.config.flush_checkpoint_interval_ms, self._replicas.write_checkpoints)
         self._every(lambda: PRODUCER_CHECK_INTERVAL_MS, self.expire_producers)
 
     async def stop(self) -> None:
@@ -72,6 +68,9 @@ class Housekeeping:
         """Rolls segments that are old enough, and deletes expired ones if this is the hour for it."""
         decision = self._decide()
         for partition in await self._in_steps(self._replicas.all_partitions()):
+            # One that was deleted meanwhile must not begin a segment: the place may be another topic's by now.
+            if not self._replicas.holds(partition):
+                continue
             try:
                 partition.log.roll_if_due(self._clock.now_ms())
                 if decision.delete_expired:
@@ -103,7 +102,8 @@ class Housekeeping:
         await self.check_retention()
         if not decision.bytes_to_free:
             return
-        partitions = {p.topic_partition: p for p in await self._in_steps(self._replicas.all_partitions())}
+        opened = await self._in_steps(self._replicas.all_partitions())
+        partitions = {p.topic_partition: p for p in opened if self._replicas.holds(p)}
         views = {name: view_of(partition.log) for name, partition in partitions.items()}
         for name, count in segments_to_force(views, decision.bytes_to_free).items():
             self._replicas.cleaner.delete_oldest(partitions[name], count)
@@ -111,10 +111,6 @@ class Housekeeping:
     def _decide(self) -> DiskDecision:
         hour = datetime.datetime.fromtimestamp(self._clock.now_ms() / 1000).hour
         return decide(self._directory.disk_space(), self.config, hour)
-
-    async def write_checkpoints(self) -> None:
-        write = self._directory.checkpoint_work()
-        await asyncio.get_running_loop().run_in_executor(self._executor, write)
 
     async def expire_producers(self) -> None:
         before_ms = self._clock.now_ms() - self.config.producer_id_expiration_ms

@@ -31,7 +31,8 @@ class Replicas:
     """Owns the open partitions.
 
     Between calls every open partition belongs to a topic of the catalog's image, under the id that it was opened with,
-    and its log has the topic's config.
+    and its log has the topic's config. ``_going`` has the names under which a deleted topic's files still lie: until
+    they are moved away, which happens when its future is done, no topic of that name is opened.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Replicas:
         self._executor = executor
         self._supervisor = supervisor
         self._partitions: dict[tuple[str, int], Partition] = {}
-        self._going: set[tuple[str, int]] = set()
+        self._going: dict[str, asyncio.Future[None]] = {}
         self._refusal: str | None = None
         self.topic_defaults = topic_defaults
         self.cleaner = Cleaner(clock, executor, supervisor)
@@ -70,11 +71,11 @@ class Replicas:
         await self._in_thread(lambda: directory.recover_all(wanted, _say_progress))
 
     def _finish_deletions(self) -> None:
-        by_name = {name: topic_id for topic_id, name in self._catalog.pending_deletions.items()}
+        names = set(self._catalog.pending_deletions.values())
         removals: dict[UUID, list[Work]] = {topic_id: [] for topic_id in self._catalog.pending_deletions}
         for partition in list(self._directory.partitions):
-            topic_id = by_name.get(partition.topic)
-            if topic_id is not None and self._directory.topic_id_of(partition) == topic_id:
+            # The id decides: several topics of one name may have been deleted, and one may be there.
+            if partition.topic in names and (topic_id := self._directory.topic_id_of(partition)) in removals:
                 removals[topic_id].append(self._directory.delete_partition(partition))
         for topic_id, works in removals.items():
             name = self._catalog.pending_deletions[topic_id]
@@ -101,6 +102,10 @@ class Replicas:
             raise KafkaError(ErrorCode.unknown_topic_id, f"there is no topic with id {topic_id}")
         return self.partition(topic.name, index)
 
+    def holds(self, partition: Partition) -> bool:
+        """Whether it is still the one under its name; asked by those who have awaited since they got it."""
+        return self._partitions.get(partition.topic_partition) is partition
+
     def open_partitions(self) -> list[Partition]:
         return list(self._partitions.values())
 
@@ -113,7 +118,7 @@ class Replicas:
     def _open(self, topic: TopicRecord | None, name: str, index: int) -> Partition:
         if topic is None or not 0 <= index < len(topic.partitions):
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no partition {name}-{index}")
-        if (name, index) in self._going:
+        if name in self._going:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"an earlier {name}-{index} is being deleted")
         log = self._directory.log(TopicPartition(name, index), self.config_of(topic), topic.topic_id)
         epoch = LeaderEpoch(topic.partitions[index].leader_epoch)
@@ -125,6 +130,10 @@ class Replicas:
         return parse_into(self.topic_defaults, topic.config)
 
     # The disk.
+
+    async def write_checkpoints(self) -> None:
+        """Recovery points and log starts as they are now, durable when this returns."""
+        await self._in_thread(self._directory.checkpoint_work())
 
     @property
     def data_dir(self) -> str:
@@ -178,30 +187,53 @@ class Replicas:
             self._configure(topic)
 
     def _drop(self, topic: TopicRecord) -> None:
-        """Takes the partitions away at once; their files go in the background, when no sync works on them."""
+        """Takes the partitions away at once; their files go in the background, when nothing works on them any more."""
         dropped = []
         for index in range(len(topic.partitions)):
-            self._going.add((topic.name, index))
             partition = self._partitions.pop((topic.name, index), None)
             if partition is not None:
                 dropped.append(partition)
                 partition.wake_all()
-        self._supervisor.spawn(f"delete topic {topic.name}", self._delete(topic, dropped))
+        earlier = self._going.get(topic.name)
+        moved = self._going[topic.name] = asyncio.get_running_loop().create_future()
+        self._supervisor.spawn(f"delete topic {topic.name}", self._delete(topic, dropped, earlier, moved))
 
-    async def _delete(self, topic: TopicRecord, dropped: list[Partition]) -> None:
+    async def _delete(
+        self,
+        topic: TopicRecord,
+        dropped: list[Partition],
+        earlier: "asyncio.Future[None] | None",
+        moved: "asyncio.Future[None]",
+    ) -> None:
+        # Of two deletions of one name the first comes first. Were the second quicker, it would move files away that
+        # the first still syncs, let a third topic of that name begin, and the first would then delete that one.
+        if earlier is not None:
+            await asyncio.wait([earlier])
         for partition in dropped:
             await partition.synced()
-        works = []
-        is_complete = True
-        for index in range(len(topic.partitions)):
-            self._going.discard((topic.name, index))
-            try:
-                works.append(self._directory.delete_partition(TopicPartition(topic.name, index)))
-            except StorageError as error:
-                is_complete = False
-                logger.error("cannot delete %s-%d, the next start tries again: %s", topic.name, index, error)
-        if is_complete:
+            await self.cleaner.abandon(partition)
+        try:
+            works = self._move_away(topic)
+        finally:
+            if self._going[topic.name] is moved:
+                del self._going[topic.name]
+            moved.set_result(None)
+        if works is not None:
             await self._remove_files(topic.name, topic.topic_id, works)
+
+    def _move_away(self, topic: TopicRecord) -> list[Work] | None:
+        """What is then left to do; None when a directory could not be moved, which leaves it to the next start."""
+        works: list[Work] | None = []
+        for index in range(len(topic.partitions)):
+            try:
+                work = self._directory.delete_partition(TopicPartition(topic.name, index))
+            except StorageError as error:
+                works = None
+                logger.error("cannot delete %s-%d, the next start tries again: %s", topic.name, index, error)
+            else:
+                if works is not None:
+                    works.append(work)
+        return works
 
     async def _remove_files(self, name: str, topic_id: UUID, works: Iterable[Work]) -> None:
         for work in works:

@@ -1,11 +1,19 @@
 """The outgoing half of a connection: answers as parts, bytes or regions of files, sent as fast as the client reads.
 
-Regions are read with pread and written like other bytes. Sending them by sendfile was measured and is not faster on
-this path, and mapping them is, by little, but turns a disk error into the death of the process; see
-``docs/decisions/0002-hot-path.md``.
+Two ways lead to the socket. Bytes go through the event loop's transport, which gathers what one turn of the loop
+writes. A region goes by ``sendfile``, past the transport, which needs three things to be true:
+
+- the transport has nothing left to write, or the region would overtake it; otherwise the region is read and goes the
+  transport's way too;
+- the socket has another descriptor, because a loop does not tell when a socket of its own transports is writable;
+- the region is in the page cache, or the whole loop would wait for the disk; otherwise a thread reads it first.
+
+What was measured, against mapping and against reading and writing: ``docs/decisions/0002-hot-path.md``.
 """
 
 import asyncio
+import os
+import socket
 from collections import deque
 from collections.abc import Callable, Sized
 from concurrent.futures import Executor
@@ -14,17 +22,32 @@ from skep.base.errors import StorageError
 from skep.broker.request import FileRegion, Parts
 from skep.wire.primitives import INT32
 
-PIECE_BYTES = 512 * 1024
+PIECE_BYTES = 1024 * 1024
+PIECES_PER_TURN = 4
+"""What one connection sends before others get their turn, however fast its client reads."""
 
 
 class Sender:
-    """Owns the parts that were not yet given to the transport.
+    """Owns the parts that were not yet given to the transport or the socket, and the second descriptor.
 
-    Between calls, when neither ``_paused`` nor ``_reading`` holds, ``_unsent`` is empty. ``on_idle`` is called when it
-    becomes empty after it was not; ``on_failure`` when a region cannot be read, after which nothing is sent.
+    Between calls, when ``_paused``, ``_reading``, ``_awaits_socket`` and ``_awaits_turn`` are all unset, ``_unsent`` is
+    empty. ``on_idle`` is called when it becomes empty after it was not; ``on_failure`` when a region cannot be read,
+    after which nothing is sent.
     """
 
-    __slots__ = ("_executor", "_on_failure", "_on_idle", "_paused", "_position", "_reading", "_transport", "_unsent")
+    __slots__ = (
+        "_awaits_socket",
+        "_awaits_turn",
+        "_executor",
+        "_on_failure",
+        "_on_idle",
+        "_paused",
+        "_position",
+        "_reading",
+        "_socket",
+        "_transport",
+        "_unsent",
+    )
 
     def __init__(
         self,
@@ -39,7 +62,10 @@ class Sender:
         self._on_failure = on_failure
         self._unsent: deque[Sized] = deque()
         self._position = 0
+        self._socket: socket.socket | None = None
         self._paused = False
+        self._awaits_socket = False
+        self._awaits_turn = False
         self._reading: asyncio.Future[bytes] | None = None
 
     @property
@@ -65,39 +91,103 @@ class Sender:
 
     def resume(self) -> None:
         self._paused = False
-        self._pump()
-        if self.is_idle:
-            self._on_idle()
+        self._go_on()
 
     def close(self) -> None:
         self._unsent.clear()
         self._paused = True
         if self._reading is not None:
             self._reading.cancel()
+        if self._socket is not None:
+            self._stop_awaiting_socket()
+            self._socket.close()
+            self._socket = None
+
+    def _go_on(self) -> None:
+        self._pump()
+        if self.is_idle:
+            self._on_idle()
 
     def _pump(self) -> None:
         unsent = self._unsent
-        while unsent and not self._paused and self._reading is None:
+        pieces = 0
+        while unsent and not (self._paused or self._awaits_socket or self._awaits_turn or self._reading):
             part = unsent[0]
             if isinstance(part, FileRegion):
+                if pieces == PIECES_PER_TURN:
+                    self._awaits_turn = True
+                    asyncio.get_running_loop().call_soon(self._next_turn)
+                    return
+                pieces += 1
                 self._send_piece(part)
             else:
                 assert isinstance(part, bytes)
                 unsent.popleft()
-                self._transport.write(part)
+                self._send_bytes(part, more=bool(unsent))
+
+    def _next_turn(self) -> None:
+        self._awaits_turn = False
+        self._go_on()
+
+    def _send_bytes(self, part: bytes, *, more: bool) -> None:
+        """Before a region, straight to the socket, so that the transport stays empty and sendfile can follow."""
+        sent = 0
+        if more and (direct := self._direct_socket()) is not None:
+            try:
+                sent = direct.send(part, socket.MSG_MORE)
+            except OSError:
+                pass  # full, or broken, which the transport finds out by itself
+        if sent < len(part):
+            self._transport.write(part[sent:] if sent else part)
+
+    def _direct_socket(self) -> socket.socket | None:
+        """The socket by its second descriptor; None when the transport still has something to write."""
+        if self._transport.get_write_buffer_size():
+            return None
+        if self._socket is None:
+            try:
+                descriptor = os.dup(self._transport.get_extra_info("socket").fileno())
+            except OSError:
+                return None  # out of descriptors: the transport serves as well
+            self._socket = socket.socket(fileno=descriptor)
+        return self._socket
 
     def _send_piece(self, region: FileRegion) -> None:
         start = self._position
         size = min(PIECE_BYTES, len(region) - start)
         try:
-            piece = region.read_if_cached(start, size)
+            if not region.is_cached(start, size):
+                self._read_in_thread(region, start, size)
+            elif (direct := self._direct_socket()) is not None and region.has_descriptor:
+                self._send_directly(region, direct, start, size)
+            else:
+                self._write_piece(region, region.read(start, size))
         except StorageError as error:
             self._fail(error)
-            return
-        if piece is not None:
-            self._write_piece(region, piece)
-            return
-        # Not in the page cache: the disk is waited for in a thread, and this connection alone waits.
+
+    def _send_directly(self, region: FileRegion, direct: socket.socket, start: int, size: int) -> None:
+        try:
+            sent = region.send_to(direct.fileno(), start, size)
+        except BlockingIOError:
+            self._awaits_socket = True
+            asyncio.get_running_loop().add_writer(direct.fileno(), self._socket_ready)
+        except OSError:
+            # The client is gone; the transport finds out by itself and closes us.
+            self._unsent.clear()
+        else:
+            self._advance(region, sent)
+
+    def _socket_ready(self) -> None:
+        self._stop_awaiting_socket()
+        self._go_on()
+
+    def _stop_awaiting_socket(self) -> None:
+        if self._awaits_socket and self._socket is not None:
+            self._awaits_socket = False
+            asyncio.get_running_loop().remove_writer(self._socket.fileno())
+
+    def _read_in_thread(self, region: FileRegion, start: int, size: int) -> None:
+        """The disk is waited for in a thread, and this connection alone waits."""
         self._reading = asyncio.get_running_loop().run_in_executor(self._executor, region.read, start, size)
         self._reading.add_done_callback(lambda done: self._piece_read(region, done))
 
@@ -110,16 +200,17 @@ class Sender:
             self._fail(error)
             return
         self._write_piece(region, done.result())
-        self._pump()
-        if self.is_idle:
-            self._on_idle()
+        self._go_on()
 
     def _write_piece(self, region: FileRegion, piece: bytes) -> None:
-        self._position += len(piece)
+        self._advance(region, len(piece))
+        self._transport.write(piece)
+
+    def _advance(self, region: FileRegion, size: int) -> None:
+        self._position += size
         if self._position == len(region):
             self._position = 0
             self._unsent.popleft()
-        self._transport.write(piece)
 
     def _fail(self, error: StorageError) -> None:
         self.close()

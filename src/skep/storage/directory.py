@@ -149,8 +149,7 @@ class LogDirectory:
         disk = LogOnDisk(self._files, path, partition, recovery_point, self._log_starts.get(partition, Offset(0)))
         content = load_log(disk, config.index_interval_bytes, self._clock.now_ms())
         log = Log(self._files, path, partition, topic_id, config, content, lambda: self._before_creation(partition))
-        if not self.was_clean:
-            log.settle()
+        log.settle()
         return log
 
     def _before_creation(self, partition: TopicPartition) -> None:

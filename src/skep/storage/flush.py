@@ -53,7 +53,7 @@ class FlushPlan:
         what is not there any more needs no sync."""
         for segment, size in self.segments:
             try:
-                if self.must_rewrite:
+                if self.must_rewrite and self.from_offset < self.end_offset:
                     self._rewrite(segment, size)
                 segment.file.sync()
             except StorageError:
@@ -127,11 +127,11 @@ class FlushState:
         "unflushed_since_ms",
     )
 
-    def __init__(self, flushed_offset: Offset, new_indexes: list[Segment]) -> None:
+    def __init__(self, flushed_offset: Offset) -> None:
         self.flushed_offset = flushed_offset
         self.failure: str | None = None
         self.is_flushing = False
-        self._new_indexes = new_indexes
+        self._new_indexes: list[Segment] = []
         self.unflushed_since_ms: int | None = None
         self._is_new_partition = False
         self._has_new_names = False

@@ -33,19 +33,16 @@ from skep.base.ids import LeaderEpoch, Offset, TopicPartition
 from skep.base.topic_config import TopicConfig
 from skep.records.batch import LENGTH_END, PREFIX_SIZE, BatchHeader, prefix_for, with_append_time
 from skep.storage import timestamps
+from skep.storage.content import LogContent
 from skep.storage.flush import FlushPlan, FlushState
-from skep.storage.leader_epochs import LeaderEpochs
-from skep.storage.names import PARTITION_METADATA, SNAPSHOT, encode_partition_metadata, offset_name
-from skep.storage.producers import Producers
+from skep.storage.names import PARTITION_METADATA, encode_partition_metadata
 from skep.storage.reading import LogSlice, Places, find_slice
 from skep.storage.removal import SegmentRemoval
 from skep.storage.segment import Segment
+from skep.storage.snapshots import ProducerSnapshots
 from skep.storage.timestamps import TimestampOffset
 
 logger = logging.getLogger(__name__)
-
-NO_SNAPSHOT = Offset(-1)
-SNAPSHOT_INTERVAL_BYTES = 64 << 20
 
 
 class Appended(NamedTuple):
@@ -57,23 +54,6 @@ class Appended(NamedTuple):
     is_duplicate: bool
 
 
-class LogContent(NamedTuple):
-    """What there is on disk, as recovery found it; a partition that was never written to has no segments."""
-
-    segments: list[Segment]
-    log_start_offset: Offset
-    flushed_offset: Offset
-    log_end_offset: Offset
-    leader_epochs: LeaderEpochs
-    producers: Producers
-    snapshot_offset: Offset
-    """Where the newest good snapshot of the producers was taken; -1 when there is none."""
-    is_recovered: bool
-    """Whether the closing plan is to be run before the log is used."""
-    new_indexes: list[Segment]
-    """Sealed segments whose indexes were made again and are not synced yet."""
-
-
 class Log:
     """Owns the partition's directory and all that is in it. The directory is made by the first append."""
 
@@ -82,13 +62,13 @@ class Log:
         "_epochs",
         "_files",
         "_flush",
-        "_loose_snapshot",
+        "_is_settled",
         "_places",
         "_prepare",
         "_producers",
         "_segments",
-        "_snapshot_offset",
-        "_snapshot_position",
+        "_snapshots",
+        "_unfinished",
         "config",
         "log_end_offset",
         "log_start_offset",
@@ -121,13 +101,12 @@ class Log:
         self._active: Segment | None = content.segments[-1] if content.segments else None
         self._epochs = content.leader_epochs
         self._producers = content.producers
-        # After a crash nothing past the recovery point is durable: the closing plan has to write all of it.
-        self._snapshot_offset = Offset(-1) if content.is_recovered else content.snapshot_offset
-        is_at_end = self._active is not None and self._snapshot_offset == content.log_end_offset
-        self._snapshot_position = self._active.size if self._active is not None and is_at_end else 0
-        bases = (NO_SNAPSHOT, *(segment.base_offset for segment in content.segments))
-        self._loose_snapshot = NO_SNAPSHOT if content.snapshot_offset in bases else content.snapshot_offset
-        self._flush = FlushState(content.flushed_offset, content.new_indexes)
+        self._snapshots = ProducerSnapshots(
+            files, path, content.snapshot_offset, content.segments, content.log_end_offset
+        )
+        self._unfinished = content.new_indexes
+        self._is_settled = not content.is_recovered and not content.new_indexes
+        self._flush = FlushState(content.flushed_offset)
         self._places = Places()
         self._check_marks()
 
@@ -219,7 +198,7 @@ class Log:
             self._files.write_atomically(os.path.join(self.path, PARTITION_METADATA), metadata, sync=False)
         else:
             self._active.finish_indexes()
-            self._write_producer_snapshot()
+            self._snapshots.write(self._producers, base_offset, self._active, self._flush)
         segment = Segment.open(self._files, self.path, base_offset, now_ms, create=True)
         if segment.size:
             raise StorageError(f"{segment.file.path}: a new segment cannot be begun, the file has content")
@@ -231,7 +210,7 @@ class Log:
         self._flush.segment_begun(is_first=self._active is None)
         self._segments = [*self._segments, segment]
         self._active = segment
-        self._loose_snapshot, self._snapshot_position = NO_SNAPSHOT, 0
+        self._snapshots.segment_begun()
         return segment
 
     # Reading
@@ -302,9 +281,13 @@ class Log:
 
     def flush_plan(self) -> FlushPlan | None:
         """What to sync now; None when there is nothing, or a plan is under way: ask again when that is done."""
-        if self._active is not None and self._active.size - self._snapshot_position >= SNAPSHOT_INTERVAL_BYTES:
+        if self.is_flushing:
+            return None
+        if not self._is_settled:
+            return self.closing_plan()
+        if self._active is not None and self._snapshots.is_due(self._active):
             try:
-                self._write_producer_snapshot()
+                self._snapshots.write(self._producers, self.log_end_offset, self._active, self._flush)
             except StorageError as error:
                 logger.warning("%s: no snapshot of the producers: %s", self.topic_partition, error)
         return self._flush.plan(self._files, self.path, self._segments, self.log_end_offset, self._epochs)
@@ -361,6 +344,7 @@ class Log:
         if segments[-1] is self._active:
             self._roll(now_ms)
         self._segments = self._segments[len(segments) :]
+        self._unfinished = [segment for segment in self._unfinished if segment in self._segments]
         self._move_start(self._segments[0].base_offset)
         self._flush.detached(self._segments[0].base_offset)
         return SegmentRemoval(self._files, self.path, list(segments))
@@ -372,31 +356,34 @@ class Log:
     def closing_plan(self) -> FlushPlan | None:
         """A plan after which a clean start has nothing to look for in the log; None when nothing has changed.
 
-        Before the log is closed, and after it was recovered. No other plan may be under way.
+        Before the log is closed, and after it was opened. No other plan may be under way. StorageError when there is
+        no room for what has to be written first.
         """
-        if self._active is not None and self.log_end_offset != self._snapshot_offset:
+        for segment in self._unfinished:
+            segment.finish_indexes()
+            self._flush.indexes_written(segment)
+        self._unfinished = []
+        if self._active is not None and not (self._is_settled and self.log_end_offset == self._snapshots.newest):
             self._active.finish_indexes()
-            self._write_producer_snapshot()
+            self._snapshots.write(self._producers, self.log_end_offset, self._active, self._flush)
             self._flush.indexes_written(self._active)
+        self._is_settled = True
         return self.flush_plan()
 
-    def _write_producer_snapshot(self) -> None:
-        """At the log end; durable with the next flush.
-
-        Besides one at the beginning of each segment, the newest is kept: after a crash, the headers behind it are read
-        to know the producers, and that is not to be a whole segment.
-        """
-        offset = self.log_end_offset
-        snapshot = os.path.join(self.path, offset_name(offset, SNAPSHOT))
-        self._files.write_atomically(snapshot, self._producers.encode(), sync=False)
-        replaced = self._loose_snapshot
-        self._flush.snapshot_written(offset, replaces=None if replaced in (NO_SNAPSHOT, offset) else replaced)
-        self._snapshot_offset = self._loose_snapshot = offset
-        self._snapshot_position = 0 if self._active is None else self._active.size
-
     def settle(self) -> None:
+        """Makes what was found on disk durable before the log is used, on the calling thread.
+
+        Where the disk refuses, the log can be read and takes no appends, until a later flush goes through.
+        """
+        try:
+            self.flush()
+        except StorageError as error:
+            self._flush.failure = str(error)
+
+    def close(self) -> None:
         """Runs the closing plan on the calling thread; StorageError when the disk refuses."""
         self._run(self.closing_plan())
+        self.release()
 
     def release(self) -> None:
         """Gives the descriptors back."""

@@ -24,8 +24,8 @@ from skep.base.errors import StorageError
 from skep.base.files import Files
 from skep.base.ids import Offset, TopicPartition
 from skep.storage.batches import NEVER, scan
+from skep.storage.content import LogContent
 from skep.storage.leader_epochs import LeaderEpochs
-from skep.storage.log import LogContent
 from skep.storage.names import (
     DELETED,
     LEADER_EPOCHS,
@@ -57,7 +57,8 @@ class LogOnDisk(NamedTuple):
 def load_log(disk: LogOnDisk, index_interval_bytes: int, now_ms: int) -> LogContent:
     """StorageError when the disk refuses; it can be tried again later.
 
-    After a crash ``Log.closing_plan`` is to be run before the log is used: what was found is then durable.
+    ``Log.settle`` is to be called before the log is used: what was found is then durable. Until then nothing has been
+    written that needs room on the disk.
     """
     loader = _Loader(disk, index_interval_bytes, now_ms)
     return loader.load()
@@ -147,7 +148,6 @@ class _Loader:
         if not segment.has_index_files():
             logger.warning("%s: indexes of segment %d are missing, making them again", self.name, segment.base_offset)
             self._count(segment, segment.keep_index(0, 0), NEVER)
-            segment.finish_indexes()
             self.new_indexes.append(segment)
 
     def _count(self, segment: Segment, position: int, check_from: int) -> tuple[Offset, int]:
@@ -196,9 +196,7 @@ class _Loader:
                 segment.file.truncate(size)
                 self._drop(number + 1, "it follows what was cut")
                 break
-        for segment in self.segments[first:-1]:
-            segment.finish_indexes()
-            self.new_indexes.append(segment)
+        self.new_indexes += self.segments[first:-1]
 
     def _drop(self, number: int, reason: str) -> None:
         """Removes the segments from ``number`` on."""

@@ -99,7 +99,7 @@ class _Statements:
             else:
                 self.field(entity, field)
         if entity.__flexible__:
-            self._flush()
+            self.flush()
             known = f"known{len(self.names)}"
             self.names[known] = tagged
             self._add(
@@ -122,7 +122,7 @@ class _Statements:
     def _add(self, *lines: str) -> None:
         self.lines += ["    " * self._indent + line for line in lines]
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         if self._skipped:
             self._add(f"p += {self._skipped}")
             self._skipped = 0
@@ -131,7 +131,8 @@ class _Statements:
         if kafka_type in _FIXED_SIZES:
             self._skipped += _FIXED_SIZES[kafka_type]
             return
-        self._flush()
+        assert kafka_type in ("string", "bytes", "records"), f"kio has a new type, {kafka_type}"
+        self.flush()
         if entity.__flexible__:
             self._add("n = frame[p]", "p = p + (n or 1) if n < 128 else end_of_bytes(frame, p)")
             return
@@ -142,16 +143,16 @@ class _Statements:
         if not is_nullable:
             self.entity(entity)
             return
-        self._flush()
+        self.flush()
         self._add("p += 1", "if frame[p - 1] != 255:")
         self._indent += 1
         self.entity(entity)
-        self._flush()
+        self.flush()
         self._add("pass")
         self._indent -= 1
 
     def _array(self, entity: Any, element: Any, kafka_type: str, is_nullable: bool) -> None:
-        self._flush()
+        self.flush()
         count = f"c{self._indent}"
         if entity.__flexible__:
             self._add(f"{count} = frame[p]", f"if {count} < 128: p += 1", f"else: {count}, p = uvarint(frame, p)")
@@ -173,12 +174,12 @@ class _Statements:
             self._add(f"if {count} > 0: p += {count} * {self._skipped}")
             self._skipped = 0
         else:
-            self._flush()
+            self.flush()
             self._indent -= 1
 
 
 def _compiled(statements: _Statements) -> _Walk:
-    statements._flush()
+    statements.flush()
     source = "\n".join(("def walk(frame, p, left, cuts):", *statements.lines, "    return p, left"))
     exec(source, statements.names)
     walk: _Walk = statements.names["walk"]

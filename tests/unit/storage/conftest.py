@@ -45,8 +45,7 @@ class StorageKit:
         disk = LogOnDisk(files, self.path, PARTITION, point, Offset(log_start_offset))
         content = load_log(disk, config.index_interval_bytes, NOW_MS)
         log = Log(files, self.path, PARTITION, uuid.UUID(int=1), config, content)
-        if recovery_point is not None:
-            log.settle()
+        log.settle()
         return log
 
     def batch(self, timestamps: int | Sequence[int] = 1, size: int = 10, **options: int) -> bytes:

@@ -171,7 +171,7 @@ def test_a_roll_that_fails_at_any_step_can_be_tried_again(kit, failing_step: int
         assert log.log_end_offset == 1
         assert kit.append(log).base_offset == 1
     assert kit.offsets(log) == [0, 1]
-    log.settle()
+    log.close()
     assert kit.offsets(kit.log(log.config, files)) == [0, 1]
 
 

@@ -42,7 +42,7 @@ def test_a_second_broker_is_refused_with_a_line_that_names_the_directory(tmp_pat
 
 def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
-    with pytest.raises(StartupError, match="data directory .*file"):
+    with pytest.raises(StartupError, match=r"data directory .*file"):
         opened(OsFiles(), str(tmp_path / "file" / "data"))
 
 
@@ -238,7 +238,7 @@ def test_a_log_that_cannot_be_opened_does_not_keep_others(kit, monkeypatch, capl
 
     monkeypatch.setattr(files, "open", open_but_a)
     steps = []
-    wanted = {partition: (CONFIG, TOPIC_ID) for partition in (A, B)}
+    wanted = dict.fromkeys((A, B), (CONFIG, TOPIC_ID))
     directory.recover_all(wanted, lambda done, total: steps.append((done, total)))
     assert steps == [(1, 2), (2, 2)]
     assert "a-0: cannot be opened" in caplog.text

@@ -7,7 +7,7 @@ import pytest
 from skep.base.errors import StorageError
 from skep.base.memory_files import Survivors
 from skep.base.topic_config import TopicConfig
-from skep.storage import log as log_module
+from skep.storage import snapshots
 from skep.storage.retention import segments_to_delete
 
 POWER_CUT = {"names": Survivors.SYNCED, "content": Survivors.SYNCED}
@@ -168,9 +168,9 @@ def test_retention_during_a_flush_does_not_fail_it(kit) -> None:
 
 
 def test_a_long_segment_gets_snapshots_of_its_producers_and_keeps_the_newest(kit, monkeypatch) -> None:
-    monkeypatch.setattr(log_module, "SNAPSHOT_INTERVAL_BYTES", 300)
+    monkeypatch.setattr(snapshots, "INTERVAL_BYTES", 300)
     files = kit.files()
-    log = kit.log(TopicConfig(segment_bytes=5000), files)
+    log = kit.log(TopicConfig(segment_bytes=2000), files)
     for number in range(60):
         kit.append(log, producer_id=1, producer_epoch=0, base_sequence=number)
         log.flush()
@@ -187,3 +187,17 @@ def test_a_long_segment_gets_snapshots_of_its_producers_and_keeps_the_newest(kit
     assert kit.append(log, producer_id=1, producer_epoch=0, base_sequence=57).is_duplicate
     names = [name for name in files.list_directory(kit.path) if name.endswith(".snapshot")]
     assert len(names) == len(log.segments), "one per segment but the first, and one at the end"
+
+
+def test_a_failure_when_all_batches_were_synced_already_heals_too(kit) -> None:
+    files = kit.files()
+    log = kit.log(files=files)
+    kit.append(log, 5)
+    log.flush()
+    log.delete_records_before(3)
+    files.fail("sync", times=1)
+    with pytest.raises(StorageError):
+        log.flush()
+    log.flush()
+    assert log.failure is None
+    assert kit.append(log).base_offset == 5

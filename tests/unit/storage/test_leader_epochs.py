@@ -77,5 +77,5 @@ def test_the_file_is_kafkas() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"0\n", b"1\n0\n", b"0\n2\n0 0\n", b"0\n1\n0\n", b"0\n1\nx y\n", b"\xff\xff"])
 def test_other_files_are_refused(data: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011  whatever is said, it must not pass
+    with pytest.raises(ValueError):
         LeaderEpochs.decode(data)

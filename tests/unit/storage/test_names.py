@@ -67,5 +67,5 @@ def test_checkpoints_are_kafkas() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"0\n", b"1\n0\n", b"0\n1\n", b"0\n1\na 0\n", b"0\n1\na 0 x\n", b"\xff"])
 def test_damaged_checkpoints_are_refused(data: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011  whatever is said, it must not pass
+    with pytest.raises(ValueError):
         decode_checkpoint(data)

@@ -31,7 +31,7 @@ def test_a_read_gives_the_batches_that_a_list_gives(kit, counts, is_reopened: bo
         appended = kit.append(log, count, size=size)
         model.append((appended.base_offset, appended.last_offset, len(kit.batch(count, size=size))))
     if is_reopened:
-        log.settle()
+        log.close()
         log = kit.log(CONFIG, files)
     boundaries = [base for base, _, _ in model] + [log.log_end_offset]
     for _ in range(8):
@@ -103,7 +103,7 @@ def test_an_index_that_points_into_a_batch_does_not_mislead(kit) -> None:
     log = kit.log(TopicConfig(index_interval_bytes=100), files)
     for _ in range(50):
         kit.append(log, 2)
-    log.settle()
+    log.close()
     whole = files.read_whole(f"{kit.path}/00000000000000000000.index")
     damaged = b"".join(
         whole[at : at + 4] + (int.from_bytes(whole[at + 4 : at + 8], "big") + 1).to_bytes(4, "big")

@@ -2,9 +2,12 @@
 
 import logging
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skep.base.errors import StorageError
+from skep.base.memory_files import Survivors
 from skep.base.topic_config import TopicConfig
 
 CONFIG = TopicConfig(segment_bytes=400, index_interval_bytes=60)
@@ -14,10 +17,11 @@ FIRST = "00000000000000000000"
 def written(kit, count: int, config: TopicConfig = CONFIG):
     """Files with a log of so many one-record batches that was stopped cleanly."""
     files = kit.files()
+    files.sync_directory("/")
     log = kit.log(config, files)
     for number in range(count):
         kit.append(log, [kit.now_ms + number], producer_id=1, producer_epoch=0, base_sequence=number)
-    log.settle()
+    log.close()
     return files, log
 
 
@@ -76,7 +80,7 @@ def test_appending_goes_on_after_a_clean_start_as_if_there_had_been_none(kit) ->
         kit.append(log, [kit.now_ms + number], producer_id=1, producer_epoch=0, base_sequence=number)
     _, without_stop = written(kit, 30)
     assert segments(log) == segments(without_stop)
-    log.settle()
+    log.close()
     assert indexes(log) == indexes(without_stop)
 
 
@@ -169,7 +173,7 @@ def test_missing_indexes_are_made_again(kit) -> None:
             if name.endswith("index"):
                 files.remove(f"{kit.path}/{name}")
         again = kit.log(CONFIG, files, recovery_point=recovery_point)
-        again.settle()
+        again.close()
         again.segments[-1].finish_indexes()
         assert indexes(again) == before
 
@@ -199,7 +203,7 @@ def test_leader_epochs_are_found_again(kit) -> None:
         log = kit.log(files=files)
         for epoch in (0, 0, 2, 5):
             kit.append(log, 2, epoch=epoch)
-        log.settle()
+        log.close()
         if is_file_lost:
             files.remove(f"{kit.path}/leader-epoch-checkpoint")
         again = kit.log(files=files, recovery_point=recovery_point)
@@ -244,3 +248,32 @@ def test_leftovers_are_removed(kit) -> None:
     kit.log(CONFIG, files)
     names = files.list_directory(kit.path)
     assert not [name for name in names if name.endswith((".deleted", ".tmp")) or name.startswith(f"{99:020d}")]
+
+
+def test_on_a_full_disk_a_recovered_log_can_be_read_and_heals_when_there_is_room(kit) -> None:
+    for lost in (".index", ".timeindex", "none"):
+        files, _ = written(kit, 20)
+        for name in files.list_directory(kit.path):
+            if name.endswith(lost):
+                files.remove(f"{kit.path}/{name}")
+        files.crash(names=Survivors.ALL, content=Survivors.ALL)
+        real_step = files.step
+
+        def full(kind: str, path: str, real_step=real_step) -> None:
+            real_step(kind, path)
+            if kind == "write" and path.endswith((".tmp", ".snapshot")):
+                raise StorageError(f"{path}: No space left on device")
+
+        files.step = full
+        log = kit.log(CONFIG, files, recovery_point=3)
+        assert kit.offsets(log) == list(range(20))
+        assert "No space left" in log.failure
+        assert log.flush_is_due(kit.now_ms)
+        with pytest.raises(StorageError, match="No space left"):
+            kit.append(log)
+        files.step = real_step
+        log.flush()
+        assert log.failure is None
+        assert kit.append(log).base_offset == 20
+        files.crash(names=Survivors.SYNCED, content=Survivors.SYNCED)
+        assert kit.offsets(kit.log(CONFIG, files, recovery_point=20)) == list(range(20))

@@ -85,7 +85,7 @@ def test_when_all_has_expired_a_new_segment_keeps_the_end_offset(kit) -> None:
     removal.remove()
     assert (log.log_start_offset, log.log_end_offset, log.size) == (7, 7, 0)
     assert segments_to_delete(log, later + DAY_MS, up_to=7) == []
-    log.settle()
+    log.close()
     again = kit.log(log.config, files)
     assert (again.log_start_offset, again.log_end_offset) == (7, 7)
     assert kit.append(again).base_offset == 7
@@ -106,6 +106,6 @@ def test_segments_below_the_log_start_go_after_a_restart(kit) -> None:
     log = kit.log(TopicConfig(segment_bytes=2 * len(kit.batch())), files)
     for _ in range(6):
         kit.append(log)
-    log.settle()
+    log.close()
     again = kit.log(log.config, files, log_start_offset=4)
     assert [segment.base_offset for segment in segments_to_delete(again, kit.now_ms, up_to=6)] == [0, 2]

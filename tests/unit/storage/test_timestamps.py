@@ -24,7 +24,7 @@ def test_the_first_record_at_or_after_a_time_is_found(kit, batches, codec: int, 
         base_offset = kit.append(log, timestamps, codec=codec).base_offset
         records += [(base_offset + n, timestamp) for n, timestamp in enumerate(timestamps)]
     if is_reopened:
-        log.settle()
+        log.close()
         log = kit.log(CONFIG, files)
     ends = [0]
     for timestamps in batches:

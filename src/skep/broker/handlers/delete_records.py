@@ -2,7 +2,8 @@
 
 Behaviour
     The log start of each partition moves to the offset asked for; -1 means the high watermark. Segments that lie wholly
-    below go; the answer's low watermark is the new log start. An offset below the log start changes nothing.
+    below go; the answer's low watermark is the new log start. An offset below the log start changes nothing. The new
+    log starts are on the disk when the answer goes out: what was deleted does not come back after a crash.
 
 Refusals, per partition, in order
     unknown topic or partition; OFFSET_OUT_OF_RANGE beyond the high watermark.
@@ -18,7 +19,7 @@ HIGH_WATERMARK = -1
 _NO_WATERMARK = -1
 
 
-def handle(services: Services, request: Request) -> Body:
+async def handle(services: Services, request: Request) -> Body:
     topics = []
     for topic in request.body.topics:
         partitions = []
@@ -34,6 +35,7 @@ def handle(services: Services, request: Request) -> Body:
                 {"partition_index": wanted.partition_index, "low_watermark": low_watermark, "error_code": code}
             )
         topics.append({"name": topic.name, "partitions": partitions})
+    await services.replicas.write_checkpoints()
     return {"topics": topics}
 
 

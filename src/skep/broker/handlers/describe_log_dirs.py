@@ -5,6 +5,7 @@ Behaviour
     on. Partitions that were never written to have no directory yet and count as empty.
 """
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,13 +15,18 @@ from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.wire.codec import Body
 
+PARTITIONS_PER_STEP = 50
 
-def handle(services: Services, request: Request) -> Body:
+
+async def handle(services: Services, request: Request) -> Body:
     replicas = services.replicas
     result: dict[str, Any] = {"log_dir": replicas.data_dir, "topics": []}
     try:
         sizes: dict[str, list[dict[str, Any]]] = {}
-        for topic, index in _asked_for(services, request):
+        for count, (topic, index) in enumerate(_asked_for(services, request)):
+            if count % PARTITIONS_PER_STEP == 0:
+                # A log that was not used yet is opened for this; ten thousand of them at once took three seconds.
+                await asyncio.sleep(0)
             try:
                 size = replicas.partition(topic, index).log.size
             except KafkaError:

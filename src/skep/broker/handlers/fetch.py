@@ -135,8 +135,8 @@ def _records(found: LogSlice) -> Sized:
     if found.file is None:
         return b""
     region = FileRegion(found.file, found.position, found.size)
-    if found.size <= READ_AT_ONCE_BYTES and (cached := region.read_if_cached(0, found.size)) is not None:
-        return cached
+    if found.size <= READ_AT_ONCE_BYTES and region.is_cached(0, found.size):
+        return region.read(0, found.size)
     return region
 
 

@@ -1,0 +1,25 @@
+"""What a log consists of when it is opened: what recovery has found, and the log goes on from."""
+
+from typing import NamedTuple
+
+from skep.base.ids import Offset
+from skep.storage.leader_epochs import LeaderEpochs
+from skep.storage.producers import Producers
+from skep.storage.segment import Segment
+
+
+class LogContent(NamedTuple):
+    """What there is on disk, as recovery found it; a partition that was never written to has no segments."""
+
+    segments: list[Segment]
+    log_start_offset: Offset
+    flushed_offset: Offset
+    log_end_offset: Offset
+    leader_epochs: LeaderEpochs
+    producers: Producers
+    snapshot_offset: Offset
+    """Where the newest good snapshot of the producers was taken; -1 when there is none."""
+    is_recovered: bool
+    """Whether the closing plan is to be run before the log is used."""
+    new_indexes: list[Segment]
+    """Sealed segments whose indexes were made again and are not all written yet."""

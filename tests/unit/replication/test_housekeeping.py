@@ -1,0 +1,156 @@
+"""Housekeeping: what the timers do to partitions, with the disk and the clock in the test's hand."""
+
+import asyncio
+import datetime
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pytest
+
+from skep.base.broker_config import BrokerConfig, read_broker_config
+from skep.base.clock import ManualClock
+from skep.base.errors import StorageError
+from skep.base.files import DiskSpace
+from skep.base.ids import BrokerId
+from skep.base.memory_files import MemoryFiles
+from skep.base.tasks import Supervisor
+from skep.metadata.image import ClusterImage
+from skep.metadata.model import PartitionRecord, TopicRecord
+from skep.records.batch import check_produced
+from skep.records.builder import build_batch
+from skep.replication.housekeeping import Housekeeping
+from skep.replication.replicas import Replicas
+from skep.storage.directory import LogDirectory
+
+DAY_MS = 86_400_000
+DISK = 1_000_000
+
+
+class Scene:
+    """One broker's partitions over files in memory, and a disk whose use the test sets."""
+
+    def __init__(self, **options: str) -> None:
+        self.clock = ManualClock()
+        self.directory = LogDirectory(MemoryFiles(), "/data", self.clock)
+        self.directory.open()
+        self.used = 0.1
+        self.directory.disk_space = lambda: DiskSpace(int(self.used * DISK), DISK)
+        config = {"segment.bytes": "200", "file.delete.delay.ms": "0", "retention.ms": str(DAY_MS)}
+        partitions = tuple(PartitionRecord.new([BrokerId(1)]) for _ in range(2))
+        topic = TopicRecord("t", uuid4(), partitions, config)
+        catalog = SimpleNamespace(image=ClusterImage.of("c", topics=[topic]), pending_deletions={})
+        self.executor = ThreadPoolExecutor(1)
+        self.supervisor = Supervisor()
+        defaults = BrokerConfig().topic_defaults
+        self.replicas = Replicas(self.directory, catalog, defaults, self.clock, self.executor, self.supervisor)
+        self.config = read_broker_config({name.replace("_", "."): text for name, text in options.items()})
+        self.housekeeping = Housekeeping(self.replicas, self.directory, self.config, self.clock)
+
+    def append(self, partition: int, count: int = 1) -> None:
+        """Batches that fill a segment each."""
+        for _ in range(count):
+            batch = build_batch([(None, b"x" * 100, self.clock.now_ms(), ())])
+            header = check_produced(batch, max_message_bytes=1000)
+            self.replicas.partition("t", partition).append(batch, header, 1)
+
+    def starts(self) -> list[int]:
+        return [self.replicas.partition("t", index).log.log_start_offset for index in range(2)]
+
+    async def close(self) -> None:
+        await self.supervisor.close()
+        self.executor.shutdown()
+
+
+def run(scenario, **options):
+    async def whole():
+        scene = Scene(**options)
+        try:
+            await scenario(scene)
+        finally:
+            await scene.close()
+
+    asyncio.run(asyncio.wait_for(whole(), 20))
+
+
+def test_expired_segments_go():
+    async def scenario(scene):
+        scene.append(0, 3)
+        scene.clock.advance_ms(DAY_MS + 1)
+        scene.append(0, 2)
+        await scene.housekeeping.check_retention()
+        assert scene.starts() == [3, 0]
+
+    run(scenario)
+
+
+def test_outside_the_set_hour_expired_segments_stay_until_the_disk_fills_up():
+    async def scenario(scene):
+        hour = datetime.datetime.fromtimestamp((scene.clock.now_ms() + DAY_MS + 1) / 1000).hour
+        scene.housekeeping.config = read_broker_config({"skep.retention.hour": str((hour + 1) % 24)})
+        scene.append(0, 3)
+        scene.clock.advance_ms(DAY_MS + 1)
+        scene.append(0)
+        await scene.housekeeping.check_retention()
+        await scene.housekeeping.check_disk()
+        assert scene.starts() == [0, 0]
+        scene.used = 0.76
+        await scene.housekeeping.check_disk()
+        assert scene.starts() == [3, 0]
+
+    run(scenario)
+
+
+def test_above_the_second_mark_the_oldest_segments_go_unexpired_and_never_the_active_one(caplog):
+    async def scenario(scene):
+        scene.append(0, 2)
+        scene.clock.advance_ms(1000)
+        scene.append(1, 3)
+        size = scene.replicas.partition("t", 0).log.segments[0].size
+        scene.used = 0.85 + 1.5 * size / DISK
+        await scene.housekeeping.check_disk()
+        # The oldest of all logs first: one of partition 0, whose second is active, then one of partition 1.
+        assert scene.starts() == [1, 1]
+        scene.used = 0.89
+        await scene.housekeeping.check_disk()
+        assert scene.starts() == [1, 2]
+
+    with caplog.at_level("INFO"):
+        run(scenario)
+    assert "deleted early" in caplog.text
+
+
+def test_above_the_third_mark_produce_is_refused_until_there_is_room_again(caplog):
+    async def scenario(scene):
+        scene.append(0)
+        scene.used = 0.91
+        await scene.housekeeping.check_disk()
+        with pytest.raises(StorageError, match=r"skep\.disk\.refuse\.ratio"):
+            scene.replicas.check_writable()
+        assert scene.replicas.partition("t", 0).read(0, 1000, up_to=1, at_least_one=True).size > 0
+        scene.used = 0.5
+        await scene.housekeeping.check_disk()
+        scene.replicas.check_writable()
+
+    run(scenario)
+    refusals = [record.getMessage() for record in caplog.records if "produce is" in record.getMessage()]
+    assert refusals == [
+        "the disk is 91.0% full: produce is refused",
+        "the disk is 50.0% full: produce is accepted again",
+    ]
+
+
+def test_a_log_is_synced_when_its_time_has_come():
+    async def scenario(scene):
+        partition = scene.replicas.partition("t", 0)
+        scene.append(0)
+        partition.log.config = read_broker_config({"log.flush.interval.ms": "1000"}).topic_defaults
+        scene.clock.advance_ms(999)
+        await scene.housekeeping.flush_due()
+        assert not partition.is_syncing
+        scene.clock.advance_ms(1)
+        await scene.housekeeping.flush_due()
+        await partition.synced()
+        assert partition.log.flushed_offset == 1
+
+    run(scenario)
