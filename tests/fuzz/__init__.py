@@ -1,0 +1,1 @@
+"""Hostile bytes against a broker that has other clients: ``python -m tests.fuzz SECONDS [SEED]``."""

@@ -1,0 +1,96 @@
+"""Random requests of every API and version that is served: well formed, as kio writes them, whatever they say."""
+
+import dataclasses
+import datetime
+import io
+import random
+import struct
+import types
+import typing
+import uuid
+from typing import Any
+
+from kio.serial import entity_writer
+
+from skep.records.builder import NewRecord, build_batch
+from skep.wire.apis import SERVED, Api
+from skep.wire.codec import request_class
+
+BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "uint16": 17, "timedelta_i32": 32}
+
+ODD_NAMES = ("", ".", "..", "../../etc/passwd", "a/b", "a b", "näme", "x" * 249, "x" * 250, "__consumer_offsets", "\0")
+
+
+class RequestMaker:
+    """Makes requests out of one source of randomness, so that a seed makes the same ones again.
+
+    ``names`` are drawn where a request has a string: topics that there are, among those that there cannot be.
+    """
+
+    def __init__(self, source: random.Random, names: tuple[str, ...] = ("fuzzed-a", "fuzzed-b")) -> None:
+        self.random = source
+        self._names = names
+
+    def any_api(self) -> tuple[Api, int]:
+        api = self.random.choice(list(SERVED.values()))
+        return api, self.random.randint(api.oldest, api.newest)
+
+    def request(self, api: Api, version: int) -> Any:
+        return self._entity(request_class(api.key, version))
+
+    def frame(self, api: Api, version: int, request: Any | None = None) -> bytes:
+        """Header and body, without the length."""
+        if request is None:
+            request = self.request(api, version)
+        header = struct.pack(">hhih4s", api.key, version, self.random.getrandbits(31), 4, b"fuzz")
+        if version >= api.flexible_from:
+            header += b"\0"
+        buffer = io.BytesIO(header)
+        buffer.seek(0, io.SEEK_END)
+        entity_writer(type(request))(buffer, request)
+        return buffer.getvalue()
+
+    def _entity(self, entity: Any) -> Any:
+        return entity(**{field.name: self._field(field) for field in dataclasses.fields(entity)})
+
+    def _field(self, field: "dataclasses.Field[Any]") -> Any:
+        hint: Any = field.type
+        if isinstance(hint, types.UnionType):
+            # A null that is a tagged field's default is not written.
+            if self.random.random() < 0.2:
+                return None
+            [hint] = [part for part in typing.get_args(hint) if part is not types.NoneType]
+        if typing.get_origin(hint) is tuple:
+            element = typing.get_args(hint)[0]
+            return tuple(self._value(element, field) for _ in range(self.random.choice((0, 1, 1, 2, 3))))
+        return self._value(hint, field)
+
+    def _value(self, hint: Any, field: "dataclasses.Field[Any]") -> Any:
+        if dataclasses.is_dataclass(hint):
+            return self._entity(hint)
+        kafka_type = field.metadata["kafka_type"]
+        if kafka_type == "string":
+            return self.random.choice(self._names if self.random.random() < 0.7 else ODD_NAMES)
+        if kafka_type == "bool":
+            return self.random.random() < 0.5
+        if kafka_type == "uuid":
+            return uuid.UUID(int=self.random.getrandbits(128))
+        if kafka_type in ("bytes", "records"):
+            return self._records()
+        if kafka_type in ("timedelta_i32", "timedelta_i64"):
+            return datetime.timedelta(milliseconds=self.random.choice((0, 1, 100)))
+        return self._number(BITS[kafka_type])
+
+    def _number(self, bits: int) -> int:
+        largest = (1 << (bits - 1)) - 1
+        if self.random.random() < 0.7:
+            return self.random.choice((0, 0, 1, 1, 2, -1))
+        return self.random.choice((largest, -largest - 1, self.random.randint(-largest - 1, largest)))
+
+    def _records(self) -> bytes:
+        """A batch, as often as not one that the broker accepts."""
+        count = self.random.randint(1, 3)
+        batch = bytearray(build_batch([NewRecord(None, self.random.randbytes(20), 1) for _ in range(count)]))
+        if self.random.random() < 0.5:
+            batch[self.random.randrange(len(batch))] ^= 1 << self.random.randrange(8)
+        return bytes(batch)

@@ -1,0 +1,13 @@
+"""A short fuzz run; ``make fuzz`` is the long one."""
+
+import pytest
+from tests.fuzz.run import run
+
+
+@pytest.mark.parametrize("seed", [20_261])
+def test_five_seconds_of_hostile_bytes_harm_nobody(seed: int) -> None:
+    report = run(5, seed)
+    assert report.failures == [], f"python -m tests.fuzz 5 {seed}"
+    assert report.rounds > 50
+    assert sum(report.done.values()) > 1000
+    assert report.done["closed by the broker"] > 100
