@@ -15,12 +15,12 @@ from uuid import UUID
 
 from kio.schema.response_header.v1.header import ResponseHeader as TaggedResponseHeader
 from kio.serial import entity_reader, entity_writer
-from tests.raw_requests import Want, create_topics_body, fetch_body, produce_body, seconds
 
 from skep.base.errors import ErrorCode
 from skep.wire import apis
 from skep.wire.apis import Api
 from skep.wire.codec import assemble, request_class, response_class
+from tests.raw_requests import Want, create_topics_body, fetch_body, produce_body, seconds
 
 PATIENCE_S = 30.0
 PRODUCE_VERSION = 9

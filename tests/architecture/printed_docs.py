@@ -14,7 +14,7 @@ from skep.wire.apis import ADVERTISED_OLDEST, SERVED
 DOCS = Path(__file__).parents[2] / "docs"
 
 NOT_SERVED = {
-    "Consumer groups": "8 9 10 11 12 13 14 15 16 42 47 68 69",
+    "Consumer groups": "8 9 11 12 13 14 15 16 42 47 68 69",
     "Transactions": "24 25 26 27 28 61 65 66",
     "Security": "17 29 30 31 36 38 39 40 41 50 51",
     "Quotas": "48 49",
@@ -39,7 +39,7 @@ They come from a TOML file (`skep serve --config skep.toml`), from the environme
 
 COMPATIBILITY_HEAD = """# Compatibility
 
-<!-- Printed by `make docs` from the table of served APIs and the handlers' own words; a test fails when it is stale. -->
+<!-- Printed by `make docs` from the table of served APIs and the handlers' docstrings; a test fails when stale. -->
 
 Skep speaks Kafka's protocol. Stock clients that are run against it in the tests: confluent-kafka (librdkafka),
 kafka-python, aiokafka, kcat. What is listed here as served works in all its versions; what is not served is not
@@ -110,7 +110,7 @@ NOTES = """## Differences from Kafka
 - `cleanup.policy=compact` is refused: compaction is not there yet.
 - A topic with `flush.messages=1` syncs before it acknowledges, many requests sharing one sync, and readers see a record
   when it is on the disk. With other values a sync is begun in the background when it is due.
-- Produce requests of one connection overlap while they wait for a sync; their appends and their answers keep their order.
+- Produce requests of one connection overlap while they wait for a sync; their appends and answers keep their order.
 """
 
 

@@ -8,9 +8,9 @@ import aiokafka
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
-from tests.compat.clients import PATIENCE_S
 
 from skep.testing import EmbeddedBroker
+from tests.compat.clients import PATIENCE_S
 
 VALUES = [b"%d" % n for n in range(300)]
 

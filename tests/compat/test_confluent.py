@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TIMESTAMP_LOG_APPEND_TIME, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.compat.clients import PATIENCE_S, confluent_consumer, confluent_producer, take
 
 from skep.testing import EmbeddedBroker
+from tests.compat.clients import PATIENCE_S, confluent_consumer, confluent_producer, take
 
 
 def create(servers: str, topic: str, partitions: int = 1, **config: str) -> None:

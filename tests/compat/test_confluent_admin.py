@@ -14,6 +14,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
+
 from tests.compat.clients import PATIENCE_S, confluent_producer
 
 

@@ -7,6 +7,7 @@ import kafka
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewTopic, OffsetSpec
 from kafka.errors import InvalidReplicationFactorError, MessageSizeTooLargeError, TopicAlreadyExistsError
+
 from tests.compat.clients import PATIENCE_S
 
 PATIENCE_MS = PATIENCE_S * 1000

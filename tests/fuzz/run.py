@@ -5,10 +5,10 @@ import time
 from dataclasses import dataclass, field
 
 import psutil
-from tests.fuzz.hostility import Hostility
-from tests.fuzz.witness import Witness
 
 from skep.testing import EmbeddedBroker
+from tests.fuzz.hostility import Hostility
+from tests.fuzz.witness import Witness
 
 MAX_GROWTH_BYTES = 150 << 20
 LOOK_EVERY = 200

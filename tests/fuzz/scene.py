@@ -5,11 +5,11 @@ import os
 from collections.abc import Iterator, Mapping
 
 import psutil
+
+from skep.testing import EmbeddedBroker
 from tests.fuzz.witness import Witness
 from tests.raw_client import RawClient
 from tests.waiting import wait_until
-
-from skep.testing import EmbeddedBroker
 
 MEBIBYTE = 1 << 20
 

@@ -5,10 +5,9 @@ import time
 import traceback
 from types import TracebackType
 
+from skep.base.errors import ErrorCode
 from tests.raw_client import RawClient
 from tests.raw_requests import Want, batch_of
-
-from skep.base.errors import ErrorCode
 
 TOPIC = "witness"
 PAUSE_S = 0.002

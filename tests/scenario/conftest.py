@@ -5,9 +5,9 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from tests.raw_client import RawClient
 
 from skep.testing import EmbeddedBroker
+from tests.raw_client import RawClient
 
 
 @pytest.fixture

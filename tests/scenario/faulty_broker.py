@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import uvloop
-from tests.waiting import PATIENCE_S
 
 from skep.app import Broker
 from skep.base import os_file, os_files
+from tests.waiting import PATIENCE_S
 
 
 class FaultyOs:

@@ -10,11 +10,10 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tests.raw_client import RawClient
-from tests.raw_requests import MEBIBYTE, Want
-
 from skep.records.batch import is_intact
 from skep.records.record import batches_in, iterate_records
+from tests.raw_client import RawClient
+from tests.raw_requests import MEBIBYTE, Want
 
 
 class Acknowledged(NamedTuple):

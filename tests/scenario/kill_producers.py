@@ -7,11 +7,11 @@ from collections import deque
 from typing import Any
 
 from confluent_kafka import Producer
+
+from skep.base.errors import ErrorCode
 from tests.raw_client import RawClient
 from tests.raw_requests import batch_of
 from tests.scenario.kill_history import History
-
-from skep.base.errors import ErrorCode
 
 WINDOW = 5
 """Requests in flight, as idempotent clients have them; the broker remembers as many batches of a producer."""

@@ -3,11 +3,11 @@
 import struct
 
 import pytest
-from tests.raw_client import RawClient
 
 from skep.base.errors import ErrorCode
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
+from tests.raw_client import RawClient
 
 SOFTWARE = {"client_software_name": "test", "client_software_version": "1.0"}
 

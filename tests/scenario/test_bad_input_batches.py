@@ -4,15 +4,15 @@ import struct
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.fuzz.scene import MEBIBYTE, Scene, scene
-from tests.raw_client import RawClient
-from tests.raw_requests import Want, batch_of, now_ms, produce_body
 
 from skep.base.errors import ErrorCode
 from skep.records.batch import crc_of
 from skep.records.builder import NewRecord, build_batch
 from skep.records.compression import Codec
 from skep.wire import apis
+from tests.fuzz.scene import MEBIBYTE, Scene, scene
+from tests.raw_client import RawClient
+from tests.raw_requests import Want, batch_of, now_ms, produce_body
 
 TOPIC = "battered"
 GOOD = batch_of(b"one", b"two", b"three")

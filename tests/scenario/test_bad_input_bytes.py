@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+
+from skep.wire import apis
 from tests.fuzz.requests import RequestMaker
 from tests.fuzz.scene import MEBIBYTE, Scene, scene
 from tests.raw_client import RawClient
 from tests.raw_requests import seconds
 from tests.waiting import wait_until
-
-from skep.wire import apis
 
 SOME_RANDOM = random.Random(20_000)
 

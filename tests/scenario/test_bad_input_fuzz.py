@@ -1,6 +1,7 @@
 """A short fuzz run; ``make fuzz`` is the long one."""
 
 import pytest
+
 from tests.fuzz.run import run
 
 

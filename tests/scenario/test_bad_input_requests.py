@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.fuzz.scene import MEBIBYTE, Scene, files_under, scene
-from tests.raw_requests import Want, batch_of, seconds
 
 from skep.base.errors import ErrorCode
 from skep.wire import apis
+from tests.fuzz.scene import MEBIBYTE, Scene, files_under, scene
+from tests.raw_requests import Want, batch_of, seconds
 
 TOPIC = "plain"
 MANY = 10_000

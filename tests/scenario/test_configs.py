@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.raw_client import RawClient
-from tests.raw_requests import Want, batch_of, now_ms
-from tests.waiting import wait_until
 
 from skep.base.errors import ErrorCode
 from skep.base.options import declared
 from skep.base.topic_config import TopicConfig
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
+from tests.raw_client import RawClient
+from tests.raw_requests import Want, batch_of, now_ms
+from tests.waiting import wait_until
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 FROM_TOPIC, FROM_BROKER, FROM_CLUSTER, FROM_START, FROM_DEFAULT = 1, 2, 3, 4, 5

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.raw_client import RawClient
-from tests.raw_requests import Want, batch_of
-from tests.waiting import wait_until
 
 import skep.testing
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
+from tests.raw_client import RawClient
+from tests.raw_requests import Want, batch_of
+from tests.waiting import wait_until
 
 
 def test_it_is_ready_soon_and_leaves_nothing_behind() -> None:

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+
+from skep.testing import EmbeddedBroker
+from skep.wire import apis
 from tests.fuzz.scene import MEBIBYTE, Scene, scene
 from tests.raw_client import RawClient
 from tests.raw_requests import batch_of
 from tests.waiting import wait_until
-
-from skep.testing import EmbeddedBroker
-from skep.wire import apis
 
 IDLE = 5_000
 SPARE = 200

@@ -5,16 +5,16 @@ import resource
 from pathlib import Path
 
 import pytest
+
+from skep.base.errors import ErrorCode
+from skep.testing import EmbeddedBroker
+from skep.wire import apis
 from tests.fuzz.witness import Witness
 from tests.raw_client import RawClient
 from tests.raw_requests import Want, batch_of, create_topics_body
 from tests.scenario.disk_box import boxed_broker, boxed_interpreter
 from tests.scenario.kill_history import values_from
 from tests.waiting import wait_until
-
-from skep.base.errors import ErrorCode
-from skep.testing import EmbeddedBroker
-from skep.wire import apis
 
 TOPIC = "filling"
 VALUE_BYTES = 10_000

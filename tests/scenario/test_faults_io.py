@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from skep.base.errors import ErrorCode
 from tests.fuzz.witness import Witness
 from tests.raw_client import RawClient
 from tests.raw_requests import Want, batch_of
 from tests.scenario.faulty_broker import FaultyBroker, faulty_broker
 from tests.scenario.kill_history import values_from
 from tests.waiting import wait_until
-
-from skep.base.errors import ErrorCode
 
 TOPIC = "failing"
 SYNCED = "1"

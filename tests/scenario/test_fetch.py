@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from tests.raw_client import RawClient
-from tests.raw_requests import Want, batch_of, partitions_in
 
 from skep.base.errors import ErrorCode
 from skep.records.batch import is_intact, read_header
 from skep.records.record import batches_in, records_in
 from skep.wire import apis
+from tests.raw_client import RawClient
+from tests.raw_requests import Want, batch_of, partitions_in
 
 READ_COMMITTED = 1
 

@@ -5,13 +5,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.raw_client import RawClient
-from tests.raw_requests import Want, batch_of, partitions_in, seconds
 
 from skep.base.errors import ErrorCode
 from skep.records.record import records_in
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
+from tests.raw_client import RawClient
+from tests.raw_requests import Want, batch_of, partitions_in, seconds
 
 NEW, NONE = 0, -1
 

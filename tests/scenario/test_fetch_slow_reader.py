@@ -4,13 +4,13 @@ import contextlib
 import select
 
 import psutil
-from tests.raw_client import RawClient
-from tests.raw_requests import MEBIBYTE, Want, batch_of, fetch_body
 
 from skep.records.batch import is_intact
 from skep.records.record import batches_in
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
+from tests.raw_client import RawClient
+from tests.raw_requests import MEBIBYTE, Want, batch_of, fetch_body
 
 QUIET_S = 0.5
 ALLOWED_GROWTH = 24 * MEBIBYTE

@@ -3,12 +3,12 @@
 import uuid
 
 import pytest
-from tests.raw_client import RawClient
-from tests.raw_requests import Want, batch_of
-from tests.waiting import wait_until
 
 from skep.base.errors import ErrorCode
 from skep.records.record import records_in
+from tests.raw_client import RawClient
+from tests.raw_requests import Want, batch_of
+from tests.waiting import wait_until
 
 
 def append_when_there(client: RawClient, topic: str, value: bytes, partition: int = 0) -> None:

@@ -4,13 +4,12 @@ import select
 import time
 from typing import Any
 
-from tests.raw_client import RawClient
-from tests.raw_requests import Want, batch_of, partitions_in, seconds
-
 from skep.base.errors import ErrorCode
 from skep.records.record import records_in
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
+from tests.raw_client import RawClient
+from tests.raw_requests import Want, batch_of, partitions_in, seconds
 
 LONG_S = 25.0
 SOON_S = 10.0

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+
+from skep.testing import EmbeddedBroker
 from tests.raw_client import RawClient
 from tests.raw_requests import batch_of
 from tests.scenario.kill_history import History, Reader
 from tests.scenario.kill_producers import BatchProducer, LibrdkafkaProducer
 from tests.waiting import wait_until
-
-from skep.testing import EmbeddedBroker
 
 KILLS = 50
 OPTIONS = {

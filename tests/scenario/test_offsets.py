@@ -3,15 +3,15 @@
 from typing import Any
 
 import pytest
-from tests.raw_client import RawClient
-from tests.raw_requests import Want, batch_of, now_ms, seconds
-from tests.waiting import wait_until
 
 from skep.base.errors import ErrorCode
 from skep.records.builder import NewRecord, build_batch
 from skep.records.compression import Codec
 from skep.records.record import records_in
 from skep.wire import apis
+from tests.raw_client import RawClient
+from tests.raw_requests import Want, batch_of, now_ms, seconds
+from tests.waiting import wait_until
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 NEWEST = apis.LIST_OFFSETS.newest

@@ -4,14 +4,14 @@
 """
 
 import pytest
-from tests.raw_client import RawClient
-from tests.raw_requests import Want, batch_of, produce_body
 
 from skep.base.errors import ErrorCode
 from skep.records.record import records_in
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
 from skep.wire.apis import Api
+from tests.raw_client import RawClient
+from tests.raw_requests import Want, batch_of, produce_body
 
 
 def test_a_thousand_pipelined_produces_are_appended_in_their_order(client: RawClient, topic: str) -> None:

@@ -4,8 +4,6 @@ import struct
 import time
 
 import pytest
-from tests.raw_client import RawClient
-from tests.raw_requests import Want, batch_of, now_ms, produce_body
 
 from skep.base.errors import ErrorCode
 from skep.records.batch import crc_of, is_intact, read_header
@@ -14,6 +12,8 @@ from skep.records.compression import Codec
 from skep.records.record import records_in
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
+from tests.raw_client import RawClient
+from tests.raw_requests import Want, batch_of, now_ms, produce_body
 
 HOUR_MS = 3_600_000
 

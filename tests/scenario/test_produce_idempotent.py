@@ -1,13 +1,13 @@
 """Idempotent producers: a batch sent twice is kept once, also when the broker died in between."""
 
 import pytest
-from tests.raw_client import RawClient
-from tests.raw_requests import Want, batch_of
 
 from skep.base.errors import ErrorCode
 from skep.records.record import records_in
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
+from tests.raw_client import RawClient
+from tests.raw_requests import Want, batch_of
 
 
 def numbered(producer_id: int, sequence: int, *values: bytes, epoch: int = 0) -> bytes:

@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from tests.raw_client import RawClient
-from tests.raw_requests import Want, batch_of, now_ms, seconds
 
 from skep.base.errors import ErrorCode
 from skep.records.record import records_in
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
+from tests.raw_client import RawClient
+from tests.raw_requests import Want, batch_of, now_ms, seconds
 
 LATEST, EARLIEST = -1, -2
 

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.raw_client import RawClient
-from tests.raw_requests import Want, batch_of, create_topics_body, seconds
-from tests.waiting import wait_until
 
 from skep.base.errors import ErrorCode
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
+from tests.raw_client import RawClient
+from tests.raw_requests import Want, batch_of, create_topics_body, seconds
+from tests.waiting import wait_until
 
 METADATA_VERSIONS = range(apis.METADATA.oldest, apis.METADATA.newest + 1)
 

@@ -4,14 +4,12 @@ import contextlib
 import select
 from pathlib import Path
 
-import pytest
-from tests.raw_client import RawClient
-from tests.raw_requests import MEBIBYTE, Want, batch_of, seconds
-from tests.waiting import wait_until
-
 from skep.base.errors import ErrorCode
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
+from tests.raw_client import RawClient
+from tests.raw_requests import MEBIBYTE, Want, batch_of, seconds
+from tests.waiting import wait_until
 
 BATCH = batch_of(b"x" * 100)
 
@@ -55,7 +53,6 @@ def test_segments_that_were_to_be_removed_do_not_take_the_successors_with_them(
     assert segment_files(directory) == before
 
 
-@pytest.mark.xfail(strict=True, reason="a released file opens again by its name, which is the successor's by then")
 def test_an_answer_under_way_never_mixes_a_deleted_topic_with_its_successor(
     skep_fresh_broker: EmbeddedBroker, topic: str
 ) -> None:

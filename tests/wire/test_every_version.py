@@ -174,6 +174,7 @@ def body_for(served: Served, api: Api, version: int) -> Mapping[str, Any]:
             "topics": [{"name": fresh}, {"name": "no-such-topic"}],
         },
         apis.DELETE_RECORDS: {"topics": topics, "timeout": datetime.timedelta(seconds=1)},
+        apis.FIND_COORDINATOR: {"key": "g", "coordinator_keys": ["g", "h"]},
         apis.INIT_PRODUCER_ID: {"transactional_id": None, "transaction_timeout": datetime.timedelta(seconds=1)},
         apis.OFFSET_FOR_LEADER_EPOCH: {"topics": topics},
         apis.DESCRIBE_CONFIGS: {

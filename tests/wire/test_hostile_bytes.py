@@ -9,8 +9,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader
-from tests.fuzz.mutations import mutated
-from tests.fuzz.requests import RequestMaker
 
 from skep.base.errors import DecodeError
 from skep.wire.apis import (
@@ -26,6 +24,8 @@ from skep.wire.apis import (
 from skep.wire.bounds import MAX_ELEMENTS
 from skep.wire.codec import decode_request, request_class
 from skep.wire.headers import read_request_header
+from tests.fuzz.mutations import mutated
+from tests.fuzz.requests import RequestMaker
 
 all_versions = [(api, version) for api in SERVED.values() for version in range(api.oldest, api.newest + 1)]
 every_api_and_version = pytest.mark.parametrize(

@@ -116,11 +116,11 @@ class OsFile:
                 raise refused(self.path, error) from error
 
     def is_cached(self, position: int, size: int) -> bool:
-        descriptor = self._pool.pin(self)
-        try:
-            return _is_cached(descriptor, position) and _is_cached(descriptor, position + size - 1)
-        finally:
-            self._pool.unpin(self)
+        # Without a pin: should the descriptor be another file's by now, the answer is wrong and nothing else.
+        if self._descriptor == _CLOSED:
+            with self.pinned():
+                pass
+        return _is_cached(self._descriptor, position) and _is_cached(self._descriptor, position + size - 1)
 
     def sync(self) -> None:
         with self.pinned() as descriptor:
@@ -150,9 +150,12 @@ class OsFile:
             self._pool.close_when_free(self)
 
 
+_probe = (bytearray(1),)
+
+
 def _is_cached(descriptor: int, position: int) -> bool:
     try:
-        os.preadv(descriptor, (bytearray(1),), position, os.RWF_NOWAIT)
+        os.preadv(descriptor, _probe, position, os.RWF_NOWAIT)
     except BlockingIOError:
         return False
     except OSError:

@@ -21,6 +21,7 @@ from skep.broker.handlers import (
     describe_log_dirs,
     describe_topic_partitions,
     fetch,
+    find_coordinator,
     incremental_alter_configs,
     init_producer_id,
     list_offsets,
@@ -53,6 +54,7 @@ HANDLERS: dict[int, Any] = {
     apis.FETCH.key: fetch,
     apis.LIST_OFFSETS.key: list_offsets,
     apis.METADATA.key: metadata,
+    apis.FIND_COORDINATOR.key: find_coordinator,
     apis.API_VERSIONS.key: api_versions,
     apis.CREATE_TOPICS.key: create_topics,
     apis.DELETE_TOPICS.key: delete_topics,
@@ -80,7 +82,7 @@ class Dispatcher:
         api = apis.SERVED.get(header.api_key)
         if api is None:
             raise DecodeError(f"there is no API {header.api_key} here")
-        if api.serves(header.api_version):
+        if api.oldest <= header.api_version <= api.newest:
             body = decode_request(api.key, header.api_version, frame, position)
         elif api is apis.API_VERSIONS:
             body = None

@@ -16,6 +16,7 @@ from uuid import UUID
 from skep.base.clock import Clock
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import LeaderEpoch, Offset, TopicPartition
+from skep.base.topic_config import NEVER
 from skep.records.batch import BatchHeader
 from skep.replication.flushing import GroupCommit
 from skep.replication.waiting import ParkedFetch
@@ -82,11 +83,13 @@ class Partition:
         # batch could pass the sequence check before the first copy is recorded, and the log would hold it twice.
         appended = log.append(batch, header, self.leader_epoch, self._clock.now_ms())
         self._unannounced_bytes += len(batch)
-        if log.config.syncs_before_acknowledging:
-            return appended, self._commit.flushed(Offset(appended.last_offset + 1))
+        config = log.config
+        if config.flush_messages != NEVER:
+            if config.syncs_before_acknowledging:
+                return appended, self._commit.flushed(Offset(appended.last_offset + 1))
+            if log.unflushed_records >= config.flush_messages:
+                self.flush()
         self._advance()
-        if log.unflushed_records >= log.config.flush_messages:
-            self.flush()
         return appended, None
 
     def read(self, offset: Offset, max_bytes: int, *, up_to: Offset, at_least_one: bool) -> LogSlice:

@@ -148,9 +148,14 @@ class Replicas:
         """From now on every produce is refused with this reason; None: no longer."""
         self._refusal = reason
 
-    def check_writable(self) -> None:
+    def writable_partition(self, topic: str, index: int) -> Partition:
+        """``partition`` for a produce: StorageError while writes are refused."""
+        found = self._partitions.get((topic, index))
+        if found is None:
+            found = self.partition(topic, index)
         if self._refusal is not None:
             raise StorageError(self._refusal)
+        return found
 
     def delete_records_before(self, partition: Partition, offset: Offset) -> int:
         """DeleteRecords: the log start moves, and segments wholly below it go."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WRITE_BUFFER_BYTES = 1024 * 1024
+LAST_ANSWERS_S = 5.0
 
 
 class _Due:
@@ -88,6 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._frames.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.last_active = self._listener.clock.monotonic()
         self._frames.received(nbytes)
         self._take_frames()
 
@@ -109,12 +111,11 @@ class Connection(asyncio.BufferedProtocol):
         """Handles every whole frame that it may, keeps the rest, and stops or starts reading accordingly."""
         frames = self._frames
         try:
-            while self._takes_requests():
-                frame = frames.next_frame()
-                if frame is None:
-                    break
-                self._take(self._listener.decode(frame, self.host))
+            more = self._takes_requests()
+            while more and (frame := frames.next_frame()) is not None:
+                more = self._take(self._listener.decode(frame, self.host))
             if not self._closed:
+                self._sender.flush()
                 self._has_room = frames.keep_rest(self._go_on)
         except (DecodeError, CloseConnection) as error:
             self.hang_up(str(error))
@@ -130,12 +131,12 @@ class Connection(asyncio.BufferedProtocol):
             or not self._sender.is_idle
         )
 
-    def _take(self, request: Request) -> None:
-        self.last_active = self._listener.clock.monotonic()
+    def _take(self, request: Request) -> bool:
+        """Handles one request, or defers it; whether another may be taken."""
         is_produce = request.api is PRODUCE
         if self._due and not is_produce:
             self._deferred = request
-            return
+            return False
         outcome = self._listener.handle(request)
         if type(outcome) is not tuple and isinstance(outcome, Awaitable):
             self._exclusive = not is_produce
@@ -147,7 +148,8 @@ class Connection(asyncio.BufferedProtocol):
             answered.parts = outcome
             self._due.append(answered)
         elif outcome:
-            self._sender.send(outcome)
+            return self._sender.send(outcome)
+        return self._takes_requests()
 
     def _adjust_reading(self) -> None:
         wanted = self._takes_requests() and self._has_room
@@ -205,10 +207,13 @@ class Connection(asyncio.BufferedProtocol):
         self.hang_up(str(error))
 
     def hang_up(self, reason: str) -> None:
-        """Closes at once, with one line saying why."""
+        """Closes with one line saying why; what was answered before is given a moment to reach the client."""
         if not self._closed:
             logger.warning("closed the connection of %s: %s", self.peer, reason)
-            self.close()
+            self._sender.flush()
+            self._closed = True
+            self._transport.close()
+            asyncio.get_running_loop().call_later(LAST_ANSWERS_S, self._transport.abort)
 
     def close(self) -> None:
         self._closed = True

@@ -23,6 +23,7 @@ from skep.broker.request import FileRegion, Parts
 from skep.wire.primitives import INT32
 
 PIECE_BYTES = 1024 * 1024
+GATHER_BYTES = 64 * 1024
 PIECES_PER_TURN = 4
 """What one connection sends before others get their turn, however fast its client reads."""
 
@@ -30,15 +31,17 @@ PIECES_PER_TURN = 4
 class Sender:
     """Owns the parts that were not yet given to the transport or the socket, and the second descriptor.
 
-    Between calls, when ``_paused``, ``_reading``, ``_awaits_socket`` and ``_awaits_turn`` are all unset, ``_unsent`` is
-    empty. ``on_idle`` is called when it becomes empty after it was not; ``on_failure`` when a region cannot be read,
-    after which nothing is sent.
+    Between turns of the loop nothing is gathered, and ``_unsent`` is empty unless one of ``_paused``, ``_reading``,
+    ``_awaits_socket`` and ``_awaits_turn`` is set. ``on_idle`` is called when it becomes empty after it was not;
+    ``on_failure`` when a region cannot be read, after which nothing is sent.
     """
 
     __slots__ = (
         "_awaits_socket",
         "_awaits_turn",
         "_executor",
+        "_gathered",
+        "_gathered_bytes",
         "_on_failure",
         "_on_idle",
         "_paused",
@@ -61,6 +64,8 @@ class Sender:
         self._on_idle = on_idle
         self._on_failure = on_failure
         self._unsent: deque[Sized] = deque()
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
         self._position = 0
         self._socket: socket.socket | None = None
         self._paused = False
@@ -72,19 +77,37 @@ class Sender:
     def is_idle(self) -> bool:
         return not self._unsent and not self._paused
 
-    def send(self, parts: Parts) -> None:
-        """Frames one answer and sends it, or as much of it as the client takes now."""
+    def send(self, parts: Parts) -> bool:
+        """Frames one answer and takes it; whoever sends must ``flush`` before the loop's turn ends. Gives ``is_idle``.
+
+        Small answers are gathered, because a write is a system call that wakes the client: a pipelining client is
+        answered with one write for all requests that came with one read.
+        """
         if len(parts) == 1 and isinstance(part := parts[0], bytes) and not self._unsent:
-            self._transport.write(INT32.pack(len(part)) + part)
-            return
-        first, *others = parts
-        length = INT32.pack(sum(map(len, parts)))
-        if isinstance(first, bytes):
-            self._unsent.append(length + first)
-        else:
-            self._unsent += (length, first)
-        self._unsent += others
+            self._gathered += (INT32.pack(len(part)), part)
+            self._gathered_bytes += len(part)
+            if self._gathered_bytes >= GATHER_BYTES:
+                self.flush()
+            return not self._paused
+        self._gathered.append(INT32.pack(sum(map(len, parts))))
+        if isinstance(first := parts[0], bytes):
+            self._gathered.append(first)
+            parts = parts[1:]
+        self._unsent.append(b"".join(self._gathered))
+        self._unsent += parts
+        self._forget_gathered()
         self._pump()
+        return self.is_idle
+
+    def flush(self) -> None:
+        """Gives the transport what was gathered."""
+        if self._gathered:
+            self._transport.write(b"".join(self._gathered))
+            self._forget_gathered()
+
+    def _forget_gathered(self) -> None:
+        self._gathered.clear()
+        self._gathered_bytes = 0
 
     def pause(self) -> None:
         self._paused = True
@@ -95,6 +118,7 @@ class Sender:
 
     def close(self) -> None:
         self._unsent.clear()
+        self._forget_gathered()
         self._paused = True
         if self._reading is not None:
             self._reading.cancel()

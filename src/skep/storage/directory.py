@@ -198,6 +198,8 @@ class LogDirectory:
         if partition not in self._on_disk:
             return lambda: None
         away = self._move_away(partition, away_name(partition, DELETE_SUFFIX))
+        if log is not None:
+            log.moved_to(away)
         return lambda: _remove_trees(self._files, [away])
 
     def _move_away(self, partition: TopicPartition, name: str) -> str:

@@ -385,6 +385,13 @@ class Log:
         self._run(self.closing_plan())
         self.release()
 
+    def moved_to(self, path: str) -> None:
+        """The directory has another name now. Whoever is still being sent a segment goes on there, and never reads what
+        a later topic of the same name puts in the old place."""
+        self.path = path
+        for segment in self._segments:
+            segment.file.path = os.path.join(path, os.path.basename(segment.file.path))
+
     def release(self) -> None:
         """Gives the descriptors back."""
         for segment in self._segments:

@@ -23,6 +23,7 @@ PRODUCE = Api(0, "Produce", 3, 11, 9)
 FETCH = Api(1, "Fetch", 4, 18, 12)
 LIST_OFFSETS = Api(2, "ListOffsets", 1, 11, 6)
 METADATA = Api(3, "Metadata", 0, 13, 9)
+FIND_COORDINATOR = Api(10, "FindCoordinator", 0, 6, 3)
 API_VERSIONS = Api(18, "ApiVersions", 0, 4, 3)
 CREATE_TOPICS = Api(19, "CreateTopics", 2, 7, 5)
 DELETE_TOPICS = Api(20, "DeleteTopics", 1, 6, 4)
@@ -44,6 +45,7 @@ SERVED: dict[int, Api] = {
         FETCH,
         LIST_OFFSETS,
         METADATA,
+        FIND_COORDINATOR,
         API_VERSIONS,
         CREATE_TOPICS,
         DELETE_TOPICS,

@@ -134,7 +134,15 @@ class _Statements:
         assert kafka_type in ("string", "bytes", "records"), f"kio has a new type, {kafka_type}"
         self.flush()
         if entity.__flexible__:
-            self._add("n = frame[p]", "p = p + (n or 1) if n < 128 else end_of_bytes(frame, p)")
+            self._add(
+                "n = frame[p]",
+                "if n < 128:",
+                "    p += n or 1",
+                "elif (m := frame[p + 1]) < 128:",
+                "    p += 1 + (n & 127 | m << 7)",
+                "else:",
+                "    p = end_of_bytes(frame, p)",
+            )
             return
         read, size = ("i16", 2) if kafka_type == "string" else ("i32", 4)
         self._add(f"n, = {read}(frame, p)", f"p += n + {size} if n > 0 else {size}")

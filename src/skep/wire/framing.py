@@ -100,7 +100,10 @@ class FrameReader:
         available = len(view)
         if available < _LENGTH:
             return None
-        need = _LENGTH + self._checked_length(view)
+        (length,) = INT32.unpack_from(view)
+        if not 0 < length <= self._max_bytes:
+            raise self._impossible(length)
+        need = _LENGTH + length
         if available < need:
             return None
         self._view = view[need:]
@@ -115,11 +118,8 @@ class FrameReader:
         self._filled = 0
         return frame
 
-    def _checked_length(self, view: memoryview) -> int:
-        (length,) = INT32.unpack_from(view)
-        if not 0 < length <= self._max_bytes:
-            raise DecodeError(f"a request of {length} bytes, socket.request.max.bytes is {self._max_bytes}")
-        return int(length)
+    def _impossible(self, length: int) -> DecodeError:
+        return DecodeError(f"a request of {length} bytes, socket.request.max.bytes is {self._max_bytes}")
 
     def keep_rest(self, on_room: Callable[[], None]) -> bool:
         """Call after the last frame was taken, before anybody else receives: copies the unfinished rest.
@@ -140,7 +140,10 @@ class FrameReader:
         rest = self._rest
         if len(rest) < _LENGTH:
             return True
-        need = _LENGTH + self._checked_length(memoryview(rest))
+        (length,) = INT32.unpack_from(rest)
+        if not 0 < length <= self._max_bytes:
+            raise self._impossible(length)
+        need = _LENGTH + length
         if need <= len(self._scratch) or len(rest) >= need:
             return True
         capacity = min(need, max(FIRST_GROWTH, len(rest)))

@@ -45,14 +45,15 @@ def read_request_header(frame: memoryview, max_client_id_bytes: int) -> tuple[Re
         position = end
     api = SERVED.get(api_key)
     # Of a version that we do not serve the body is never read, so its header's tags need not be either.
-    if api is not None and version >= api.flexible_from and version <= api.newest:
-        position = _skip_tagged_fields(frame, position)
+    if api is not None and api.flexible_from <= version <= api.newest:
+        if position < len(frame) and frame[position] == 0:
+            position += 1
+        else:
+            position = _skip_tagged_fields(frame, position)
     return RequestHeader(api_key, version, correlation_id, client_id), position
 
 
 def _skip_tagged_fields(frame: memoryview, position: int) -> int:
-    if position < len(frame) and frame[position] == 0:
-        return position + 1
     count, position = read_uvarint(frame, position)
     for _ in range(count):
         _tag, position = read_uvarint(frame, position)

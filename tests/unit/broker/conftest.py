@@ -14,18 +14,8 @@ from skep.base.broker_config import read_broker_config
 from skep.base.clock import ManualClock
 from skep.base.errors import KafkaError
 from skep.base.ids import BrokerId
+from skep.broker.dispatch import HANDLERS
 from skep.broker.fetch_sessions import FetchSessions
-from skep.broker.handlers import (
-    alter_configs,
-    create_partitions,
-    create_topics,
-    delete_topics,
-    describe_cluster,
-    describe_configs,
-    describe_topic_partitions,
-    incremental_alter_configs,
-    metadata,
-)
 from skep.broker.producer_ids import ProducerIds
 from skep.broker.request import Request
 from skep.broker.services import Services
@@ -37,18 +27,6 @@ from skep.wire import apis
 from skep.wire.apis import Api
 from skep.wire.codec import assemble, decode_request, encode_response, request_class, response_class
 from skep.wire.headers import response_header
-
-HANDLERS: dict[Api, Any] = {
-    apis.METADATA: metadata,
-    apis.CREATE_TOPICS: create_topics,
-    apis.DELETE_TOPICS: delete_topics,
-    apis.CREATE_PARTITIONS: create_partitions,
-    apis.DESCRIBE_CLUSTER: describe_cluster,
-    apis.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
-    apis.DESCRIBE_CONFIGS: describe_configs,
-    apis.ALTER_CONFIGS: alter_configs,
-    apis.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
-}
 
 
 class AdminBroker:
@@ -107,7 +85,7 @@ class AdminBroker:
     async def ask_async(self, api: Api, version: int | None = None, **body: Any) -> Any:
         version = api.newest if version is None else version
         request = self.request(api, version, **body)
-        handler = HANDLERS[api]
+        handler = HANDLERS[api.key]
         try:
             answer = handler.handle(self.services, request)
             if asyncio.iscoroutine(answer):

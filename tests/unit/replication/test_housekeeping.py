@@ -126,11 +126,11 @@ def test_above_the_third_mark_produce_is_refused_until_there_is_room_again(caplo
         scene.used = 0.91
         await scene.housekeeping.check_disk()
         with pytest.raises(StorageError, match=r"skep\.disk\.refuse\.ratio"):
-            scene.replicas.check_writable()
+            scene.replicas.writable_partition("t", 0)
         assert scene.replicas.partition("t", 0).read(0, 1000, up_to=1, at_least_one=True).size > 0
         scene.used = 0.5
         await scene.housekeeping.check_disk()
-        scene.replicas.check_writable()
+        scene.replicas.writable_partition("t", 0)
 
     run(scenario)
     refusals = [record.getMessage() for record in caplog.records if "produce is" in record.getMessage()]

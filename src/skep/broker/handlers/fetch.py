@@ -54,8 +54,10 @@ def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
         return encode_fetch_response(request.version, request.correlation_id, [], error_code=error.code)
     wanted = session if session is not None else wanted_in(body)
     reading = _read(services, request, wanted)
+    if reading.size >= body.min_bytes or reading.failed or not reading.partitions:
+        return _answer(request, session, is_incremental, reading)
     max_wait_ms = body.max_wait.total_seconds() * 1000
-    if reading.size >= body.min_bytes or reading.failed or max_wait_ms <= 0 or not reading.partitions:
+    if max_wait_ms <= 0:
         return _answer(request, session, is_incremental, reading)
     return _answer_later(services, request, session, is_incremental, int(max_wait_ms))
 

@@ -26,7 +26,7 @@ from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.broker.refusals import message_of
 from skep.broker.request import NO_ANSWER, CloseConnection, Parts, Request
 from skep.broker.services import Services
-from skep.records.batch import check_produced
+from skep.records.batch import BatchHeader, check_produced
 from skep.replication.partition import ALL_REPLICAS
 from skep.wire.codec import Body
 from skep.wire.produce_response import ProducedPartition, encode_produce_response
@@ -68,18 +68,22 @@ def _append(
 ) -> tuple[ProducedPartition, "asyncio.Future[None] | None"]:
     if acks not in _ACKS:
         raise KafkaError(ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {acks}")
-    partition = services.replicas.partition(topic, data.index)
-    services.replicas.check_writable()
+    partition = services.replicas.writable_partition(topic, data.index)
     header = check_produced(data.records, max_message_bytes=partition.log.config.max_message_bytes)
-    if header.codec == _ZSTD and version < ALLOWS_ZSTD:
-        raise KafkaError(ErrorCode.unsupported_compression_type, f"zstd needs Produce v{ALLOWS_ZSTD}")
-    if header.is_transactional:
-        raise KafkaError(ErrorCode.invalid_txn_state, "no transaction was begun on this broker")
+    if header.attributes:
+        _check_attributes(header, version)
     appended, synced = partition.append(data.records, header, acks)
     result = ProducedPartition(
         data.index, 0, appended.base_offset, appended.append_time_ms, appended.log_start_offset, None
     )
     return result, synced
+
+
+def _check_attributes(header: BatchHeader, version: int) -> None:
+    if header.codec == _ZSTD and version < ALLOWS_ZSTD:
+        raise KafkaError(ErrorCode.unsupported_compression_type, f"zstd needs Produce v{ALLOWS_ZSTD}")
+    if header.is_transactional:
+        raise KafkaError(ErrorCode.invalid_txn_state, "no transaction was begun on this broker")
 
 
 async def _answer_when_synced(request: Request, results: _Results, waiting: _Waiting) -> Parts:

@@ -1,0 +1,50 @@
+"""``python -m bench [--json] [row ...]``: measures the named rows, or all of them, each beside its reference.
+
+A row comes with the others of its module, which share what had to be set up. The exit code says whether it could be
+measured, not whether a bar was met: the table says that.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from bench import bulk, fetching, lookup, memory, partitions, report, single, starting
+from bench.row import Row
+
+GROUPS: tuple[ModuleType, ...] = (bulk, single, fetching, partitions, lookup, starting, memory)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    names = [name for group in GROUPS for name in group.NAMES]
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Skep measured against references.")
+    parser.add_argument("rows", nargs="*", metavar="row", help=f"any of: {', '.join(names)}; all when none is named")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON instead of a table")
+    chosen = parser.parse_args(arguments)
+    if unknown := [name for name in chosen.rows if name not in names]:
+        parser.error(f"there is no row {unknown[0]}; there are {', '.join(names)}")
+    rows = measured(chosen.rows or names)
+    if chosen.json:
+        print(json.dumps(report.as_json(rows), indent=2))
+    else:
+        report.print_table(rows)
+    report.write_results(rows)
+    print(f"bench: written to {report.RESULTS}", file=sys.stderr)
+    return 0
+
+
+def measured(names: Sequence[str]) -> list[Row]:
+    rows: list[Row] = []
+    groups = [group for group in GROUPS if set(group.NAMES) & set(names)]
+    for number, group in enumerate(groups, 1):
+        print(f"bench: {', '.join(group.NAMES)} ({number} of {len(groups)})", file=sys.stderr, flush=True)
+        for row in group.measure():
+            verdict = "met" if row.ok else "MISSED"
+            print(f"  {row.name}: {row.measured_text}, {row.bar_text}: {verdict}", file=sys.stderr, flush=True)
+            rows.append(row)
+    return rows
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
