@@ -14,7 +14,7 @@ run: $(VENV)/.run ## Start a broker on 127.0.0.1:9092, data in ./skep-data
 	@exec $(BIN)/skep serve $(ARGS)
 
 test: $(VENV)/.dev system-packages ## Run every test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(or $(JOBS),2) $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, layers, fast tests
 	$(BIN)/ruff format --check src tests bench

@@ -1,7 +1,7 @@
 """Groups are not served: clients that want one are told so at once, and those that do not are not held up."""
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from kafka import KafkaConsumer
 from kafka.errors import IncompatibleBrokerVersion
 
@@ -13,6 +13,9 @@ def consumer_of(broker: EmbeddedBroker) -> Consumer:
 
 
 def test_librdkafka_says_that_it_cannot_subscribe(skep_broker: EmbeddedBroker, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": skep_broker.bootstrap_servers})
+    producer.produce(topic, b"there")
+    assert producer.flush(30) == 0
     consumer = consumer_of(skep_broker)
     consumer.subscribe([topic])
     message = consumer.poll(30)

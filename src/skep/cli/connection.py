@@ -76,15 +76,6 @@ class Cluster:
             self.admin.poll(0)
             raise CommandError(nobody_answers(self.bootstrap, self._complaints)) from None
 
-    def raise_if_unreachable(self) -> None:
-        """For a reader that waits for what must be there: CommandError when no broker could be reached lately."""
-        if any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in self._complaints):
-            raise CommandError(nobody_answers(self.bootstrap, self._complaints))
-
-    def forget_complaints(self) -> None:
-        """Something came, so what the library complained about is over."""
-        self._complaints.clear()
-
     def topic(self, name: str) -> "TopicMetadata":
         topics = self.metadata().topics
         if name not in topics:

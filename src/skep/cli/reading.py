@@ -117,12 +117,13 @@ def read(
                 left -= len(messages)
             if messages:
                 quiet_since = time.monotonic()
-                cluster.forget_complaints()
             elif idle_timeout_s is not None and time.monotonic() - quiet_since >= idle_timeout_s:
                 return
             elif reader.awaits_an_end and time.monotonic() - quiet_since >= ANSWER_WITHIN_S:
-                # The library would try for ever, which is right for one who follows and wrong for a script.
-                cluster.raise_if_unreachable()
+                # The library would try for ever, which is right for one who follows and wrong for a script. Asking is
+                # surer than its complaints: it does not report every broker that stays away.
+                cluster.metadata()
+                quiet_since = time.monotonic()
             yield messages
     finally:
         consumer.close()
