@@ -37,7 +37,13 @@ clean: ## Remove what the other targets made
 $(BIN)/python:
 	@echo "skep: making a virtual environment in $(VENV)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "skep: Python 3.11 or newer is needed, $(PYTHON) is older" >&2; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { echo "skep: cannot make it; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) >/dev/null || { \
+	  rm -rf $(VENV); \
+	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  echo "skep: installing python3-venv, which Debian keeps apart from Python" && \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null && \
+	  $(PYTHON) -m venv $(VENV); \
+	} || { rm -rf $(VENV); echo "skep: cannot make it; on Debian: apt-get install python3-venv" >&2; exit 1; }
 
 $(VENV)/.run: $(BIN)/python pyproject.toml
 	@echo "skep: installing what the broker needs"

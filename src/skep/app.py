@@ -1,13 +1,14 @@
 """Composition: options -> stores -> services -> server. What starts in which order, and stops in the reverse.
 
-Start                                       Stop
-1. the data directory: lock, old files      6. the listener: nobody new, connections closed
-2. the metadata store, the catalog          5. the registration goes with the store's session
-3. the logs: recovered if the last stop     4. housekeeping
-   was not clean                            3. the logs: synced, checkpoints and the clean-stop marker written
-4. housekeeping                             2. the catalog, the store
-5. the port is bound, the broker registered 1. the data directory: unlocked
-6. connections are served
+Start                                              Stop
+1. the data directory: lock, what lies in it       6. the listener: nobody new, connections closed; the broker's
+2. threads                                            registration goes with the session of the store
+3. the metadata store, the catalog                 5. housekeeping, then syncs that are under way
+4. the logs: recovered if the last stop was not    4. deletions in the background
+   clean                                           3. the catalog, the store
+5. housekeeping                                    2. threads, when they have done what they were given
+6. the port is bound, the broker registered, then  1. the data directory: logs synced, checkpoints and the clean-stop
+   connections are served                             marker written, unlocked
 """
 
 import asyncio
@@ -50,7 +51,7 @@ class Broker:
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.config: BrokerConfig = read_broker_config(texts)
         self._texts = dict(texts)
-        self._stops: list[Callable[[], Awaitable[None]]] = []
+        self._stops = contextlib.AsyncExitStack()
         self.node = BrokerRecord(BrokerId(self.config.node_id), "", 0)
         self.cluster_id = ""
 
@@ -62,21 +63,16 @@ class Broker:
             raise
 
     async def stop(self) -> None:
-        """Stops what was started, last first. One that fails is logged and the others stop all the same."""
-        while self._stops:
-            stop = self._stops.pop()
-            try:
-                await stop()
-            except (StorageError, StoreUnavailable) as error:
-                logger.error("while stopping: %s", error)
+        """Stops what was started, last first. Whatever one of them raises, the others stop all the same."""
+        await self._stops.aclose()
 
     async def _start(self) -> None:
         config, clock, supervisor = self.config, SystemClock(), Supervisor()
-        executor = ThreadPoolExecutor(config.background_threads, thread_name_prefix="skep")
-        self._on_stop(lambda: asyncio.to_thread(executor.shutdown))
         directory = LogDirectory(OsFiles(_max_open_files(config)), os.path.abspath(config.log_dirs), clock)
         directory.open()
         self._on_stop(lambda: asyncio.to_thread(directory.close))
+        executor = ThreadPoolExecutor(config.background_threads, thread_name_prefix="skep")
+        self._on_stop(lambda: asyncio.to_thread(executor.shutdown))
 
         store = SqliteStore(Path(directory.path) / METADATA_FILE)
         await store.open()
@@ -103,7 +99,9 @@ class Broker:
             replicas=replicas,
             clock=clock,
             executor=executor,
-            fetch_sessions=FetchSessions(clock, config.max_incremental_fetch_session_cache_slots),
+            fetch_sessions=FetchSessions(
+                clock, config.max_incremental_fetch_session_cache_slots, config.max_fetch_session_partitions
+            ),
             producer_ids=ProducerIds(catalog),
         )
         listener = Listener(
@@ -134,7 +132,7 @@ class Broker:
         await listener.serve()
 
     def _on_stop(self, stop: Callable[[], Awaitable[None]]) -> None:
-        self._stops.append(stop)
+        self._stops.push_async_callback(stop)
 
     # Options that change at run time.
 
@@ -156,6 +154,7 @@ class Broker:
         listener.max_connections = self.config.max_connections
         listener.max_idle_ms = self.config.connections_max_idle_ms
         services.fetch_sessions.max_sessions = self.config.max_incremental_fetch_session_cache_slots
+        services.fetch_sessions.max_partitions = self.config.max_fetch_session_partitions
         housekeeping.config = self.config
 
 

@@ -58,8 +58,9 @@ class EmbeddedBroker:
     @property
     def log(self) -> str:
         """All that the broker has logged so far."""
-        self._log_file.seek(0)
-        return self._log_file.read().decode(errors="replace")
+        # Not seek and read: the broker's standard error shares the file's position, and would write where we seek to.
+        descriptor = self._log_file.fileno()
+        return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
 
     def start(self) -> "EmbeddedBroker":
         """Starts the broker and returns when it is ready. RuntimeError with the broker's own words when it cannot."""
@@ -111,10 +112,12 @@ class EmbeddedBroker:
 
     def stop(self) -> None:
         """A clean stop, then the temporary directory goes. A second call does nothing."""
-        self._end(signal.SIGTERM)
-        self._log_file.close()
-        if self._own_directory is not None:
-            shutil.rmtree(self._own_directory, ignore_errors=True)
+        try:
+            self._end(signal.SIGTERM)
+        finally:
+            self._log_file.close()
+            if self._own_directory is not None:
+                shutil.rmtree(self._own_directory, ignore_errors=True)
 
     def _end(self, signal_number: int) -> None:
         process, self._process = self._process, None
@@ -134,7 +137,11 @@ class EmbeddedBroker:
                     pipe.close()
 
     def __enter__(self) -> "EmbeddedBroker":
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()  # nobody calls __exit__ after this
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

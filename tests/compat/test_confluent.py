@@ -84,12 +84,6 @@ def test_a_message_too_large_is_the_delivery_reports_error(servers: str, topic: 
     assert report.code() == KafkaError.MSG_SIZE_TOO_LARGE
 
 
-def test_not_enough_replicas_is_the_delivery_reports_error(servers: str, topic: str) -> None:
-    create(servers, topic, min_insync_replicas="2")
-    [report] = send(servers, topic, [b"egg"], acks="all", retries=0)
-    assert report.code() in (KafkaError.NOT_ENOUGH_REPLICAS, KafkaError._MSG_TIMED_OUT)
-
-
 def test_a_missing_topic_is_created_by_the_producer_that_asks_for_it(servers: str, topic: str) -> None:
     [report] = send(servers, topic, [b"egg"])
     assert (report.error(), report.offset()) == (None, 0)

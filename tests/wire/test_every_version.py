@@ -83,7 +83,7 @@ class Served:
             replicas=replicas,
             clock=clock,
             executor=self._executor,
-            fetch_sessions=FetchSessions(clock, 100),
+            fetch_sessions=FetchSessions(clock, 100, 1000),
             producer_ids=ProducerIds(catalog),
         )
         await catalog.create_topic(TOPIC, [[BrokerId(1)]] * 2, {"retention.ms": "-1"})

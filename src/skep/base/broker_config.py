@@ -90,7 +90,19 @@ class BrokerConfig:
     max_incremental_fetch_session_cache_slots: int = option(
         "max.incremental.fetch.session.cache.slots", 1000, at_least(0), "Fetch sessions (KIP-227) kept at the most."
     )
-    max_header_bytes: int = option(
+    max_fetch_session_partitions: int = option(
+        "skep.max.fetch.session.partitions",
+        100_000,
+        at_least(0),
+        "Partitions that all fetch sessions remember together; beyond that, fetches are served without a session.",
+    )
+    max_request_elements: int = option(
+        "skep.max.request.elements",
+        200_000,
+        at_least(1),
+        "Elements that the arrays of one request may have together; a request with more closes its connection.",
+    )
+    max_client_id_bytes: int = option(
         "skep.max.client.id.bytes", 4096, at_least(1), "The longest client id that a request may carry.", dynamic=False
     )
     producer_id_expiration_ms: int = option(

@@ -93,7 +93,7 @@ class TopicConfig:
         "min.insync.replicas",
         1,
         at_least(1),
-        "How many replicas must be in sync for a produce with acks=all.",
+        "How many replicas must be in sync for a produce with acks=all; no more than the partition has.",
         broker_name="min.insync.replicas",
     )
     retention_bytes: int = option(

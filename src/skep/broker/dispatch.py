@@ -78,12 +78,14 @@ class Dispatcher:
         self._services = services
 
     def decode(self, frame: memoryview, client_host: str) -> Request:
-        header, position = read_request_header(frame, self._services.config.max_header_bytes)
+        header, position = read_request_header(frame, self._services.config.max_client_id_bytes)
         api = apis.SERVED.get(header.api_key)
         if api is None:
             raise DecodeError(f"there is no API {header.api_key} here")
         if api.oldest <= header.api_version <= api.newest:
-            body = decode_request(api.key, header.api_version, frame, position)
+            body = decode_request(
+                api.key, header.api_version, frame, position, self._services.config.max_request_elements
+            )
         elif api is apis.API_VERSIONS:
             body = None
         else:

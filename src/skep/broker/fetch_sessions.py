@@ -99,12 +99,17 @@ class FetchSession:
 
 
 class FetchSessions:
-    """Owns the sessions of all clients, a bounded number; the one that was idle longest gives way to a new one."""
+    """Owns the sessions of all clients, a bounded number; the one that was idle longest gives way to a new one.
 
-    def __init__(self, clock: Clock, max_sessions: int) -> None:
+    ``_partitions`` is how many all sessions remember together: a client may name any, there or not.
+    """
+
+    def __init__(self, clock: Clock, max_sessions: int, max_partitions: int) -> None:
         self._clock = clock
         self.max_sessions = max_sessions
+        self.max_partitions = max_partitions
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -116,7 +121,7 @@ class FetchSessions:
         """
         session_id, epoch = getattr(request, "session_id", 0), getattr(request, "session_epoch", FINAL_EPOCH)
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(session_id, None)
+            self._end(session_id)
             return (self._begin(request, version) if epoch == INITIAL_EPOCH else None), False
         session = self._sessions.get(session_id)
         if session is None:
@@ -126,11 +131,16 @@ class FetchSessions:
         if session.uses_topic_ids != (version >= HAS_TOPIC_ID):
             raise KafkaError(ErrorCode.fetch_session_topic_id_error, "the session named topics in another way before")
         session.next_epoch = 1 if epoch == 0x7FFF_FFFF else epoch + 1
+        before = len(session)
         session.update(wanted_in(request), forgotten_in(request))
+        self._partitions += len(session) - before
         if not len(session):
             # As Kafka: a session of nothing is over, and what this request names is fetched without one.
-            del self._sessions[session_id]
+            self._end(session_id)
             return None, False
+        if self._partitions > self.max_partitions:
+            self._end(session_id)
+            raise KafkaError(ErrorCode.fetch_session_id_not_found, "fetch sessions remember too many partitions")
         self._touch(session)
         return session, True
 
@@ -139,9 +149,10 @@ class FetchSessions:
             return None
         session = FetchSession(self._unused_id(), version >= HAS_TOPIC_ID)
         session.update(wanted_in(request), ())
-        if not len(session):
+        if not len(session) or self._partitions + len(session) > self.max_partitions:
             return None
         self._sessions[session.session_id] = session
+        self._partitions += len(session)
         self._touch(session)
         return session
 
@@ -153,8 +164,13 @@ class FetchSessions:
         oldest = next(iter(self._sessions.values()))
         if self._clock.monotonic() - oldest.last_used < EVICT_AFTER_IDLE_S:
             return False
-        del self._sessions[oldest.session_id]
+        self._end(oldest.session_id)
         return True
+
+    def _end(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session)
 
     def _unused_id(self) -> int:
         return next(i for i in (random.randint(1, 0x7FFF_FFFF) for _ in itertools.count()) if i not in self._sessions)

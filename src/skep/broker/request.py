@@ -24,6 +24,9 @@ class FileRegion:
     def __len__(self) -> int:
         return self._size
 
+    def __str__(self) -> str:
+        return f"{self._file.path} at {self._position}"
+
     @property
     def has_descriptor(self) -> bool:
         return self._file.has_descriptor

@@ -47,6 +47,10 @@ TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 HIGHEST_CODEC = 4
 NO_TIMESTAMP = -1
+SMALLEST_RECORD = 7
+"""Length, attributes, two deltas, null key, null value, no headers: a byte each."""
+LARGEST_UNPACKED = 128 << 20
+"""What a compressed batch may unpack to; ours is the smallest limit among readers that we know."""
 
 
 class BatchHeader(NamedTuple):
@@ -164,6 +168,11 @@ def _check_fields(header: BatchHeader) -> None:
         problem = f"the base offset of a produced batch is 0, this one has {header.base_offset}"
     elif header.records_count <= 0 or header.last_offset_delta != header.records_count - 1:
         problem = f"{header.records_count} records do not fit a last offset delta of {header.last_offset_delta}"
+    # Offsets are given out by the count: who could claim any would use them up, and begin a segment each time.
+    elif header.records_count * SMALLEST_RECORD > (
+        LARGEST_UNPACKED if header.attributes & CODEC_MASK else header.batch_length + LENGTH_END - HEADER_SIZE
+    ):
+        problem = f"{header.records_count} records do not fit into {header.size} bytes"
     elif header.codec > HIGHEST_CODEC:
         problem = f"there is no compression codec {header.codec}"
     elif header.attributes & CONTROL_FLAG:

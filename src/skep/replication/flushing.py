@@ -54,6 +54,7 @@ class GroupCommit:
             await asyncio.wait([self._running])
 
     async def _run(self) -> None:
+        served: list[tuple[Offset, asyncio.Future[None]]] = []
         try:
             while self._waiting:
                 served, self._waiting = self._waiting, []
@@ -65,18 +66,26 @@ class GroupCommit:
                     self._on_flushed()
                     self._answer(served)
         finally:
+            # Stopped, or failed in a way that nobody foresaw: in no case may somebody wait for ever.
             self._running = None
-            self._fail(self._waiting, StorageError("the broker is stopping"))
+            self._fail([*served, *self._waiting], StorageError("the sync was given up"))
+            self._waiting = []
 
     async def _sync(self) -> None:
         plan = self._log.flush_plan()
         if plan is None:
             return
+        failure = StorageError("the sync was given up")
+        is_done = False
         try:
             await asyncio.get_running_loop().run_in_executor(self._executor, plan.run)
+            is_done = True
         except StorageError as error:
-            self._log.flush_failed(plan, error)
+            failure = error
             raise
+        finally:
+            if not is_done:
+                self._log.flush_failed(plan, failure)
         self._log.flushed(plan)
 
     def _answer(self, served: list[tuple[Offset, asyncio.Future[None]]]) -> None:

@@ -23,7 +23,6 @@ from skep.replication.waiting import ParkedFetch
 from skep.storage.log import Appended, Log
 from skep.storage.reading import LogSlice
 
-ALL_REPLICAS = -1
 _UNKNOWN_EPOCH = -1
 
 
@@ -71,14 +70,9 @@ class Partition:
             raise KafkaError(ErrorCode.fenced_leader_epoch, f"epoch {epoch} is over, this is {self.leader_epoch}")
         raise KafkaError(ErrorCode.unknown_leader_epoch, f"epoch {epoch} is not known here yet")
 
-    def append(self, batch: bytes, header: BatchHeader, acks: int) -> tuple[Appended, "asyncio.Future[None] | None"]:
+    def append(self, batch: bytes, header: BatchHeader) -> tuple[Appended, "asyncio.Future[None] | None"]:
         """Appends one checked batch. The future, where there is one, says when it may be acknowledged."""
         log = self.log
-        if acks == ALL_REPLICAS and log.config.min_insync_replicas > 1:
-            raise KafkaError(
-                ErrorCode.not_enough_replicas,
-                f"1 replica is in sync, min.insync.replicas is {log.config.min_insync_replicas}",
-            )
         # No await from here to the append: the event loop is our lock. With one in between, a retry of the same
         # batch could pass the sequence check before the first copy is recorded, and the log would hold it twice.
         appended = log.append(batch, header, self.leader_epoch, self._clock.now_ms())
@@ -114,8 +108,11 @@ class Partition:
             return
         self.high_watermark = end
         assert log.log_start_offset <= end <= log.log_end_offset
-        # More than was committed, when a sync took only a part; whoever is woken for it looks and waits on.
-        size, self._unannounced_bytes = self._unannounced_bytes, 0
+        # When a sync took only a part, its bytes are announced again with the rest: whoever is woken for nothing looks
+        # and waits on, while bytes that were announced too early would wake nobody when they can be read.
+        size = self._unannounced_bytes
+        if end == log.log_end_offset:
+            self._unannounced_bytes = 0
         for parked in tuple(self.parked):
             parked.more(size)
 

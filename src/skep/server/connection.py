@@ -6,8 +6,8 @@ overlap. Their appends happen in the order of arrival and only their acknowledge
 this a pipelining producer would pay one sync per request.
 
 Back-pressure. A client that does not read its answers fills the transport's buffer; then no further request is taken
-and nothing more is read from the socket. File regions are read in pieces, as the client takes them, so a slow reader
-of a 50 MiB answer costs a piece or two of memory.
+and nothing more is read from the socket. File regions stay in their files until the client takes them
+(``sender.py``), so a slow reader of a 50 MiB answer costs no memory.
 """
 
 import asyncio
@@ -60,6 +60,8 @@ class Connection(asyncio.BufferedProtocol):
         self._half_closed = False
         self._reading = True
         self._has_room = True
+        self._region_bytes_seen = 0
+        self._holding_since: float | None = None
         self.host = self.peer = "?"
         self.last_active = listener.clock.monotonic()
 
@@ -104,6 +106,24 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._sender.resume()
+
+    # What the listener asks from time to time.
+
+    def idle_since(self, now: float) -> float:
+        """When something came in last, or was taken of a long answer."""
+        if self._sender.region_bytes_sent != self._region_bytes_seen:
+            self._region_bytes_seen = self._sender.region_bytes_sent
+            self.last_active = now
+        return self.last_active
+
+    def holding_since(self, now: float) -> float:
+        """Since when, as far as was asked, an unfinished large request of this connection takes room."""
+        if not self._frames.holds_room:
+            self._holding_since = None
+            return now
+        if self._holding_since is None:
+            self._holding_since = now
+        return self._holding_since
 
     # Requests in.
 

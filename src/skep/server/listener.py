@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import socket
 from concurrent.futures import Executor
 from typing import Protocol
 
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 BACKLOG = 1024
 REAP_INTERVAL_S = 5.0
 SAY_FULL_AT_MOST_EVERY_S = 10.0
+STALLED_REQUEST_S = 30.0
+"""How long an unfinished request may take room that others wait for (queued.max.request.bytes)."""
 
 
 class Dispatch(Protocol):
@@ -68,7 +71,9 @@ class Listener:
                 lambda: Connection(self), host or None, port, backlog=BACKLOG, start_serving=False
             )
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
+            # The number of a gaierror is none of errno's; the sentence that comes with it is the resolver's.
+            is_unresolved = isinstance(error, socket.gaierror)
+            reason = os.strerror(error.errno) if error.errno and not is_unresolved else error.strerror or str(error)
             raise StartupError(f"cannot listen on {host}:{port}: {reason.lower()}") from error
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
@@ -76,7 +81,7 @@ class Listener:
     async def serve(self) -> None:
         assert self._server is not None
         await self._server.start_serving()
-        self._supervisor.spawn("idle connections", self._reap_idle())
+        self._supervisor.spawn("idle connections", self._reap_now_and_then())
 
     def admit(self, connection: Connection) -> bool:
         if len(self._connections) >= self.max_connections:
@@ -91,14 +96,18 @@ class Listener:
     def forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
 
-    async def _reap_idle(self) -> None:
+    async def _reap_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(REAP_INTERVAL_S)
-            if self.max_idle_ms < 0:
-                continue
-            oldest = self.clock.monotonic() - self.max_idle_ms / 1000
-            for connection in [c for c in self._connections if c.last_active < oldest]:
+            self.reap(self.clock.monotonic())
+
+    def reap(self, now: float) -> None:
+        """Hangs up on connections that are idle too long, or that keep room from others with what they never finish."""
+        for connection in list(self._connections):
+            if self.max_idle_ms >= 0 and connection.idle_since(now) < now - self.max_idle_ms / 1000:
                 connection.hang_up(f"idle for {self.max_idle_ms} ms (connections.max.idle.ms)")
+            elif connection.holding_since(now) < now - STALLED_REQUEST_S and self.receive_budget.is_contended:
+                connection.hang_up(f"a large request unfinished for {STALLED_REQUEST_S:.0f} s while others wait")
 
     async def stop(self) -> None:
         """Stops accepting, then closes what is open; answers that are due are not waited for."""

@@ -50,6 +50,7 @@ class Sender:
         "_socket",
         "_transport",
         "_unsent",
+        "region_bytes_sent",
     )
 
     def __init__(
@@ -66,6 +67,7 @@ class Sender:
         self._unsent: deque[Sized] = deque()
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
+        self.region_bytes_sent = 0
         self._position = 0
         self._socket: socket.socket | None = None
         self._paused = False
@@ -195,9 +197,11 @@ class Sender:
         except BlockingIOError:
             self._awaits_socket = True
             asyncio.get_running_loop().add_writer(direct.fileno(), self._socket_ready)
-        except OSError:
-            # The client is gone; the transport finds out by itself and closes us.
-            self._unsent.clear()
+        except ConnectionError:
+            # The client is gone, and the transport finds out by itself. Nothing may follow a torn answer.
+            self.close()
+        except OSError as error:
+            self._fail(StorageError(f"{region}: {error.strerror}"))
         else:
             self._advance(region, sent)
 
@@ -217,8 +221,8 @@ class Sender:
 
     def _piece_read(self, region: FileRegion, done: "asyncio.Future[bytes]") -> None:
         self._reading = None
-        if done.cancelled():
-            return
+        if done.cancelled() or not self._unsent:
+            return  # closed meanwhile
         error = done.exception()
         if isinstance(error, StorageError):
             self._fail(error)
@@ -231,6 +235,7 @@ class Sender:
         self._transport.write(piece)
 
     def _advance(self, region: FileRegion, size: int) -> None:
+        self.region_bytes_sent += size
         self._position += size
         if self._position == len(region):
             self._position = 0

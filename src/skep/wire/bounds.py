@@ -62,11 +62,11 @@ class RequestBounds:
     def __init__(self, entity: Any) -> None:
         self._walk = _compiled(_Statements().entity(entity))
 
-    def checked(self, frame: memoryview, position: int) -> tuple[memoryview, int]:
+    def checked(self, frame: memoryview, position: int, max_elements: int = MAX_ELEMENTS) -> tuple[memoryview, int]:
         """What kio can read, and from where: the frame itself, or a copy without the fields that are not known."""
         cuts: _Cuts = []
         try:
-            end, _ = self._walk(frame, position, MAX_ELEMENTS, cuts)
+            end, _ = self._walk(frame, position, max_elements, cuts)
         except (IndexError, struct.error):
             raise DecodeError("the frame ends inside the request") from None
         if end > len(frame):
@@ -139,7 +139,7 @@ class _Statements:
                 "if n < 128:",
                 "    p += n or 1",
                 "elif (m := frame[p + 1]) < 128:",
-                "    p += 1 + (n & 127 | m << 7)",
+                "    p += 1 + (n & 127 | m << 7 or 1)",
                 "else:",
                 "    p = end_of_bytes(frame, p)",
             )
@@ -214,7 +214,7 @@ def _refuse_null() -> None:
 
 
 def _refuse_count(count: int) -> None:
-    raise DecodeError(f"an array of {count} elements; the arrays of a request may have {MAX_ELEMENTS} in all")
+    raise DecodeError(f"an array of {count} elements is more than a request may have (skep.max.request.elements)")
 
 
 def _walk_tagged(frame: memoryview, start: int, left: int, cuts: _Cuts, known: dict[int, _Walk]) -> tuple[int, int]:

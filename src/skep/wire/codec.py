@@ -24,7 +24,7 @@ from kio.static.constants import EntityType
 
 from skep.base.errors import DecodeError, ErrorCode
 from skep.wire.apis import SERVED
-from skep.wire.bounds import RequestBounds
+from skep.wire.bounds import MAX_ELEMENTS, RequestBounds
 from skep.wire.headers import response_header
 
 Body = Mapping[str, Any]
@@ -50,12 +50,14 @@ def _payload_class(api_key: int, version: int, kind: Any, suffix: str) -> Any:
     return getattr(load_payload_module(api_key, version, kind), SERVED[api_key].name + suffix)
 
 
-def decode_request(api_key: int, version: int, frame: memoryview, position: int) -> Any:
+def decode_request(
+    api_key: int, version: int, frame: memoryview, position: int, max_elements: int = MAX_ELEMENTS
+) -> Any:
     """The request behind the header. What it holds is copied: the frame's buffer may be used again at once."""
     bounds, read = _request_reader(api_key, version)
     try:
         # kio believes the lengths that it reads: first see that they can be.
-        frame, position = bounds.checked(frame, position)
+        frame, position = bounds.checked(frame, position, max_elements)
         request, _ = read(frame.toreadonly(), position)
     except (DecodeError, SerialError, ValueError, OverflowError) as error:
         raise DecodeError(f"{SERVED[api_key].name} v{version}: {error}") from None

@@ -35,6 +35,10 @@ class ReceiveBudget:
         self._beyond: object | None = None
         self._waiting: list[Callable[[], None]] = []
 
+    @property
+    def is_contended(self) -> bool:
+        return bool(self._waiting)
+
     def take(self, size: int, reader: object, refused: Callable[[], None]) -> bool:
         if self.held + size > self.limit:
             if self._beyond is not None and self._beyond is not reader:
@@ -73,6 +77,11 @@ class FrameReader:
         self._filled = 0
         self._need = 0
         self._view: memoryview = scratch[:0]
+
+    @property
+    def holds_room(self) -> bool:
+        """Whether an unfinished request of this reader counts against the budget."""
+        return self._own is not None
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes go; never empty."""

@@ -45,7 +45,7 @@ class AdminBroker:
             replicas=None,  # type: ignore[arg-type]  # no handler here touches a log
             clock=clock,
             executor=self._executor,
-            fetch_sessions=FetchSessions(clock, 0),
+            fetch_sessions=FetchSessions(clock, 0, 0),
             producer_ids=ProducerIds(catalog),
         )
 

@@ -30,7 +30,7 @@ def clock():
 
 @pytest.fixture
 def sessions(clock):
-    return FetchSessions(clock, max_sessions=2)
+    return FetchSessions(clock, max_sessions=2, max_partitions=10)
 
 
 def begin(sessions, partitions=((0, 0), (1, 0))):
@@ -132,3 +132,31 @@ def test_a_partition_that_had_records_goes_to_the_end(sessions):
     session = begin(sessions, [(0, 0), (1, 0), (2, 0)])
     session.is_news("t", FetchedPartition(0, 0, records=b"x"))
     assert [wanted.partition for wanted in session] == [1, 2, 0]
+
+
+def many(count):
+    return [(partition, 0) for partition in range(count)]
+
+
+def test_a_fetch_of_more_partitions_than_sessions_may_remember_gets_none(sessions):
+    assert begin(sessions, many(11)) is None
+    assert begin(sessions, many(10)) is not None
+    assert begin(sessions, many(1)) is None
+
+
+def test_a_session_that_grows_too_large_ends_and_its_room_is_free_again(sessions):
+    session = begin(sessions, many(6))
+    with pytest.raises(KafkaError) as error:
+        sessions.session_for(fetch(session.session_id, 1, many(11)), 12)
+    assert error.value.code is ErrorCode.fetch_session_id_not_found
+    assert begin(sessions, many(10)) is not None
+
+
+def test_forgotten_partitions_and_ended_sessions_give_their_room_back(sessions):
+    session = begin(sessions, many(10))
+    sessions.session_for(fetch(session.session_id, 1, forgotten=[0, 1, 2]), 12)
+    other = begin(sessions, many(3))
+    assert other is not None
+    sessions.session_for(fetch(session.session_id, -1), 12)
+    sessions.session_for(fetch(other.session_id, -1), 12)
+    assert begin(sessions, many(10)) is not None

@@ -114,6 +114,8 @@ def test_a_flipped_bit_under_or_in_the_crc_is_corrupt(position: int) -> None:
         ({"records_count": 4}, "4 records"),
         ({"last_offset_delta": 5}, "last offset delta of 5"),
         ({"last_offset_delta": -1}, "last offset delta of -1"),
+        ({"records_count": 1000, "last_offset_delta": 999}, "1000 records do not fit"),
+        ({"attributes": 4, "records_count": 2**31 - 1, "last_offset_delta": 2**31 - 2}, "do not fit"),
         ({"attributes": 5}, "codec 5"),
         ({"attributes": 6}, "codec 6"),
         ({"attributes": 7}, "codec 7"),
@@ -127,6 +129,15 @@ def test_a_header_that_contradicts_itself_is_an_invalid_record(fields: dict[str,
     refused = refusal(changed(**fields))
     assert refused.code is ErrorCode.invalid_record
     assert says in refused.detail
+
+
+def test_the_smallest_records_fill_a_batch_to_its_last_byte() -> None:
+    batch = build_batch([(None, None, 0, ())] * 100)
+    assert len(batch) > HEADER_SIZE + 7 * 100  # of deltas over 63, which take a second byte
+    assert check_produced(batch, max_message_bytes=LIMIT).records_count == 100
+    one = build_batch([(None, None, 0, ())])
+    assert len(one) == HEADER_SIZE + 7
+    assert check_produced(one, max_message_bytes=LIMIT).records_count == 1
 
 
 def test_a_batch_is_intact_only_as_a_whole() -> None:

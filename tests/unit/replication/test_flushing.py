@@ -19,6 +19,8 @@ class Plan:
     def run(self):
         self._log.syncs += 1
         assert self._log.gate.wait(10)
+        if self._log.surprise is not None:
+            raise self._log.surprise
         if self._log.fails:
             raise StorageError("the disk said no")
 
@@ -32,6 +34,7 @@ class SlowLog:
         self.failure = None
         self.syncs = 0
         self.fails = False
+        self.surprise = None
         self.gate = threading.Event()
 
     def flush_plan(self):
@@ -108,5 +111,20 @@ def test_a_failed_sync_fails_all_who_waited_for_it_and_the_next_one_heals(log, e
         log.fails = False
         await commit.flushed(Offset(2))
         assert log.flushed_offset == 2
+
+    run(scenario())
+
+
+def test_a_sync_that_fails_in_a_way_nobody_foresaw_leaves_nobody_waiting(log, executor):
+    async def scenario():
+        commit = GroupCommit(log, executor, lambda: None)
+        log.gate.set()
+        log.surprise = MemoryError("no room for a thought")
+        log.log_end_offset = Offset(1)
+        waiting = commit.flushed(Offset(1))
+        with pytest.raises(StorageError, match="given up"):
+            await waiting
+        assert log.failure is not None
+        assert commit.is_idle
 
     run(scenario())

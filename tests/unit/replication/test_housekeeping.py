@@ -52,7 +52,7 @@ class Scene:
         for _ in range(count):
             batch = build_batch([(None, b"x" * 100, self.clock.now_ms(), ())])
             header = check_produced(batch, max_message_bytes=1000)
-            self.replicas.partition("t", partition).append(batch, header, 1)
+            self.replicas.partition("t", partition).append(batch, header)
 
     def starts(self) -> list[int]:
         return [self.replicas.partition("t", index).log.log_start_offset for index in range(2)]

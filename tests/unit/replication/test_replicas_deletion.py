@@ -83,7 +83,7 @@ class Scene:
 
     def append(self) -> Partition:
         partition = self.replicas.partition(NAME, 0)
-        partition.append(BATCH, check_produced(BATCH, max_message_bytes=10_000), -1)
+        partition.append(BATCH, check_produced(BATCH, max_message_bytes=10_000))
         return partition
 
     async def deleted(self, *topic_ids: uuid.UUID) -> None:

@@ -18,6 +18,7 @@ Left out
 """
 
 from collections.abc import Awaitable, Iterable, Sized
+from types import SimpleNamespace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -71,7 +72,11 @@ async def _answer_later(
 ) -> Parts:
     deadline = services.clock.monotonic() + max_wait_ms / 1000
     min_bytes = request.body.min_bytes
-    wanted = session if session is not None else wanted_in(request.body)
+    # What waits keeps little: each partition once, and of the request no more than its limits.
+    wanted = session if session is not None else {one[:2]: one for one in wanted_in(request.body)}.values()
+    request.body = SimpleNamespace(
+        max_bytes=request.body.max_bytes, isolation_level=request.body.isolation_level, topics=()
+    )
     while True:
         # The look that sent us here is from before this task ran: an append in between found nobody parked. So the
         # partitions are looked at again, and from there to the parking there is no await.

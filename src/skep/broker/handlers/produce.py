@@ -12,14 +12,16 @@ Behaviour
 
 Refusals, per partition, in order
     acks other than -1, 0, 1; unknown topic or partition; disk too full; the checks of the batch; zstd below version 7
-    (KIP-110); transactional batches, since no transaction can have been begun here; min.insync.replicas.
+    (KIP-110); transactional batches, since no transaction can have been begun here.
 
 Left out
-    ``timeout`` is read and ignored: nothing but the local disk is waited for.
+    ``timeout`` is read and ignored: nothing but the local disk is waited for. ``min.insync.replicas`` never refuses: as
+    in Kafka it asks for no more replicas than a partition has, which is one.
 """
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
@@ -27,13 +29,12 @@ from skep.broker.refusals import message_of
 from skep.broker.request import NO_ANSWER, CloseConnection, Parts, Request
 from skep.broker.services import Services
 from skep.records.batch import BatchHeader, check_produced
-from skep.replication.partition import ALL_REPLICAS
 from skep.wire.codec import Body
 from skep.wire.produce_response import ProducedPartition, encode_produce_response
 
 ALLOWS_ZSTD = 7
 _ZSTD = 4
-_ACKS = (ALL_REPLICAS, 0, 1)
+_ACKS = (-1, 0, 1)
 
 _Results = list[tuple[str, list[ProducedPartition]]]
 _Waiting = list[tuple[list[ProducedPartition], int, "asyncio.Future[None]"]]
@@ -59,8 +60,23 @@ def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
                 result = ProducedPartition(data.index, ErrorCode.kafka_storage_error, error_message=message_of(error))
             produced.append(result)
     if waiting and acks != 0:
+        # The records are in the log. A hundred requests of a hundred MiB may be waiting, and must not keep theirs.
+        request.body = _without_records(request.body)
         return _answer_when_synced(request, results, waiting)
     return _answer(request, results)
+
+
+def _without_records(body: Any) -> SimpleNamespace:
+    """What is left to answer, also to refuse, a request whose records are appended."""
+    return SimpleNamespace(
+        acks=body.acks,
+        topic_data=[
+            SimpleNamespace(
+                name=topic.name, partition_data=[SimpleNamespace(index=data.index) for data in topic.partition_data]
+            )
+            for topic in body.topic_data
+        ],
+    )
 
 
 def _append(
@@ -72,7 +88,7 @@ def _append(
     header = check_produced(data.records, max_message_bytes=partition.log.config.max_message_bytes)
     if header.attributes:
         _check_attributes(header, version)
-    appended, synced = partition.append(data.records, header, acks)
+    appended, synced = partition.append(data.records, header)
     result = ProducedPartition(
         data.index, 0, appended.base_offset, appended.append_time_ms, appended.log_start_offset, None
     )

@@ -1,0 +1,99 @@
+"""A partition's high watermark and those who wait for it, with syncs in the test's hand."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+from skep.base.clock import ManualClock
+from skep.base.ids import LeaderEpoch, TopicPartition
+from skep.base.memory_files import MemoryFiles
+from skep.base.topic_config import TopicConfig
+from skep.records.batch import check_produced
+from skep.records.builder import build_batch
+from skep.replication.partition import Partition
+from skep.replication.waiting import ParkedFetch
+from skep.storage.directory import LogDirectory
+
+BATCH = build_batch([(None, b"x" * 100, -1, ())])
+HEADER = check_produced(BATCH, max_message_bytes=1000)
+
+
+class SlowThread:
+    """An executor whose jobs begin when the test lets them, one by one."""
+
+    def __init__(self, executor):
+        self._executor = executor
+        self.permits = threading.Semaphore(0)
+
+    def submit(self, job, *args):
+        def when_permitted():
+            assert self.permits.acquire(timeout=10)
+            return job(*args)
+
+        return self._executor.submit(when_permitted)
+
+
+def partition_of(executor, **config):
+    clock = ManualClock()
+    directory = LogDirectory(MemoryFiles(), "/data", clock)
+    directory.open()
+    topic_id = uuid4()
+    log = directory.log(TopicPartition("t", 0), TopicConfig(**config), topic_id)
+    return Partition(log, topic_id, LeaderEpoch(0), clock, executor)
+
+
+def run(scenario, **config):
+    async def whole():
+        with ThreadPoolExecutor(1) as threads:
+            slow = SlowThread(threads)
+            try:
+                await scenario(partition_of(slow, **config), slow)
+            finally:
+                slow.permits.release(100)
+
+    asyncio.run(asyncio.wait_for(whole(), 20))
+
+
+def test_without_syncs_what_is_appended_can_be_read():
+    async def scenario(partition, slow):
+        _, synced = partition.append(BATCH, HEADER)
+        assert synced is None
+        assert partition.high_watermark == 1
+
+    run(scenario)
+
+
+def test_a_synced_topic_is_read_up_to_what_is_on_the_disk():
+    async def scenario(partition, slow):
+        _, first = partition.append(BATCH, HEADER)
+        await asyncio.sleep(0)
+        _, second = partition.append(BATCH, HEADER)
+        assert partition.high_watermark == 0
+        slow.permits.release()
+        await first
+        assert partition.high_watermark == 1
+        assert not second.done()
+        slow.permits.release()
+        await second
+        assert partition.high_watermark == 2
+
+    run(scenario, flush_messages=1)
+
+
+def test_a_reader_that_parks_between_two_syncs_is_woken_by_the_second():
+    """The first sync must not use up the announcement of a batch that it did not cover."""
+
+    async def scenario(partition, slow):
+        _, first = partition.append(BATCH, HEADER)
+        await asyncio.sleep(0)
+        _, second = partition.append(BATCH, HEADER)
+        slow.permits.release()
+        await first
+        reader = asyncio.create_task(ParkedFetch([partition], 1).wait(60_000))
+        await asyncio.sleep(0)
+        slow.permits.release()
+        await second
+        await asyncio.wait_for(reader, 5)
+
+    run(scenario, flush_messages=1)
