@@ -88,8 +88,8 @@ class Broker:
         await replicas.load()
         self._on_stop(replicas.stop)
         housekeeping = Housekeeping(replicas, directory, config, clock)
-        housekeeping.start()
         self._on_stop(housekeeping.stop)
+        await housekeeping.start()
 
         services = Services(
             config=config,

@@ -191,7 +191,7 @@ def read_broker_config(texts: Mapping[str, str], base: BrokerConfig | None = Non
     own, defaults = {}, {}
     topic_options = topic_defaults_by_broker_name()
     known = declared(BrokerConfig)
-    for name, text in map(_without_alias, texts.items()):
+    for name, text in _without_aliases(texts).items():
         if name in topic_options:
             defaults[name] = text
         elif name in known:
@@ -206,17 +206,21 @@ def _parse_as(name: str, topic_option: Option, text: str) -> Any:
     return replace(topic_option, name=name).parse(text)
 
 
-def _without_alias(item: tuple[str, str]) -> tuple[str, str]:
-    name, text = item
-    if name not in ALIASES:
-        return item
-    target, factor = ALIASES[name]
-    if factor == 1 or text.strip() == "-1":
-        return target, text
-    try:
-        return target, str(int(text) * factor)
-    except ValueError:
-        raise OptionError(f"{name}={text}: expected a number") from None
+def _without_aliases(texts: Mapping[str, str]) -> dict[str, str]:
+    """The options by their own names. Where several names are given, the finer unit wins, as in Kafka."""
+    plain = {name: text for name, text in texts.items() if name not in ALIASES}
+    coarsest_first = sorted((name for name in texts if name in ALIASES), key=lambda name: -ALIASES[name][1])
+    aliased: dict[str, str] = {}
+    for name in coarsest_first:
+        target, factor = ALIASES[name]
+        text = texts[name]
+        if factor != 1 and text.strip() != "-1":
+            try:
+                text = str(int(text) * factor)
+            except ValueError:
+                raise OptionError(f"{name}={text}: expected a number") from None
+        aliased[target] = text
+    return {**aliased, **plain}
 
 
 def option_names() -> list[str]:

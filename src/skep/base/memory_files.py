@@ -116,6 +116,9 @@ class MemoryFile:
         self._files.step("write", self.path)
         self._content.write(position, bytes(data))
 
+    def is_cached(self, position: int, size: int) -> bool:
+        return True
+
     def read(self, position: int, size: int) -> bytes:
         return bytes(self._content.data[position : min(position + size, self.size)])
 

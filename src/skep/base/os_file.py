@@ -84,8 +84,7 @@ class OsFile:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self.size)
                 self._has_rest = False
-            if self._pins == 0:
-                self._pool.close_descriptor(self)
+            self._pool.close_when_free(self)
 
     def overwrite(self, position: int, data: Buffer) -> None:
         with self.pinned() as descriptor:

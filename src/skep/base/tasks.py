@@ -2,10 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from skep.base.errors import StorageError
+
 logger = logging.getLogger(__name__)
+
+LONGEST_SLEEP_MS = 1000
 
 
 class Supervisor:
@@ -25,6 +29,22 @@ class Supervisor:
         task.add_done_callback(self._ended)
         return task
 
+    def repeat(self, interval_ms: Callable[[], int], job: Callable[[], Awaitable[None]]) -> None:
+        """Runs ``job`` again and again. One run that fails is logged, and the next one comes all the same."""
+        name = getattr(job, "__name__", "job")
+
+        async def loop() -> None:
+            while True:
+                await _sleep(interval_ms)
+                try:
+                    await job()
+                except StorageError as error:
+                    logger.error("%s: %s", name, error)
+                except Exception:
+                    logger.exception("%s failed, and goes on", name)
+
+        self.spawn(name, loop())
+
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -35,3 +55,12 @@ class Supervisor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _sleep(interval_ms: Callable[[], int]) -> None:
+    """Sleeps in slices, so that an interval that is made shorter meanwhile counts from the same moment."""
+    slept_ms = 0
+    while (left_ms := interval_ms() - slept_ms) > 0:
+        slice_ms = min(left_ms, LONGEST_SLEEP_MS)
+        await asyncio.sleep(slice_ms / 1000)
+        slept_ms += slice_ms

@@ -34,13 +34,19 @@ class Cleaner:
         self._supervisor = supervisor
         self._under_way: dict[Partition, dict[asyncio.Task[None], asyncio.Event]] = {}
 
-    def delete_expired(self, partition: Partition) -> None:
-        """What retention or DeleteRecords allows to go. StorageError when the disk refuses; it is tried again later."""
+    def delete_expired(self, partition: Partition, *, at_once: bool = False) -> int:
+        """What retention or DeleteRecords allows to go, in bytes; ``at_once`` when the space is needed now.
+
+        StorageError when the disk refuses; it is tried again later.
+        """
         now_ms = self._clock.now_ms()
         segments = segments_to_delete(partition.log, now_ms, up_to=partition.high_watermark)
-        if segments:
-            delay_s = partition.log.config.file_delete_delay_ms / 1000
-            self._delete(partition, segments, now_ms, delay_s, "expired")
+        if not segments:
+            return 0
+        size = sum(segment.size for segment in segments)
+        delay_s = 0 if at_once else partition.log.config.file_delete_delay_ms / 1000
+        self._delete(partition, segments, now_ms, delay_s, "expired")
+        return size
 
     def delete_oldest(self, partition: Partition, count: int) -> None:
         """The oldest segments although they have not expired, without delay: the space is needed now."""

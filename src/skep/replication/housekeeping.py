@@ -7,7 +7,7 @@ partition logs it and goes on with the next; it comes again.
 import asyncio
 import datetime
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 
 from skep.base.broker_config import BrokerConfig
 from skep.base.clock import Clock
@@ -37,26 +37,18 @@ class Housekeeping:
         self._supervisor = Supervisor()
         self._last_decision = DiskDecision(False, 0, False)
 
-    def start(self) -> None:
-        self._every(lambda: FLUSH_CHECK_INTERVAL_MS, self.flush_due)
-        self._every(lambda: self.config.log_retention_check_interval_ms, self.check_retention)
-        self._every(lambda: self.config.disk_check_interval_ms, self.check_disk)
-        self._every(lambda: self.config.flush_checkpoint_interval_ms, self._replicas.write_checkpoints)
-        self._every(lambda: PRODUCER_CHECK_INTERVAL_MS, self.expire_producers)
+    async def start(self) -> None:
+        """Looks at the disk at once, before anybody can write to it, and begins the timers."""
+        await self.check_disk()
+        repeat = self._supervisor.repeat
+        repeat(lambda: FLUSH_CHECK_INTERVAL_MS, self.flush_due)
+        repeat(lambda: self.config.log_retention_check_interval_ms, self.check_retention)
+        repeat(lambda: self.config.disk_check_interval_ms, self.check_disk)
+        repeat(lambda: self.config.flush_checkpoint_interval_ms, self._replicas.write_checkpoints)
+        repeat(lambda: PRODUCER_CHECK_INTERVAL_MS, self.expire_producers)
 
     async def stop(self) -> None:
         await self._supervisor.close()
-
-    def _every(self, interval_ms: Callable[[], int], job: Callable[[], Awaitable[None]]) -> None:
-        async def loop() -> None:
-            while True:
-                await asyncio.sleep(interval_ms() / 1000)
-                try:
-                    await job()
-                except StorageError as error:
-                    logger.error("%s: %s", getattr(job, "__name__", "housekeeping"), error)
-
-        self._supervisor.spawn(getattr(job, "__name__", "housekeeping"), loop())
 
     async def flush_due(self) -> None:
         now_ms = self._clock.now_ms()
@@ -66,17 +58,22 @@ class Housekeeping:
 
     async def check_retention(self) -> None:
         """Rolls segments that are old enough, and deletes expired ones if this is the hour for it."""
-        decision = self._decide()
+        await self._clean(delete_expired=self._decide().delete_expired, at_once=False)
+
+    async def _clean(self, *, delete_expired: bool, at_once: bool) -> int:
+        """How many bytes were deleted; ``at_once`` without the delay for readers."""
+        freed = 0
         for partition in await self._in_steps(self._replicas.all_partitions()):
             # One that was deleted meanwhile must not begin a segment: the place may be another topic's by now.
             if not self._replicas.holds(partition):
                 continue
             try:
                 partition.log.roll_if_due(self._clock.now_ms())
-                if decision.delete_expired:
-                    self._replicas.cleaner.delete_expired(partition)
+                if delete_expired:
+                    freed += self._replicas.cleaner.delete_expired(partition, at_once=at_once)
             except StorageError as error:
                 logger.error("%s: %s", partition.topic_partition, error)
+        return freed
 
     async def check_disk(self) -> None:
         decision = self._decide()
@@ -97,15 +94,15 @@ class Housekeeping:
             await self._clean_up(decision)
 
     async def _clean_up(self, decision: DiskDecision) -> None:
-        """Expired segments first; the next look at the disk, a few seconds later, sees whether that was enough."""
+        """Expired segments first, without delay; what they do not free, if anything, the oldest of the others do."""
         logger.warning("the disk is %.1f %% full, deleting", 100 * self._directory.disk_space().used_ratio)
-        await self.check_retention()
-        if not decision.bytes_to_free:
+        bytes_to_free = decision.bytes_to_free - await self._clean(delete_expired=True, at_once=True)
+        if bytes_to_free <= 0:
             return
         opened = await self._in_steps(self._replicas.all_partitions())
         partitions = {p.topic_partition: p for p in opened if self._replicas.holds(p)}
         views = {name: view_of(partition.log) for name, partition in partitions.items()}
-        for name, count in segments_to_force(views, decision.bytes_to_free).items():
+        for name, count in segments_to_force(views, bytes_to_free).items():
             self._replicas.cleaner.delete_oldest(partitions[name], count)
 
     def _decide(self) -> DiskDecision:

@@ -47,7 +47,8 @@ class Partition:
         self.log = log
         self.topic_id = topic_id
         self.leader_epoch = leader_epoch
-        self.high_watermark = log.log_end_offset
+        # After a crash nothing may be known to be synced, if the disk refused that; readers then wait for it.
+        self.high_watermark = log.flushed_offset if log.config.syncs_before_acknowledging else log.log_end_offset
         self.parked: set[ParkedFetch] = set()
         self._unannounced_bytes = 0
         self._clock = clock

@@ -70,6 +70,9 @@ class Listener:
             self._server = await loop.create_server(
                 lambda: Connection(self), host or None, port, backlog=BACKLOG, start_serving=False
             )
+        except UnicodeError as error:
+            # Such as "a..b": Python refuses to ask a resolver about it.
+            raise StartupError(f"cannot listen on {host}:{port}: not the name of a host") from error
         except OSError as error:
             # The number of a gaierror is none of errno's; the sentence that comes with it is the resolver's.
             is_unresolved = isinstance(error, socket.gaierror)

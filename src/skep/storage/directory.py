@@ -63,6 +63,7 @@ class LogDirectory:
         self._checkpointed: set[TopicPartition] = set()
         self._checkpoint_lock = threading.Lock()
         self._checkpoint_number = 0
+        self._checkpoint_written = 0
         self._leftovers: list[str] = []
 
     def open(self) -> None:
@@ -228,11 +229,14 @@ class LogDirectory:
 
         def write() -> None:
             with self._checkpoint_lock:
-                # A later one may have overtaken this one, and it knows which partitions are gone.
-                if number == self._checkpoint_number:
+                # A later one may have been written already, and it knows which partitions are gone. One that is only
+                # asked for does not count: it may fail, and whoever runs this relies on it.
+                if number > self._checkpoint_written:
                     self._files.write_atomically(self._name(LOG_STARTS), encode_checkpoint(log_starts))
                     self._files.write_atomically(self._name(RECOVERY_POINTS), encode_checkpoint(recovery_points))
-                    self._checkpointed = set(partitions)
+                    self._checkpoint_written = number
+                    if number == self._checkpoint_number:
+                        self._checkpointed = set(partitions)
 
         return write
 

@@ -181,9 +181,10 @@ class Log:
         return Appended(base_offset, last_offset, append_time_ms, self.log_start_offset, False)
 
     def roll_if_due(self, now_ms: int) -> bool:
-        """Begins a new segment when the active one is older than ``segment.ms``, whether or not anyone appends."""
+        """Begins a new segment when the active one was begun, or opened, ``segment.ms`` ago, though nobody appends."""
         segment = self._active
-        if segment is None or not segment.must_roll(0, segment.base_offset, now_ms, now_ms, self.config):
+        # By the clock: old records, by whose time an append rolls, would get a segment at every check.
+        if not (segment and segment.size and now_ms - segment.created_ms > self.config.segment_ms - segment.jitter_ms):
             return False
         self._roll(now_ms)
         return True
@@ -386,8 +387,7 @@ class Log:
         self.release()
 
     def moved_to(self, path: str) -> None:
-        """The directory has another name now. Whoever is still being sent a segment goes on there, and never reads what
-        a later topic of the same name puts in the old place."""
+        """The directory has another name: whoever is being sent a segment goes on there, not in a later topic's."""
         self.path = path
         for segment in self._segments:
             segment.file.path = os.path.join(path, os.path.basename(segment.file.path))

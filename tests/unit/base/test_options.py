@@ -123,3 +123,10 @@ def test_a_bad_topic_default_is_refused_under_the_name_that_the_operator_wrote()
 def test_a_misspelt_broker_option_is_suggested_from_all_that_there_are():
     with pytest.raises(OptionError, match=r"did you mean log\.retention\.ms\?"):
         read_broker_config({"log.retention.m": "5"})
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_several_units_the_finer_one_wins_in_any_order(order):
+    given = [("log.retention.ms", "5"), ("log.retention.minutes", "1"), ("log.retention.hours", "1")]
+    assert read_broker_config(dict(given[::order])).topic_defaults.retention_ms == 5
+    assert read_broker_config(dict(given[1:][::order])).topic_defaults.retention_ms == 60_000

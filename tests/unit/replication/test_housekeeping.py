@@ -154,3 +154,30 @@ def test_a_log_is_synced_when_its_time_has_come():
         assert partition.log.flushed_offset == 1
 
     run(scenario)
+
+
+def test_unexpired_segments_stay_when_the_expired_ones_are_enough():
+    async def scenario(scene):
+        scene.append(0, 3)
+        scene.clock.advance_ms(DAY_MS + 1)
+        scene.append(0)
+        scene.append(1, 3)
+        size = scene.replicas.partition("t", 0).log.segments[0].size
+        scene.used = 0.85 + 2.5 * size / DISK
+        await scene.housekeeping.check_disk()
+        assert scene.starts() == [3, 0]
+
+    run(scenario)
+
+
+def test_the_disk_is_looked_at_before_anybody_can_write():
+    async def scenario(scene):
+        scene.used = 0.95
+        await scene.housekeeping.start()
+        try:
+            with pytest.raises(StorageError):
+                scene.replicas.writable_partition("t", 0)
+        finally:
+            await scene.housekeeping.stop()
+
+    run(scenario)

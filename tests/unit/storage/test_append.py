@@ -127,10 +127,10 @@ def test_segments_are_rolled_before_a_relative_offset_overflows(kit) -> None:
 def test_a_jitter_makes_segments_roll_earlier(kit) -> None:
     log = kit.log(TopicConfig(segment_ms=1000, segment_jitter_ms=1000))
     ages = set()
-    for _ in range(20):
+    for n in range(20):
         kit.append(log)
         ages.add(log.segments[-1].jitter_ms)
-        log.roll_if_due(kit.now_ms + 10_000)
+        log.roll_if_due(kit.now_ms + (n + 1) * 10_000)
     assert len(ages) > 5
     assert all(0 <= age <= 1000 for age in ages)
 
@@ -185,3 +185,12 @@ def test_a_duplicate_is_answered_as_the_first_time_and_not_written(kit) -> None:
     assert log.log_end_offset == 14
     code = refusal(lambda: kit.append(log, 2, producer_id=7, producer_epoch=0, base_sequence=2))
     assert code is ErrorCode.out_of_order_sequence_number
+
+
+def test_old_records_get_no_segment_of_their_own_from_the_timer(kit) -> None:
+    log = kit.log(TopicConfig(segment_ms=1000))
+    for _ in range(5):
+        kit.append(log, [kit.now_ms - 10**9])
+        assert not log.roll_if_due(kit.now_ms + 500)
+    assert log.roll_if_due(kit.now_ms + 1001)
+    assert len(log.segments) == 2

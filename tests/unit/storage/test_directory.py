@@ -135,6 +135,17 @@ def test_an_older_checkpoint_does_not_overwrite_a_newer_one(kit) -> None:
     assert files.read_whole("/data/recovery-point-offset-checkpoint") == b"0\n1\na 0 2\n"
 
 
+def test_a_checkpoint_is_durable_when_its_work_returns_though_another_was_asked_for(kit) -> None:
+    files = MemoryFiles()
+    directory = opened(files)
+    kit.append(log_of(directory))
+    log_of(directory).flush()
+    work = directory.checkpoint_work()
+    directory.checkpoint_work()  # asked for, and never run
+    work()
+    assert files.read_whole("/data/recovery-point-offset-checkpoint") == b"0\n1\na 0 1\n"
+
+
 def test_a_damaged_checkpoint_costs_a_scan_and_nothing_else(kit) -> None:
     files = MemoryFiles()
     directory = opened(files)
