@@ -89,7 +89,7 @@ class Broker:
         self._on_stop(replicas.stop)
         housekeeping = Housekeeping(replicas, directory, config, clock)
         self._on_stop(housekeeping.stop)
-        await housekeeping.start()
+        housekeeping.start()
 
         services = Services(
             config=config,

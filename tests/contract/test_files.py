@@ -39,6 +39,15 @@ def test_appends_go_to_the_end_and_are_read_back(place: tuple[Files, str]) -> No
     assert files.size(f"{path}/a") == 11
 
 
+def test_what_was_just_written_is_cached_though_the_descriptor_was_closed(place: tuple[Files, str]) -> None:
+    files, path = place
+    file = files.open(f"{path}/a", create=True)
+    file.append((b"x" * 10_000,))
+    assert file.is_cached(0, 10_000)
+    file.close()
+    assert file.is_cached(9_999, 1)
+
+
 def test_a_file_goes_on_where_it_ended(place: tuple[Files, str]) -> None:
     files, path = place
     first = files.open(f"{path}/a", create=True)
@@ -223,6 +232,65 @@ def test_a_failed_append_leaves_the_size_and_is_cut_off(tmp_path: Path, monkeypa
     assert (tmp_path / "a").read_bytes() == b"good"
     file.append((b"again",))
     assert (tmp_path / "a").read_bytes() == b"goodagain"
+
+
+def no_room(descriptor: int, buffers: tuple[bytes, ...], position: int) -> int:
+    raise OSError(errno.ENOSPC, "full")
+
+
+def test_a_failed_append_closes_no_descriptor_that_was_pinned_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = OsFiles()
+    file = files.open(str(tmp_path / "a"), create=True)
+    file.append((b"good",))
+    pinned = []
+
+    class TakenFirst:
+        """The pool's mutex, which a thread that pins the file gets just before the append does."""
+
+        def __init__(self, mutex: threading.RLock) -> None:
+            self._mutex = mutex
+
+        def __enter__(self) -> None:
+            if not pinned:
+                pinned.append(None)
+                reader = threading.Thread(target=lambda: pinned.append(file._pool.pin(file)))
+                reader.start()
+                reader.join()
+            self._mutex.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            self._mutex.release()
+
+    monkeypatch.setattr(os, "pwritev", no_room)
+    monkeypatch.setattr(file._pool, "mutex", TakenFirst(file._pool.mutex))
+    with pytest.raises(StorageError, match="No space left on device"):
+        file.append((b"lost",))
+    assert os.pread(pinned[1], 10, 0) == b"good"
+
+
+def test_after_a_failed_append_the_end_of_a_pin_takes_no_descriptor_from_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = OsFiles().open(str(tmp_path / "a"), create=True)
+    file.append((b"good",))
+    real = os.pwritev
+    pin = file.pinned()
+    pin.__enter__()
+    monkeypatch.setattr(os, "pwritev", no_room)
+    with pytest.raises(StorageError, match="No space left on device"):
+        file.append((b"lost",))
+
+    def write_when_the_pin_has_gone(descriptor: int, buffers: tuple[bytes, ...], position: int) -> int:
+        reader = threading.Thread(target=lambda: pin.__exit__(None, None, None))
+        reader.start()
+        reader.join()
+        return real(descriptor, buffers, position)
+
+    monkeypatch.setattr(os, "pwritev", write_when_the_pin_has_gone)
+    file.append((b"kept",))
+    assert (tmp_path / "a").read_bytes() == b"goodkept"
 
 
 def test_when_even_the_cut_fails_it_is_made_up_for_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

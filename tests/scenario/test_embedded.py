@@ -5,7 +5,10 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -81,6 +84,43 @@ def test_a_bad_option_is_told_in_the_brokers_words(options: dict[str, str]) -> N
         broker.start()
     assert "Traceback" not in str(raised.value)
     broker.stop()
+
+
+def test_nothing_is_left_when_it_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before, children = set(os.listdir("/proc/self/fd")), psutil.Process().children()
+    with pytest.raises(RuntimeError, match=r"no\.such\.option"), EmbeddedBroker(options={"no.such.option": "1"}):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    assert set(os.listdir("/proc/self/fd")) <= before
+    assert psutil.Process().children() == children
+
+
+def test_reading_the_log_while_it_is_written_loses_nothing(skep_fresh_broker: EmbeddedBroker) -> None:
+    broker, hang_ups = skep_fresh_broker, 300
+    host, _, port = broker.bootstrap_servers.rpartition(":")
+    is_over = threading.Event()
+
+    def read_the_log() -> None:
+        while not is_over.is_set():
+            _ = broker.log
+
+    with ThreadPoolExecutor(1) as executor:
+        reading = executor.submit(read_the_log)
+        try:
+            for _ in range(hang_ups):
+                with socket.create_connection((host, int(port))) as stranger:
+                    stranger.sendall(b"\xff" * 8)
+            wait_until(lambda: logged_hang_ups(broker) >= hang_ups, "every connection is in the log")
+        finally:
+            is_over.set()
+        reading.result()
+    assert logged_hang_ups(broker) == hang_ups
+    assert all(re.match(r"\d{4}-\d\d-\d\d ", line) for line in broker.log.splitlines()), "no line is overwritten"
+
+
+def logged_hang_ups(broker: EmbeddedBroker) -> int:
+    return broker.log.count("closed the connection of ")
 
 
 def test_a_data_directory_in_use_is_refused(tmp_path: Path) -> None:

@@ -172,8 +172,8 @@ class BrokerConfig:
 ALIASES: dict[str, tuple[str, int]] = {
     "broker.id": ("node.id", 1),
     "log.dir": ("log.dirs", 1),
-    "log.retention.hours": ("log.retention.ms", HOUR_MS),
     "log.retention.minutes": ("log.retention.ms", 60_000),
+    "log.retention.hours": ("log.retention.ms", HOUR_MS),
     "log.roll.hours": ("log.roll.ms", HOUR_MS),
     "log.roll.jitter.hours": ("log.roll.jitter.ms", HOUR_MS),
 }

@@ -84,7 +84,7 @@ class OsFile:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self.size)
                 self._has_rest = False
-            self._pool.close_when_free(self)
+            self._pool.close_unless_pinned(self)
 
     def overwrite(self, position: int, data: Buffer) -> None:
         with self.pinned() as descriptor:
@@ -223,6 +223,12 @@ class DescriptorPool:
             if file._pins:
                 file._is_closing = True
             elif file._descriptor != _CLOSED:
+                self.close_descriptor(file)
+
+    def close_unless_pinned(self, file: OsFile) -> None:
+        """Now or not at all: when the pins have gone, the next append may be writing to the descriptor."""
+        with self.mutex:
+            if file._pins == 0 and file._descriptor != _CLOSED:
                 self.close_descriptor(file)
 
     def close_descriptor(self, file: OsFile) -> None:

@@ -1,6 +1,7 @@
 """Deleting segments: the log lets go of them at once, their files go a little later, in a thread.
 
-The delay (``file.delete.delay.ms``) is for readers that are being sent a segment when it goes.
+The delay (``file.delete.delay.ms``) is for readers that are being sent a segment when it goes. On a disk that fills up
+there is none.
 """
 
 import asyncio
@@ -8,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass, field
 
 from skep.base.clock import Clock
 from skep.base.errors import StorageError
@@ -18,6 +20,15 @@ from skep.storage.retention import segments_to_delete
 from skep.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _UnderWay:
+    """One removal. Its delay is over when the time has passed or ``is_over`` is set."""
+
+    removal: SegmentRemoval
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)
+    is_abandoned: bool = False
 
 
 class Cleaner:
@@ -32,7 +43,7 @@ class Cleaner:
         self._clock = clock
         self._executor = executor
         self._supervisor = supervisor
-        self._under_way: dict[Partition, dict[asyncio.Task[None], asyncio.Event]] = {}
+        self._under_way: dict[Partition, dict[asyncio.Task[None], _UnderWay]] = {}
 
     def delete_expired(self, partition: Partition, *, at_once: bool = False) -> int:
         """What retention or DeleteRecords allows to go, in bytes; ``at_once`` when the space is needed now.
@@ -53,6 +64,15 @@ class Cleaner:
         segments = partition.log.segments[:count]
         self._delete(partition, segments, self._clock.now_ms(), 0, "deleted early, the disk is filling up")
 
+    def hurry(self) -> int:
+        """Ends the delay of all removals that wait; says how many bytes are about to go, those just going included."""
+        freed_bytes = 0
+        for removals in self._under_way.values():
+            for under_way in removals.values():
+                under_way.is_over.set()
+                freed_bytes += under_way.removal.size
+        return freed_bytes
+
     def _delete(self, partition: Partition, segments: Sequence[Segment], now_ms: int, delay_s: float, why: str) -> None:
         removal = partition.log.detach(segments, now_ms)
         partition.wake_all()
@@ -64,10 +84,10 @@ class Cleaner:
             removal.size,
             partition.log.log_start_offset,
         )
-        abandoned = asyncio.Event()
-        work = self._remove(removal, delay_s, abandoned)
+        under_way = _UnderWay(removal)
+        work = self._remove(under_way, delay_s)
         task = self._supervisor.spawn(f"remove segments of {partition.topic_partition}", work)
-        self._under_way.setdefault(partition, {})[task] = abandoned
+        self._under_way.setdefault(partition, {})[task] = under_way
         task.add_done_callback(lambda done: self._ended(partition, done))
 
     def _ended(self, partition: Partition, task: "asyncio.Task[None]") -> None:
@@ -79,19 +99,20 @@ class Cleaner:
     async def abandon(self, partition: Partition) -> None:
         """Returns when no removal works on the partition's files any more; those that wait do not go on."""
         removals = dict(self._under_way.get(partition, {}))
-        for abandoned in removals.values():
-            abandoned.set()
+        for under_way in removals.values():
+            under_way.is_abandoned = True
+            under_way.is_over.set()
         if removals:
             await asyncio.wait(removals)
 
-    async def _remove(self, removal: SegmentRemoval, delay_s: float, abandoned: asyncio.Event) -> None:
+    async def _remove(self, under_way: _UnderWay, delay_s: float) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._executor, removal.mark)
+            await loop.run_in_executor(self._executor, under_way.removal.mark)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(abandoned.wait(), delay_s)
-            if not abandoned.is_set():
-                await loop.run_in_executor(self._executor, removal.remove)
+                await asyncio.wait_for(under_way.is_over.wait(), delay_s)
+            if not under_way.is_abandoned:
+                await loop.run_in_executor(self._executor, under_way.removal.remove)
         except StorageError as error:
             # What is still there without its .deleted name is found by the next start, and expires again.
             logger.error("cannot remove deleted segments: %s", error)

@@ -17,7 +17,7 @@ from skep.replication.partition import Partition
 from skep.replication.replicas import Replicas
 from skep.storage.directory import LogDirectory
 from skep.storage.disk_watch import DiskDecision, decide, segments_to_force
-from skep.storage.retention import view_of
+from skep.storage.retention import SegmentView, view_of
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +37,9 @@ class Housekeeping:
         self._supervisor = Supervisor()
         self._last_decision = DiskDecision(False, 0, False)
 
-    async def start(self) -> None:
-        """Looks at the disk at once, before anybody can write to it, and begins the timers."""
-        await self.check_disk()
+    def start(self) -> None:
+        """Looks at once whether the disk can be written to, before anybody tries, and begins the timers."""
+        self._refuse_or_accept()
         repeat = self._supervisor.repeat
         repeat(lambda: FLUSH_CHECK_INTERVAL_MS, self.flush_due)
         repeat(lambda: self.config.log_retention_check_interval_ms, self.check_retention)
@@ -76,6 +76,11 @@ class Housekeeping:
         return freed
 
     async def check_disk(self) -> None:
+        decision = self._refuse_or_accept()
+        if self._directory.disk_space().used_ratio > self.config.disk_clean_ratio:
+            await self._clean_up(decision)
+
+    def _refuse_or_accept(self) -> DiskDecision:
         decision = self._decide()
         before, self._last_decision = self._last_decision, decision
         if decision.refuse_produce:
@@ -90,18 +95,21 @@ class Housekeeping:
                 f"{self._directory.disk_space().used_ratio:.1%}",
                 "refused" if decision.refuse_produce else "accepted again",
             )
-        if self._directory.disk_space().used_ratio > self.config.disk_clean_ratio:
-            await self._clean_up(decision)
+        return decision
 
     async def _clean_up(self, decision: DiskDecision) -> None:
-        """Expired segments first, without delay; what they do not free, if anything, the oldest of the others do."""
+        """Expired segments first, without delay; what they do not free, if anything, the oldest of the others do.
+
+        Those that went at the last check of retention, and wait for their delay, count too: they are still on the disk.
+        """
         logger.warning("the disk is %.1f %% full, deleting", 100 * self._directory.disk_space().used_ratio)
-        bytes_to_free = decision.bytes_to_free - await self._clean(delete_expired=True, at_once=True)
+        bytes_to_free = decision.bytes_to_free - self._replicas.cleaner.hurry()
+        bytes_to_free -= await self._clean(delete_expired=True, at_once=True)
         if bytes_to_free <= 0:
             return
         opened = await self._in_steps(self._replicas.all_partitions())
         partitions = {p.topic_partition: p for p in opened if self._replicas.holds(p)}
-        views = {name: view_of(partition.log) for name, partition in partitions.items()}
+        views = {name: _up_to_high_watermark(partition) for name, partition in partitions.items()}
         for name, count in segments_to_force(views, bytes_to_free).items():
             self._replicas.cleaner.delete_oldest(partitions[name], count)
 
@@ -123,3 +131,8 @@ class Housekeeping:
             if count % PARTITIONS_PER_STEP == 0:
                 await asyncio.sleep(0)
         return opened
+
+
+def _up_to_high_watermark(partition: Partition) -> list[SegmentView]:
+    """The segments that may be forced and, last, one that may not: the first that has records past the mark."""
+    return [view for view in view_of(partition.log) if view.base_offset <= partition.high_watermark]

@@ -48,7 +48,8 @@ class Partition:
         self.topic_id = topic_id
         self.leader_epoch = leader_epoch
         # After a crash nothing may be known to be synced, if the disk refused that; readers then wait for it.
-        self.high_watermark = log.flushed_offset if log.config.syncs_before_acknowledging else log.log_end_offset
+        flushed_offset = max(log.log_start_offset, log.flushed_offset)
+        self.high_watermark = flushed_offset if log.config.syncs_before_acknowledging else log.log_end_offset
         self.parked: set[ParkedFetch] = set()
         self._unannounced_bytes = 0
         self._clock = clock

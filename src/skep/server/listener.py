@@ -59,10 +59,6 @@ class Listener:
         self._supervisor = Supervisor()
         self._said_full = -SAY_FULL_AT_MOST_EVERY_S
 
-    @property
-    def connection_count(self) -> int:
-        return len(self._connections)
-
     async def bind(self, host: str, port: int) -> int:
         """Takes the port and returns it, which matters when 0 was asked for. StartupError when it cannot be had."""
         loop = asyncio.get_running_loop()

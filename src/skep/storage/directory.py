@@ -47,7 +47,8 @@ class LogDirectory:
     """Owns everything under ``path`` from ``open`` to ``close``.
 
     ``_recovery_points`` and ``_log_starts`` are those read at the start, for logs that have not been opened since.
-    ``_checkpointed`` are the partitions that the files on disk may speak of.
+    Checkpoints are numbered as they are asked for: ``_checkpoint_written`` is the newest on disk, ``_last_checkpoint``
+    has the newest that speaks of a partition. If that is older, the files on disk do not speak of it, nor will they.
     """
 
     def __init__(self, files: Files, path: str, clock: Clock) -> None:
@@ -60,7 +61,7 @@ class LogDirectory:
         self._on_disk: set[TopicPartition] = set()
         self._recovery_points: dict[TopicPartition, Offset] = {}
         self._log_starts: dict[TopicPartition, Offset] = {}
-        self._checkpointed: set[TopicPartition] = set()
+        self._last_checkpoint: dict[TopicPartition, int] = {}
         self._checkpoint_lock = threading.Lock()
         self._checkpoint_number = 0
         self._checkpoint_written = 0
@@ -111,7 +112,7 @@ class LogDirectory:
         except ValueError as error:
             logger.warning("%s: %s; going on without it", path, error)
             return {}
-        self._checkpointed |= offsets.keys()
+        self._last_checkpoint.update(dict.fromkeys(offsets, 0))
         return {partition: offset for partition, offset in offsets.items() if partition in self._on_disk}
 
     @property
@@ -155,7 +156,7 @@ class LogDirectory:
 
     def _before_creation(self, partition: TopicPartition) -> None:
         """What the checkpoints on disk say of an earlier partition of that name must not be taken for this one's."""
-        if partition in self._checkpointed:
+        if self._last_checkpoint.get(partition, -1) >= self._checkpoint_written:
             self.write_checkpoints()
         self._on_disk.add(partition)
 
@@ -224,8 +225,9 @@ class LogDirectory:
                 log_starts[partition] = log.log_start_offset
         self._checkpoint_number += 1
         number = self._checkpoint_number
-        partitions = recovery_points.keys() | log_starts.keys()
-        self._checkpointed |= partitions
+        written = self._checkpoint_written
+        may_be_on_disk = {name: last for name, last in self._last_checkpoint.items() if last >= written}
+        self._last_checkpoint = may_be_on_disk | dict.fromkeys(recovery_points.keys() | log_starts.keys(), number)
 
         def write() -> None:
             with self._checkpoint_lock:
@@ -235,8 +237,6 @@ class LogDirectory:
                     self._files.write_atomically(self._name(LOG_STARTS), encode_checkpoint(log_starts))
                     self._files.write_atomically(self._name(RECOVERY_POINTS), encode_checkpoint(recovery_points))
                     self._checkpoint_written = number
-                    if number == self._checkpoint_number:
-                        self._checkpointed = set(partitions)
 
         return write
 

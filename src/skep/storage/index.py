@@ -56,11 +56,6 @@ class Index:
     def size(self) -> int:
         return self.count * self._entry.size
 
-    @property
-    def waiting_count(self) -> int:
-        waiting = self._state[1]
-        return len(waiting) // self._entry.size if waiting else 0
-
     def _append(self, first: int, second: int) -> None:
         written, waiting = self._state
         if waiting is None:

@@ -124,14 +124,6 @@ class Log:
         """Oldest first; the last one is the active one. Not to be changed."""
         return self._segments
 
-    @property
-    def producer_count(self) -> int:
-        return len(self._producers)
-
-    @property
-    def latest_epoch(self) -> LeaderEpoch:
-        return self._epochs.latest
-
     # Appending
 
     def append(self, batch: bytes, header: BatchHeader, leader_epoch: LeaderEpoch, now_ms: int) -> Appended:

@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -32,7 +33,8 @@ class Scene:
 
     def __init__(self, **options: str) -> None:
         self.clock = ManualClock()
-        self.directory = LogDirectory(MemoryFiles(), "/data", self.clock)
+        self.files = MemoryFiles()
+        self.directory = LogDirectory(self.files, "/data", self.clock)
         self.directory.open()
         self.used = 0.1
         self.directory.disk_space = lambda: DiskSpace(int(self.used * DISK), DISK)
@@ -170,10 +172,62 @@ def test_unexpired_segments_stay_when_the_expired_ones_are_enough():
     run(scenario)
 
 
+def give_readers_a_minute(scene):
+    for partition in scene.replicas.open_partitions():
+        partition.log.config = replace(partition.log.config, file_delete_delay_ms=60_000)
+
+
+async def files_are_gone(scene, partition, base_offset):
+    path = f"/data/t-{partition}/{base_offset:020d}.log"
+    while any(scene.files.exists(path + suffix) for suffix in ("", ".deleted")):
+        await asyncio.sleep(0.001)
+
+
+def test_on_a_disk_that_fills_up_expired_segments_go_without_the_delay_for_readers():
+    async def scenario(scene):
+        scene.append(0, 3)
+        give_readers_a_minute(scene)
+        scene.clock.advance_ms(DAY_MS + 1)
+        scene.append(0)
+        scene.used = 0.76
+        await scene.housekeeping.check_disk()
+        await files_are_gone(scene, 0, 0)
+
+    run(scenario)
+
+
+def test_segments_that_wait_for_their_delay_go_before_any_that_have_not_expired():
+    async def scenario(scene):
+        scene.append(0, 3)
+        give_readers_a_minute(scene)
+        scene.clock.advance_ms(DAY_MS + 1)
+        scene.append(0)
+        scene.append(1, 3)
+        size = scene.replicas.partition("t", 1).log.segments[0].size
+        await scene.housekeeping.check_retention()
+        scene.used = 0.85 + 2.5 * size / DISK
+        await scene.housekeeping.check_disk()
+        assert scene.starts() == [3, 0]
+        await files_are_gone(scene, 0, 0)
+
+    run(scenario)
+
+
+def test_what_readers_may_not_see_yet_is_not_deleted_early():
+    async def scenario(scene):
+        scene.append(0, 4)
+        scene.replicas.partition("t", 0).high_watermark = 2
+        scene.used = 0.89
+        await scene.housekeeping.check_disk()
+        assert scene.starts() == [2, 0]
+
+    run(scenario)
+
+
 def test_the_disk_is_looked_at_before_anybody_can_write():
     async def scenario(scene):
         scene.used = 0.95
-        await scene.housekeeping.start()
+        scene.housekeeping.start()
         try:
             with pytest.raises(StorageError):
                 scene.replicas.writable_partition("t", 0)

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from skep.base.clock import ManualClock
 from skep.base.ids import LeaderEpoch, TopicPartition
-from skep.base.memory_files import MemoryFiles
+from skep.base.memory_files import MemoryFiles, Survivors
 from skep.base.topic_config import TopicConfig
 from skep.records.batch import check_produced
 from skep.records.builder import build_batch
@@ -97,3 +97,29 @@ def test_a_reader_that_parks_between_two_syncs_is_woken_by_the_second():
         await asyncio.wait_for(reader, 5)
 
     run(scenario, flush_messages=1)
+
+
+def test_what_recovery_found_and_the_disk_refused_to_sync_is_not_shown_before_a_later_sync():
+    async def scenario():
+        clock, files, topic_id = ManualClock(), MemoryFiles(), uuid4()
+        directory = LogDirectory(files, "/data", clock)
+        directory.open()
+        log = directory.log(TopicPartition("t", 0), TopicConfig(), topic_id)
+        for _ in range(5):
+            log.append(BATCH, HEADER, LeaderEpoch(0), clock.now_ms())
+        log.delete_records_before(3)
+        directory.write_checkpoints()
+        files.crash(names=Survivors.ALL, content=Survivors.ALL)
+
+        directory = LogDirectory(files, "/data", clock)
+        directory.open()
+        files.fail("sync")
+        log = directory.log(TopicPartition("t", 0), TopicConfig(flush_messages=1), topic_id)
+        files.heal()
+        with ThreadPoolExecutor(1) as threads:
+            partition = Partition(log, topic_id, LeaderEpoch(0), clock, threads)
+            assert (log.log_start_offset, partition.high_watermark, log.log_end_offset) == (3, 3, 5)
+            await partition.flush()
+            assert partition.high_watermark == 5
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))

@@ -140,14 +140,17 @@ def test_a_write_that_fails_changes_nothing(kit) -> None:
     log = kit.log(TopicConfig(segment_bytes=250), files)
     kit.append(log, producer_id=1, producer_epoch=0, base_sequence=0)
     kit.append(log, epoch=0)
-    before = (log.log_end_offset, log.size, log.producer_count)
+    before = (log.log_end_offset, log.size)
     for _ in range(2):
         files.fail("write", times=1, error=errno.ENOSPC)
         with pytest.raises(StorageError, match="No space left on device"):
             kit.append(log, producer_id=2, producer_epoch=0, base_sequence=0, epoch=3)
-        assert (log.log_end_offset, log.size, log.producer_count, log.latest_epoch) == (*before, 0)
+        assert (log.log_end_offset, log.size) == before
+        assert log.end_offset_for_epoch(3) == (-1, -1)
     files.heal()
-    assert kit.append(log, epoch=3).base_offset == 2
+    again = kit.append(log, producer_id=2, producer_epoch=0, base_sequence=0, epoch=3)
+    assert (again.base_offset, again.is_duplicate) == (2, False)
+    assert log.end_offset_for_epoch(3) == (3, 3)
     assert kit.offsets(log) == [0, 1, 2]
 
 

@@ -146,6 +146,32 @@ def test_a_checkpoint_is_durable_when_its_work_returns_though_another_was_asked_
     assert files.read_whole("/data/recovery-point-offset-checkpoint") == b"0\n1\na 0 1\n"
 
 
+def test_an_older_checkpoint_does_not_hide_what_one_that_was_asked_for_will_say(kit) -> None:
+    files = MemoryFiles()
+    directory = opened(files)
+    older = directory.checkpoint_work()
+    kit.append(log_of(directory), 5)
+    log_of(directory).flush()
+    newer = directory.checkpoint_work()
+    older()
+    directory.delete_partition(A)
+    kit.append(log_of(directory, A, uuid.UUID(int=2)))
+    newer()
+    assert files.read_whole("/data/recovery-point-offset-checkpoint") == b"0\n0\n", "5 was the deleted one's"
+
+
+def test_a_checkpoint_that_was_only_asked_for_does_not_count_as_having_forgotten_a_partition(kit) -> None:
+    files = MemoryFiles()
+    directory = opened(files)
+    kit.append(log_of(directory), 5)
+    log_of(directory).flush()
+    directory.write_checkpoints()
+    directory.delete_partition(A)
+    directory.checkpoint_work()  # without the partition, and never run
+    kit.append(log_of(directory, A, uuid.UUID(int=2)))
+    assert files.read_whole("/data/recovery-point-offset-checkpoint") == b"0\n0\n"
+
+
 def test_a_damaged_checkpoint_costs_a_scan_and_nothing_else(kit) -> None:
     files = MemoryFiles()
     directory = opened(files)

@@ -1,0 +1,227 @@
+"""A connection's order: answers as their requests came, produce requests overlapping, everything else one by one."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from skep.base.clock import ManualClock
+from skep.base.errors import DecodeError
+from skep.broker.request import NO_ANSWER, CloseConnection, Outcome, Parts, Request
+from skep.server.connection import Connection
+from skep.wire import apis
+from skep.wire.framing import SCRATCH_SIZE, ReceiveBudget
+from tests.unit.server.outgoing import framed, turns
+
+MAX_INFLIGHT = 3
+
+
+class FakeTransport:
+    def __init__(self) -> None:
+        self.written = b""
+        self.is_reading = True
+        self.is_closed = False
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def pause_reading(self) -> None:
+        assert self.is_reading
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.is_reading
+        self.is_reading = True
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    abort = close
+
+
+class FakeListener:
+    """A request is its text: ``produce-1`` is a produce, all else is not. Those in ``waiting`` are answered later."""
+
+    max_request_bytes = 1000
+    max_inflight_requests = MAX_INFLIGHT
+    executor = None
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.scratch = memoryview(bytearray(SCRATCH_SIZE))
+        self.receive_budget = ReceiveBudget(10_000)
+        self.handled: list[str] = []
+        self.waiting: dict[str, asyncio.Future[Parts]] = {}
+
+    def decode(self, frame: memoryview, client_host: str) -> Request:
+        text = bytes(frame).decode()
+        if text == "nonsense":
+            raise DecodeError(text)
+        return Request(apis.PRODUCE if text.startswith("produce") else apis.METADATA, 0, 0, None, client_host, text)
+
+    def handle(self, request: Request) -> Outcome:
+        text: str = request.body
+        self.handled.append(text)
+        if text.endswith("acks-0"):
+            return NO_ANSWER
+        if text.endswith("hang-up"):
+            raise CloseConnection(text)
+        if text.endswith("at-once"):
+            return (text.encode(),)
+        self.waiting[text] = asyncio.get_running_loop().create_future()
+        return self._answer(self.waiting[text])
+
+    async def _answer(self, waiting: "asyncio.Future[Parts]") -> Parts:
+        return await waiting
+
+    def admit(self, connection: Connection) -> bool:
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        pass
+
+
+class Client:
+    def __init__(self) -> None:
+        self.listener = FakeListener()
+        self.transport = FakeTransport()
+        listener: Any = self.listener
+        self.connection = Connection(listener)
+        transport: Any = self.transport
+        self.connection.connection_made(transport)
+
+    def send(self, *texts: str) -> None:
+        """All of them with one read."""
+        data = b"".join(framed(text.encode()) for text in texts)
+        buffer = self.connection.get_buffer(-1)
+        buffer[: len(data)] = data
+        self.connection.buffer_updated(len(data))
+
+    async def answer(self, text: str) -> None:
+        self.listener.waiting.pop(text).set_result((text.encode(),))
+        await turns(3)
+
+    def answers(self) -> list[str]:
+        """Those that were sent since the last look."""
+        written, self.transport.written = self.transport.written, b""
+        texts = []
+        while written:
+            end = 4 + int.from_bytes(written[:4], "big")
+            texts.append(written[4:end].decode())
+            written = written[end:]
+        return texts
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client()
+
+
+async def test_produce_requests_overlap_and_are_answered_in_their_order(client: Client) -> None:
+    client.send("produce-1", "produce-2")
+    assert client.listener.handled == ["produce-1", "produce-2"]
+    await turns(2)
+    await client.answer("produce-2")
+    assert client.answers() == []
+    await client.answer("produce-1")
+    assert client.answers() == ["produce-1", "produce-2"]
+
+
+async def test_a_produce_that_is_answered_at_once_waits_for_those_before_it(client: Client) -> None:
+    client.send("produce-1", "produce-at-once")
+    await turns(2)
+    assert client.answers() == []
+    await client.answer("produce-1")
+    assert client.answers() == ["produce-1", "produce-at-once"]
+
+
+async def test_a_produce_without_an_answer_leaves_no_gap(client: Client) -> None:
+    client.send("produce-1", "produce-acks-0", "produce-2")
+    await turns(2)
+    await client.answer("produce-2")
+    await client.answer("produce-1")
+    assert client.answers() == ["produce-1", "produce-2"]
+
+
+async def test_another_request_is_not_handled_before_every_produce_is_answered(client: Client) -> None:
+    client.send("produce-1", "metadata-at-once", "produce-2")
+    assert client.listener.handled == ["produce-1"]
+    assert not client.transport.is_reading
+    await turns(2)
+    await client.answer("produce-1")
+    assert client.listener.handled == ["produce-1", "metadata-at-once", "produce-2"]
+    assert client.answers() == ["produce-1", "metadata-at-once"]
+    assert client.transport.is_reading
+
+
+async def test_a_request_that_waits_holds_back_even_a_produce(client: Client) -> None:
+    client.send("fetch-1", "produce-1")
+    assert client.listener.handled == ["fetch-1"]
+    await turns(2)
+    await client.answer("fetch-1")
+    assert client.listener.handled == ["fetch-1", "produce-1"]
+    assert client.answers() == ["fetch-1"]
+
+
+async def test_no_more_requests_are_taken_than_may_be_unanswered(client: Client) -> None:
+    names = [f"produce-{number}" for number in range(2 * MAX_INFLIGHT)]
+    client.send(*names)
+    assert client.listener.handled == names[:MAX_INFLIGHT]
+    assert not client.transport.is_reading
+    await turns(2)
+    await client.answer("produce-0")
+    assert client.listener.handled == names[: MAX_INFLIGHT + 1]
+    for name in names[1:]:
+        await client.answer(name)
+    assert client.answers() == names
+    assert client.transport.is_reading
+
+
+async def test_a_client_that_does_not_read_is_not_read_from(client: Client) -> None:
+    client.connection.pause_writing()
+    assert not client.transport.is_reading
+    client.send("metadata-at-once")
+    assert client.listener.handled == []
+    client.connection.resume_writing()
+    assert client.transport.is_reading
+    assert client.answers() == ["metadata-at-once"]
+
+
+async def test_what_is_due_is_answered_to_a_client_that_sends_nothing_more(client: Client) -> None:
+    client.send("produce-1", "metadata-at-once")
+    await turns(2)
+    assert client.connection.eof_received()
+    assert not client.transport.is_closed
+    await client.answer("produce-1")
+    assert client.answers() == ["produce-1", "metadata-at-once"]
+    assert client.transport.is_closed
+
+
+async def test_nothing_is_due_to_a_client_that_goes(client: Client) -> None:
+    client.send("metadata-at-once")
+    assert not client.connection.eof_received()
+
+
+@pytest.mark.parametrize("last", ["nonsense", "produce-hang-up"])
+async def test_what_was_answered_before_a_hang_up_is_sent(client: Client, last: str) -> None:
+    client.send("metadata-at-once", last, "metadata-at-once")
+    assert client.answers() == ["metadata-at-once"]
+    assert client.transport.is_closed
+
+
+async def test_a_lost_connection_ends_what_it_waits_for(client: Client) -> None:
+    client.send("fetch-1", "produce-1")
+    await turns(2)
+    client.connection.connection_lost(None)
+    await turns(3)
+    assert client.listener.waiting["fetch-1"].cancelled()
+    assert client.listener.handled == ["fetch-1"]
