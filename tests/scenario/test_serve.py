@@ -309,3 +309,10 @@ def test_a_command_line_that_cannot_be_meant(arguments: list[Any]) -> None:
     assert ran.returncode == 2
     assert ran.stdout == ""
     assert "Traceback" not in ran.stderr
+
+
+def test_a_later_source_wins_also_under_another_name_of_the_option(tmp_path: Path) -> None:
+    (tmp_path / "skep.toml").write_text("log.retention.ms = 5\n")
+    arguments = ("--config", tmp_path / "skep.toml", "--set", "log.retention.hours=2")
+    with serving(tmp_path / "data", *arguments) as served:
+        assert options(served, "log.retention.ms") == ["7200000"]

@@ -191,7 +191,7 @@ def read_broker_config(texts: Mapping[str, str], base: BrokerConfig | None = Non
     own, defaults = {}, {}
     topic_options = topic_defaults_by_broker_name()
     known = declared(BrokerConfig)
-    for name, text in _without_aliases(texts).items():
+    for name, text in without_aliases(texts).items():
         if name in topic_options:
             defaults[name] = text
         elif name in known:
@@ -206,7 +206,7 @@ def _parse_as(name: str, topic_option: Option, text: str) -> Any:
     return replace(topic_option, name=name).parse(text)
 
 
-def _without_aliases(texts: Mapping[str, str]) -> dict[str, str]:
+def without_aliases(texts: Mapping[str, str]) -> dict[str, str]:
     """The options by their own names. Where several names are given, the finer unit wins, as in Kafka."""
     plain = {name: text for name, text in texts.items() if name not in ALIASES}
     coarsest_first = sorted((name for name in texts if name in ALIASES), key=lambda name: -ALIASES[name][1])

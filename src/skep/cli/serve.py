@@ -50,11 +50,14 @@ def serve(
       skep serve --set log.flush.interval.messages=1 --set log.retention.hours=24
     """
     flags = {"log.dirs": data_dir, "listeners": listen, "advertised.listeners": advertise}
+    from skep.base.broker_config import without_aliases
+
     try:
+        # Each source by itself: a later one wins also when it uses another name of the same option.
         texts = {
-            **(_from_file(config) if config else {}),
-            **_from_environment(os.environ),
-            **_from_settings(settings or []),
+            **without_aliases(_from_file(config) if config else {}),
+            **without_aliases(_from_environment(os.environ)),
+            **without_aliases(_from_settings(settings or [])),
             **{name: text for name, text in flags.items() if text is not None},
         }
     except OptionError as error:
