@@ -10,10 +10,35 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from bench import bulk, fetching, lookup, memory, partitions, report, single, starting
+from bench import (
+    bulk,
+    compaction,
+    fetching,
+    groups,
+    lookup,
+    memory,
+    offsets,
+    partitions,
+    report,
+    single,
+    starting,
+    transactions,
+)
 from bench.row import Row
 
-GROUPS: tuple[ModuleType, ...] = (bulk, single, fetching, partitions, lookup, starting, memory)
+GROUPS: tuple[ModuleType, ...] = (
+    bulk,
+    single,
+    fetching,
+    partitions,
+    lookup,
+    starting,
+    memory,
+    offsets,
+    groups,
+    transactions,
+    compaction,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

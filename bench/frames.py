@@ -1,16 +1,16 @@
 """Requests as bytes, built once before anything is timed, and the few answers that are looked into."""
 
 import datetime
-import io
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 
 from skep.records.builder import NewRecord, build_batch
 from skep.wire import apis
-from skep.wire.codec import assemble, request_class, response_class
+from skep.wire.codec import request_class, response_class
+from skep.wire.encoders import entity_encoder
 from skep.wire.primitives import INT32
 
 PRODUCE_VERSION = 9
@@ -24,12 +24,10 @@ _TIMEOUT = datetime.timedelta(seconds=30)
 
 def request(api: apis.Api, version: int, body: Mapping[str, Any]) -> bytes:
     """A whole frame. The correlation id is always 1: answers come in order and the clients here count them."""
-    entity = request_class(api.key, version)
-    buffer = io.BytesIO()
-    entity_writer(entity)(buffer, assemble(entity, body))
+    encode = entity_encoder(request_class(api.key, version))
     header = api.key.to_bytes(2) + version.to_bytes(2) + INT32.pack(1) + len(CLIENT_ID).to_bytes(2) + CLIENT_ID
     tags = b"\0" if api.is_flexible(version) else b""
-    frame = header + tags + buffer.getvalue()
+    frame = header + tags + encode(body)
     return INT32.pack(len(frame)) + frame
 
 
@@ -37,10 +35,10 @@ def one_record_batch(value_bytes: int) -> bytes:
     return build_batch([NewRecord(None, bytes(value_bytes), time.time_ns() // 1_000_000)])
 
 
-def produce(topic: str, partition: int, batch: bytes) -> bytes:
+def produce(topic: str, partition: int, batch: bytes, transactional_id: str | None = None) -> bytes:
     """acks=all."""
     data = {"name": topic, "partition_data": [{"index": partition, "records": batch}]}
-    body = {"acks": -1, "timeout": _TIMEOUT, "topic_data": [data]}
+    body = {"transactional_id": transactional_id, "acks": -1, "timeout": _TIMEOUT, "topic_data": [data]}
     return request(apis.PRODUCE, PRODUCE_VERSION, body)
 
 
@@ -69,7 +67,7 @@ def api_versions() -> bytes:
 
 def produced_offset(answer: bytes) -> int:
     """The base offset that an answer to ``produce`` gives, length included; RuntimeError when it is a refusal."""
-    (topic,) = _body(apis.PRODUCE, PRODUCE_VERSION, answer).responses
+    (topic,) = body(apis.PRODUCE, PRODUCE_VERSION, answer).responses
     (partition,) = topic.partition_responses
     if partition.error_code.value:
         raise RuntimeError(f"produce was refused: {partition.error_code.name}")
@@ -77,14 +75,14 @@ def produced_offset(answer: bytes) -> int:
 
 
 def fetched_records(answer: bytes) -> bytes:
-    (topic,) = _body(apis.FETCH, FETCH_VERSION, answer).responses
+    (topic,) = body(apis.FETCH, FETCH_VERSION, answer).responses
     (partition,) = topic.partitions
     if partition.error_code.value:
         raise RuntimeError(f"fetch was refused: {partition.error_code.name}")
     return bytes(partition.records or b"")
 
 
-def _body(api: apis.Api, version: int, answer: bytes) -> Any:
+def body(api: apis.Api, version: int, answer: bytes) -> Any:
     length_correlation_and_tags = 9
     body, _size = entity_reader(response_class(api.key, version))(memoryview(answer), length_correlation_and_tags)
     return body

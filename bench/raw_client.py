@@ -38,7 +38,14 @@ class RawClient:
 
     def ask(self, request: bytes) -> bytes:
         """The whole answer, length included."""
+        self.send(request)
+        return self.receive()
+
+    def send(self, request: bytes) -> None:
         self._socket.sendall(request)
+
+    def receive(self) -> bytes:
+        """The next answer, length included."""
         length = self._exactly(4)
         return length + self._exactly(INT32.unpack(length)[0])
 

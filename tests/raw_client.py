@@ -4,7 +4,6 @@ Requests are written and answers read by kio alone, headers included, so nothing
 check them. Answers are taken in the order of the requests, and their correlation ids are compared with it.
 """
 
-import io
 import socket
 import struct
 from collections import deque
@@ -14,12 +13,13 @@ from typing import Any, Self
 from uuid import UUID
 
 from kio.schema.response_header.v1.header import ResponseHeader as TaggedResponseHeader
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 
 from skep.base.errors import ErrorCode
 from skep.wire import apis
 from skep.wire.apis import Api
-from skep.wire.codec import assemble, request_class, response_class
+from skep.wire.codec import request_class, response_class
+from tests.kio_entities import written
 from tests.raw_requests import Want, create_topics_body, fetch_body, produce_body, seconds
 
 PATIENCE_S = 30.0
@@ -89,10 +89,7 @@ class RawClient:
             "correlation_id": correlation_id,
             "client_id": self._client_id,
         }
-        buffer = io.BytesIO()
-        entity_writer(header_class)(buffer, assemble(header_class, header))
-        entity_writer(entity)(buffer, assemble(entity, body))
-        return buffer.getvalue()
+        return written(header_class, header) + written(entity, body)
 
     def send(self, api: Api, version: int, /, **body: Any) -> None:
         self.send_frame(self.encode(api, version, body))

@@ -10,11 +10,15 @@ _PAUSE_S = 0.01
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
-    """The first result of ``condition`` that is true; AssertionError saying ``what`` did not happen."""
+def wait_until(condition: Callable[[], T], what: str | Callable[[], str], timeout_s: float = PATIENCE_S) -> T:
+    """The first result of ``condition`` that is true; AssertionError saying ``what`` did not happen.
+
+    A function is asked for its text when time is up, so that it can say how far things had come.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         if result := condition():
             return result
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"not within {timeout_s:.0f} s: {what if isinstance(what, str) else what()}")
         time.sleep(_PAUSE_S)

@@ -27,6 +27,7 @@ from skep.base.errors import OptionError, StartupError, StorageError, StoreUnava
 from skep.base.ids import BrokerId
 from skep.base.os_files import OsFiles
 from skep.base.tasks import Supervisor
+from skep.broker.coordinators import Coordinators
 from skep.broker.dispatch import Dispatcher
 from skep.broker.fetch_sessions import FetchSessions
 from skep.broker.producer_ids import ProducerIds
@@ -68,7 +69,8 @@ class Broker:
 
     async def _start(self) -> None:
         config, clock, supervisor = self.config, SystemClock(), Supervisor()
-        directory = LogDirectory(OsFiles(_max_open_files(config)), os.path.abspath(config.log_dirs), clock)
+        files = OsFiles(_max_open_files(config))
+        directory = LogDirectory(files, os.path.abspath(config.log_dirs), clock, config.max_producers_per_partition)
         directory.open()
         self._on_stop(lambda: asyncio.to_thread(directory.close))
         executor = ThreadPoolExecutor(config.background_threads, thread_name_prefix="skep")
@@ -91,6 +93,11 @@ class Broker:
         self._on_stop(housekeeping.stop)
         housekeeping.start()
 
+        node_id = BrokerId(config.node_id)
+        coordinators = Coordinators(node_id, lambda: self.config, catalog, replicas, clock, executor, supervisor)
+        self._on_stop(lambda: _now(coordinators.stop))
+        coordinators.start()
+
         services = Services(
             config=config,
             static_config=self._texts,
@@ -103,6 +110,8 @@ class Broker:
                 clock, config.max_incremental_fetch_session_cache_slots, config.max_fetch_session_partitions
             ),
             producer_ids=ProducerIds(catalog),
+            groups=coordinators.groups,
+            transactions=coordinators.transactions,
         )
         listener = Listener(
             Dispatcher(services),
@@ -113,6 +122,7 @@ class Broker:
             max_inflight_requests=config.max_inflight_requests,
         )
         catalog.on_change(lambda old, new: self._image_changed(old, new, services, listener, housekeeping))
+        catalog.on_change(coordinators.image_changed)
         self._apply(services, listener, housekeeping)
         await self._open_for_clients(listener, services)
 
@@ -156,6 +166,10 @@ class Broker:
         services.fetch_sessions.max_sessions = self.config.max_incremental_fetch_session_cache_slots
         services.fetch_sessions.max_partitions = self.config.max_fetch_session_partitions
         housekeeping.config = self.config
+
+
+async def _now(stop: Callable[[], None]) -> None:
+    stop()
 
 
 def parse_address(option: str, text: str) -> tuple[str, int]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from kio.schema.index import api_key_map
 
 from skep.base.broker_config import ALIASES, BrokerConfig, topic_defaults_by_broker_name
+from skep.base.group_config import GROUP_OPTIONS
 from skep.base.options import Option, declared
 from skep.base.topic_config import NEVER, TopicConfig
 from skep.broker.dispatch import HANDLERS
@@ -14,8 +15,6 @@ from skep.wire.apis import ADVERTISED_OLDEST, SERVED
 DOCS = Path(__file__).parents[2] / "docs"
 
 NOT_SERVED = {
-    "Consumer groups": "8 9 11 12 13 14 15 16 42 47 68 69",
-    "Transactions": "24 25 26 27 28 61 65 66",
     "Security": "17 29 30 31 36 38 39 40 41 50 51",
     "Quotas": "48 49",
     "Share groups": "76 77 78 79 83 84 85 86 87 90 91 92",
@@ -59,6 +58,9 @@ def configuration() -> str:
         "|---|---|---|---|",
     ]
     lines += [_option_row(option, option.name) for option in topic]
+    lines += ["", "## Groups", "", "Of consumer groups (KIP-848), each within the limits that the broker sets.", ""]
+    lines += ["| option | default | what it does |", "|---|---|---|"]
+    lines += [f"| `{name}` | `{option.broker_name}` | {option.doc} |" for name, option in GROUP_OPTIONS.items()]
     lines += ["", "## Broker: defaults of topics", ""]
     lines += ["What a topic has that does not set the option itself.", ""]
     lines += ["| option | default | sets the topic option |", "|---|---|---|"]
@@ -110,6 +112,12 @@ NOTES = """## Differences from Kafka
 - `cleanup.policy=compact` is refused: compaction is not there yet.
 - A topic with `flush.messages=1` syncs before it acknowledges, many requests sharing one sync, and readers see a record
   when it is on the disk. With other values a sync is begun in the background when it is due.
+- Consumer groups (KIP-848). A regular expression finds internal topics only if it has `__` in it; `\\b` and classes of
+  Unicode properties are refused. A large group that changes quickly is assigned less often, in proportion to what an
+  assignment costs, where Kafka has `group.consumer.assignment.interval.ms`. A static member may repeat a join whose
+  answer was lost. A heartbeat to a group that has become a classic one is answered UNKNOWN_MEMBER_ID, so the member
+  joins again. A classic group is upgraded although its assignments carry user data, if the assignor is one of the four
+  that come with clients: that of librdkafka's cooperative-sticky always do.
 - Produce requests of one connection overlap while they wait for a sync; their appends and answers keep their order.
 """
 

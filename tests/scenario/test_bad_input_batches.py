@@ -68,9 +68,9 @@ REFUSED: dict[str, tuple[Callable[[], bytes | None], ErrorCode]] = {
     "magic 3": (lambda: with_field(">b", 16, 3), ErrorCode.invalid_record),
     "a codec that there is not": (lambda: with_field(">h", 21, 7), ErrorCode.invalid_record),
     "a control batch": (lambda: batch_of(b"x", is_control=True), ErrorCode.invalid_record),
-    "a transaction that was not begun": (
+    "a transaction of nobody": (
         lambda: batch_of(b"x", is_transactional=True, producer_id=1, producer_epoch=0, base_sequence=0),
-        ErrorCode.invalid_txn_state,
+        ErrorCode.transactional_id_authorization_failed,
     ),
     "a producer without a sequence": (lambda: batch_of(b"x", producer_id=5), ErrorCode.invalid_record),
     "a timestamp two days ahead": (

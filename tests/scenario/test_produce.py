@@ -96,7 +96,7 @@ REFUSED = {
     "negative delta": (with_field(BATCH, ">i", 23, -1), ErrorCode.invalid_record),
     "codec 5": (with_field(BATCH, ">h", 21, 5), ErrorCode.invalid_record),
     "control batch": (with_field(BATCH, ">h", 21, 0x20), ErrorCode.invalid_record),
-    "transactional": (with_field(BATCH, ">h", 21, 0x10), ErrorCode.invalid_txn_state),
+    "transactional without a producer": (with_field(BATCH, ">h", 21, 0x10), ErrorCode.invalid_record),
     "base offset": (with_field(BATCH, ">q", 0, 7), ErrorCode.invalid_record),
 }
 

@@ -113,7 +113,7 @@ CREATE_REFUSALS: dict[str, tuple[dict[str, Any], ErrorCode]] = {
     "no replicas": ({"replication_factor": 0}, ErrorCode.invalid_replication_factor),
     "unknown config": ({"configs": [{"name": "color", "value": "red"}]}, ErrorCode.invalid_config),
     "bad value": ({"configs": [{"name": "retention.ms", "value": "long"}]}, ErrorCode.invalid_config),
-    "compaction": ({"configs": [{"name": "cleanup.policy", "value": "compact"}]}, ErrorCode.invalid_config),
+    "no such policy": ({"configs": [{"name": "cleanup.policy", "value": "compost"}]}, ErrorCode.invalid_config),
     "unknown broker": (
         {
             "num_partitions": -1,

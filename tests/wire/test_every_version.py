@@ -7,8 +7,6 @@ that some version served knows, at that very place.
 
 import asyncio
 import dataclasses
-import datetime
-import io
 import itertools
 import struct
 import typing
@@ -18,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 
 from skep.base.broker_config import BrokerConfig
 from skep.base.clock import SystemClock
@@ -26,6 +24,7 @@ from skep.base.errors import ErrorCode
 from skep.base.ids import BrokerId
 from skep.base.os_files import OsFiles
 from skep.base.tasks import Supervisor
+from skep.broker.coordinators import Coordinators
 from skep.broker.dispatch import HANDLERS, Dispatcher
 from skep.broker.fetch_sessions import FetchSessions
 from skep.broker.producer_ids import ProducerIds
@@ -34,22 +33,21 @@ from skep.broker.services import Services
 from skep.metadata.catalog import Catalog
 from skep.metadata.model import BrokerRecord
 from skep.metadata.sqlite import SqliteStore
-from skep.records.builder import NewRecord, build_batch
 from skep.replication.replicas import Replicas
 from skep.storage.directory import LogDirectory
 from skep.wire import apis
 from skep.wire.apis import SERVED, Api
-from skep.wire.codec import assemble, encode_response, request_class, response_class
+from skep.wire.codec import encode_response, request_class, response_class
 from skep.wire.headers import response_header
+from tests.kio_entities import written
+from tests.wire.request_bodies import TOPIC, body_for
 
 EVERY_VERSION = [
     pytest.param(api, version, id=f"{api.name}-v{version}")
     for api in SERVED.values()
     for version in range(api.oldest, api.newest + 1)
 ]
-TOPIC = "orders"
 CORRELATION_ID = 4711
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 
 NO_PLACE_FOR_A_CODE = {(apis.DESCRIBE_LOG_DIRS, 1), (apis.DESCRIBE_LOG_DIRS, 2)}
 """Versions whose answer to a request for everything has a code only in what is found."""
@@ -75,6 +73,10 @@ class Served:
         replicas = Replicas(self._logs, catalog, config.topic_defaults, clock, self._executor, self._supervisor)
         await replicas.load()
         catalog.on_change(replicas.image_changed)
+        coordinators = Coordinators(
+            BrokerId(1), lambda: config, catalog, replicas, clock, self._executor, self._supervisor
+        )
+        catalog.on_change(coordinators.image_changed)
         self.services = Services(
             config=config,
             static_config={},
@@ -85,6 +87,8 @@ class Served:
             executor=self._executor,
             fetch_sessions=FetchSessions(clock, 100, 1000),
             producer_ids=ProducerIds(catalog),
+            groups=coordinators.groups,
+            transactions=coordinators.transactions,
         )
         await catalog.create_topic(TOPIC, [[BrokerId(1)]] * 2, {"retention.ms": "-1"})
 
@@ -102,11 +106,9 @@ class Served:
     def decode(self, api: Api, version: int, body: Mapping[str, Any]) -> Request:
         """The request as it comes out of the frame that a client would send."""
         entity = request_class(api.key, version)
-        buffer = io.BytesIO(struct.pack(">hhihs", api.key, version, CORRELATION_ID, 1, b"c"))
-        buffer.seek(0, io.SEEK_END)
-        buffer.write(b"\0" if api.is_flexible(version) else b"")
-        entity_writer(entity)(buffer, assemble(entity, body))
-        return Dispatcher(self.services).decode(memoryview(buffer.getvalue()), "192.0.2.1")
+        header = struct.pack(">hhihs", api.key, version, CORRELATION_ID, 1, b"c")
+        frame = header + (b"\0" if api.is_flexible(version) else b"") + written(entity, body)
+        return Dispatcher(self.services).decode(memoryview(frame), "192.0.2.1")
 
     def answer(self, request: Request) -> Any:
         async def ask() -> Any:
@@ -115,88 +117,16 @@ class Served:
 
         return self.runner.run(asyncio.wait_for(ask(), 30))
 
+    def ask(self, api: Api, version: int, **body: Any) -> Any:
+        """The mapping that the handler answers, before it is encoded."""
+        return self.answer(self.decode(api, version, body))
+
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     made = Served(tmp_path_factory.mktemp("served"))
     yield made
     made.stop()
-
-
-def body_for(served: Served, api: Api, version: int) -> Mapping[str, Any]:
-    """A request that asks for as much as the API can answer, with the fields of all versions."""
-    fresh = f"{api.name}-{version}-{next(served.numbers)}"
-    topic_id = served.services.catalog.image.topics[TOPIC].topic_id
-    resources = [
-        {"resource_type": kind, "resource_name": name, "configuration_keys": None, "configs": []}
-        for kind, name in ((TOPIC_RESOURCE, TOPIC), (BROKER_RESOURCE, "1"), (BROKER_RESOURCE, ""), (99, "what"))
-    ]
-    change = {"name": "flush.ms", "value": "5", "config_operation": 0}
-    partition = {
-        "partition": 0,
-        "partition_index": 0,
-        "index": 0,
-        "current_leader_epoch": -1,
-        "leader_epoch": 0,
-        "timestamp": -2,
-        "offset": 0,
-        "fetch_offset": 0,
-        "partition_max_bytes": 1 << 20,
-        "records": build_batch([NewRecord(b"k", b"v", 1_700_000_000_000)]),
-    }
-    # An old version knows only names, so a topic id is left out by the codec; a new one wants only the id.
-    topics = [
-        {"name": name, "topic": name, "partitions": [partition], "partition_data": [partition]}
-        for name in (TOPIC, "no-such-topic")
-    ]
-    bodies: dict[Api, Mapping[str, Any]] = {
-        apis.PRODUCE: {"acks": 1, "timeout": datetime.timedelta(seconds=1), "topic_data": topics},
-        apis.FETCH: {
-            "max_wait": datetime.timedelta(0),
-            "min_bytes": 1,
-            "topics": [{**topics[0], "topic_id": topic_id}, topics[1]],
-        },
-        apis.LIST_OFFSETS: {"topics": topics},
-        apis.METADATA: {
-            "topics": [{"name": TOPIC}, {"name": "not/a/name"}],
-            "include_cluster_authorized_operations": True,
-            "include_topic_authorized_operations": True,
-        },
-        apis.API_VERSIONS: {"client_software_name": "test", "client_software_version": "1"},
-        apis.CREATE_TOPICS: {
-            "topics": [
-                {"name": name, "num_partitions": 2, "replication_factor": 1, "configs": [change]}
-                for name in (fresh, "not/a/name")
-            ]
-        },
-        apis.DELETE_TOPICS: {
-            "topic_names": [fresh, "no-such-topic"],
-            "topics": [{"name": fresh}, {"name": "no-such-topic"}],
-        },
-        apis.DELETE_RECORDS: {"topics": topics, "timeout": datetime.timedelta(seconds=1)},
-        apis.FIND_COORDINATOR: {"key": "g", "coordinator_keys": ["g", "h"]},
-        apis.INIT_PRODUCER_ID: {"transactional_id": None, "transaction_timeout": datetime.timedelta(seconds=1)},
-        apis.OFFSET_FOR_LEADER_EPOCH: {"topics": topics},
-        apis.DESCRIBE_CONFIGS: {
-            "resources": resources,
-            "include_synonyms": True,
-            "include_documentation": True,
-        },
-        apis.ALTER_CONFIGS: {"resources": [{**resource, "configs": [change]} for resource in resources]},
-        apis.INCREMENTAL_ALTER_CONFIGS: {"resources": [{**resource, "configs": [change]} for resource in resources]},
-        apis.DESCRIBE_LOG_DIRS: {"topics": None},
-        apis.CREATE_PARTITIONS: {
-            "topics": [{"name": name, "count": 9, "assignments": None} for name in (fresh, "no-such-topic")]
-        },
-        apis.DESCRIBE_CLUSTER: {"include_cluster_authorized_operations": True},
-        apis.DESCRIBE_TOPIC_PARTITIONS: {
-            "topics": [{"name": TOPIC}, {"name": "no-such-topic"}],
-            "response_partition_limit": 1,
-        },
-    }
-    if api in (apis.DELETE_TOPICS, apis.CREATE_PARTITIONS):
-        served.runner.run(served.services.catalog.create_topic(fresh, [[BrokerId(1)]]))
-    return bodies[api]
 
 
 def encoded(request: Request, answer: Any) -> bytes:
@@ -221,7 +151,8 @@ def codes_in(response: Any) -> set[ErrorCode]:
         return set().union(*map(codes_in, response))
     if not dataclasses.is_dataclass(response):
         return set()
-    found = {response.error_code} if hasattr(response, "error_code") else set()
+    names = ("error_code", "partition_error_code")
+    found = {getattr(response, name) for name in names if hasattr(response, name)}
     return found.union(*(codes_in(getattr(response, field.name)) for field in dataclasses.fields(response)))
 
 

@@ -1,5 +1,6 @@
 """The hand-written Produce and Fetch responses say, byte for byte, what kio says, for every version served."""
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -7,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skep.base.errors import ErrorCode
-from skep.wire.apis import FETCH, PRODUCE
-from skep.wire.codec import encode_response
+from skep.wire.apis import FETCH, PRODUCE, Api
+from skep.wire.codec import response_class
 from skep.wire.fetch_response import FetchedPartition, FetchedTopic, encode_fetch_response
+from skep.wire.headers import response_header
 from skep.wire.produce_response import ProducedPartition, encode_produce_response
+from tests.kio_entities import written
 
 int16 = st.integers(-(2**15), 2**15 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -20,13 +23,17 @@ codes = st.sampled_from([code.value for code in ErrorCode])
 # Kio reads a timestamp as a date: -1 is none, and a whole second is what its type can hold.
 append_times = st.one_of(st.just(-1), st.integers(0, 4_000_000_000).map(lambda seconds: seconds * 1000))
 
-produced = st.builds(ProducedPartition, int32, codes, int64, append_times, int64, st.none() | names)
+produced = st.builds(ProducedPartition, int32, codes, int64, append_times, int64, st.none() | names, st.none() | int32)
 produced_topics = st.lists(st.tuples(names, st.lists(produced, max_size=4)), max_size=3)
 
 aborted = st.none() | st.lists(st.tuples(int64, int64), max_size=3)
 fetched = st.builds(FetchedPartition, int32, codes, int64, int64, int64, st.binary(max_size=300), aborted)
 topic_ids = st.uuids().filter(lambda topic_id: topic_id.int != 0)
 fetched_topics = st.lists(st.builds(FetchedTopic, names, topic_ids, st.lists(fetched, max_size=4)), max_size=3)
+
+
+def by_kio(api: Api, version: int, correlation_id: int, body: dict[str, Any]) -> bytes:
+    return response_header(api.key, version, correlation_id) + written(response_class(api.key, version), body)
 
 
 @pytest.mark.parametrize("version", range(PRODUCE.oldest, PRODUCE.newest + 1))
@@ -44,6 +51,7 @@ def test_a_produce_response_equals_kios(version, correlation_id, topics):
                         "log_append_time": _date(p.log_append_time_ms),
                         "log_start_offset": p.log_start_offset,
                         "error_message": p.error_message,
+                        "record_errors": [] if p.bad_record is None else [{"batch_index": p.bad_record}],
                     }
                     for p in partitions
                 ],
@@ -51,7 +59,7 @@ def test_a_produce_response_equals_kios(version, correlation_id, topics):
             for name, partitions in topics
         ]
     }
-    expected = encode_response(PRODUCE.key, version, correlation_id, body)
+    expected = by_kio(PRODUCE, version, correlation_id, body)
     assert encode_produce_response(version, correlation_id, topics) == expected
 
 
@@ -83,7 +91,7 @@ def test_a_fetch_response_equals_kios(version, correlation_id, topics, session_i
             for topic in topics
         ],
     }
-    expected = encode_response(FETCH.key, version, correlation_id, body)
+    expected = by_kio(FETCH, version, correlation_id, body)
     parts = encode_fetch_response(version, correlation_id, topics, session_id=session_id, error_code=code)
     assert b"".join(parts) == expected
 

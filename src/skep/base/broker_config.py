@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from skep.base.coordinator_config import CoordinatorConfig
 from skep.base.errors import OptionError
 from skep.base.options import Option, OptionType, anything, at_least, between, declared, meant, option, parse_into
 from skep.base.topic_config import HOUR_MS, TopicConfig
@@ -16,7 +17,7 @@ MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True)
-class BrokerConfig:
+class BrokerConfig(CoordinatorConfig):
     node_id: int = option("node.id", 1, at_least(0), "The number by which this broker is known.", dynamic=False)
     log_dirs: str = option("log.dirs", "skep-data", anything, "The directory that holds the data.", dynamic=False)
     listeners: str = option(
@@ -105,6 +106,13 @@ class BrokerConfig:
     max_client_id_bytes: int = option(
         "skep.max.client.id.bytes", 4096, at_least(1), "The longest client id that a request may carry.", dynamic=False
     )
+    max_producers_per_partition: int = option(
+        "skep.max.producers.per.partition",
+        10_000,
+        at_least(1),
+        "Idempotent producers that one partition remembers; past that the longest silent is forgotten as if expired.",
+        dynamic=False,
+    )
     producer_id_expiration_ms: int = option(
         "producer.id.expiration.ms",
         86_400_000,
@@ -117,6 +125,35 @@ class BrokerConfig:
         at_least(1),
         "How often segments are checked for retention.",
         type=OptionType.LONG,
+    )
+    max_compacted_batch_records: int = option(
+        "skep.max.compacted.batch.records",
+        100_000,
+        at_least(1),
+        "Records that one batch for a compacted topic may have; each is looked at for its key when it comes.",
+    )
+    log_cleaner_enable: bool = option(
+        "log.cleaner.enable", True, anything, "Whether topics with cleanup.policy=compact are compacted."
+    )
+    log_cleaner_backoff_ms: int = option(
+        "log.cleaner.backoff.ms",
+        15_000,
+        at_least(1),
+        "How often it is looked whether a log has to be compacted.",
+        type=OptionType.LONG,
+    )
+    log_cleaner_dedupe_buffer_size: int = option(
+        "log.cleaner.dedupe.buffer.size",
+        128 * MEBIBYTE,
+        at_least(MEBIBYTE),
+        "Memory for the keys of one pass of compaction, 32 bytes each; what does not fit is left for the next pass.",
+        type=OptionType.LONG,
+    )
+    log_cleaner_io_max_bytes_per_second: float = option(
+        "log.cleaner.io.max.bytes.per.second",
+        1.7976931348623157e308,
+        at_least(1),
+        "How many bytes compaction reads and writes in a second at the most.",
     )
     retention_hour: int = option(
         "skep.retention.hour",

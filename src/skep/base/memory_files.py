@@ -29,7 +29,7 @@ class Survivors(enum.Enum):
     """What a crash leaves of that which was not synced."""
 
     SYNCED = "nothing"
-    TORN = "the first half; of names, what was taken away is gone, and what was added too"
+    TORN = "the first half; of names, what was taken away is gone, and what was added too; what was renamed, is"
     ZEROS = "the first half, and zeros for the rest"
     ALL = "everything, as after kill -9, which does not make it durable"
 
@@ -85,7 +85,11 @@ class _Directory:
 
     def crash(self, names: Survivors, content: Survivors) -> None:
         if names is Survivors.TORN:
-            self.durable = {name: entry for name, entry in self.durable.items() if name in self.names}
+            # A rename is one step on every file system: what was there is there, under its old name or its new one.
+            renamed = {id(entry): name for name, entry in self.names.items() if name not in self.durable}
+            survivors = {name: entry for name, entry in self.durable.items() if name in self.names}
+            lost = [entry for name, entry in self.durable.items() if name not in self.names]
+            self.durable = survivors | {renamed[id(entry)]: entry for entry in lost if id(entry) in renamed}
         if names is not Survivors.ALL:
             self.names = dict(self.durable)
         for entry in self.names.values():

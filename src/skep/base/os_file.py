@@ -15,12 +15,13 @@ import errno
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from skep.base.errors import StorageError
 from skep.base.files import Buffer, refused
 
 _CLOSED = -1
+_PAGE_BYTES = 4096
 
 
 class OsFile:
@@ -119,7 +120,13 @@ class OsFile:
         if self._descriptor == _CLOSED:
             with self.pinned():
                 pass
-        return _is_cached(self._descriptor, position) and _is_cached(self._descriptor, position + size - 1)
+        # Inside of its ends, because finding the region has read the pages of both: the batch that it begins with, and
+        # the header of the one that follows it.
+        margin = min(_PAGE_BYTES, size // 2)
+        last = position + size - 1 - margin
+        return _is_cached(self._descriptor, last) and (
+            size <= 2 * _PAGE_BYTES or _is_cached(self._descriptor, position + margin)
+        )
 
     def sync(self) -> None:
         with self.pinned() as descriptor:
@@ -136,17 +143,27 @@ class OsFile:
                 raise refused(self.path, error) from error
             self.size = size
 
-    @contextlib.contextmanager
-    def pinned(self) -> Iterator[int]:
-        descriptor = self._pool.pin(self)
-        try:
-            yield descriptor
-        finally:
-            self._pool.unpin(self)
+    def pinned(self) -> "_Pin":
+        return _Pin(self)
 
     def close(self) -> None:
         with self._lock:
             self._pool.close_when_free(self)
+
+
+class _Pin:
+    """What ``pinned`` gives. A generator would cost a fetch three microseconds more."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: OsFile) -> None:
+        self._file = file
+
+    def __enter__(self) -> int:
+        return self._file._pool.pin(self._file)
+
+    def __exit__(self, *_error: object) -> None:
+        self._file._pool.unpin(self._file)
 
 
 _probe = (bytearray(1),)

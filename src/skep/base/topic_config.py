@@ -17,8 +17,8 @@ class TopicConfig:
     cleanup_policy: tuple[str, ...] = option(
         "cleanup.policy",
         ("delete",),
-        each_of("delete"),
-        "What happens to old segments: delete removes them by age and size.",
+        each_of("delete", "compact"),
+        "What happens to old records: delete removes them by age and size, compact keeps the newest of each key.",
         broker_name="log.cleanup.policy",
     )
     compression_type: str = option(
@@ -27,6 +27,14 @@ class TopicConfig:
         one_of("producer"),
         "The codec that batches are stored with; producer keeps the one they came with.",
         broker_name="compression.type",
+    )
+    delete_retention_ms: int = option(
+        "delete.retention.ms",
+        24 * HOUR_MS,
+        at_least(0),
+        "How long compaction leaves a tombstone, or the marker of a transaction, for readers that have not met it.",
+        type=OptionType.LONG,
+        broker_name="log.cleaner.delete.retention.ms",
     )
     file_delete_delay_ms: int = option(
         "file.delete.delay.ms",
@@ -59,6 +67,14 @@ class TopicConfig:
         "How many bytes of log lie between two entries of the offset index.",
         broker_name="log.index.interval.bytes",
     )
+    max_compaction_lag_ms: int = option(
+        "max.compaction.lag.ms",
+        NEVER,
+        at_least(1),
+        "How long a record may stay uncompacted, whatever the ratio of uncompacted bytes is.",
+        type=OptionType.LONG,
+        broker_name="log.cleaner.max.compaction.lag.ms",
+    )
     max_message_bytes: int = option(
         "max.message.bytes",
         1_048_588,
@@ -88,6 +104,21 @@ class TopicConfig:
         one_of("CreateTime", "LogAppendTime"),
         "Whether a record keeps its producer's time or gets the time of its append.",
         broker_name="log.message.timestamp.type",
+    )
+    min_cleanable_dirty_ratio: float = option(
+        "min.cleanable.dirty.ratio",
+        0.5,
+        between(0, 1),
+        "The part of a log that must be uncompacted before it is compacted again.",
+        broker_name="log.cleaner.min.cleanable.ratio",
+    )
+    min_compaction_lag_ms: int = option(
+        "min.compaction.lag.ms",
+        0,
+        at_least(0),
+        "How long a record stays uncompacted at the least.",
+        type=OptionType.LONG,
+        broker_name="log.cleaner.min.compaction.lag.ms",
     )
     min_insync_replicas: int = option(
         "min.insync.replicas",
@@ -142,6 +173,20 @@ class TopicConfig:
         type=OptionType.LONG,
         broker_name="log.roll.ms",
     )
+
+    @cached_property
+    def is_compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @cached_property
+    def expires(self) -> bool:
+        """Whether records go by age and size."""
+        return "delete" in self.cleanup_policy
+
+    @cached_property
+    def roll_ms(self) -> int:
+        """The age at which a new segment is begun: only what is in a sealed one can be compacted in time."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @cached_property
     def syncs_before_acknowledging(self) -> bool:

@@ -1,4 +1,4 @@
-"""Changing the overrides of topics and brokers: what AlterConfigs and IncrementalAlterConfigs have in common.
+"""Changing the overrides of topics, brokers and groups: what AlterConfigs and IncrementalAlterConfigs have in common.
 
 A resource changes as a whole or not at all. The change is a function of the overrides that are there: the catalog
 applies it to what the store holds, again if somebody else wrote in between. Changed configs reach the logs and the
@@ -11,18 +11,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.group_config import GROUP_OPTIONS
 from skep.base.options import Option
 from skep.broker.configs import (
     BROKER_OPTIONS,
     BROKER_RESOURCE,
+    GROUP_RESOURCE,
     TOPIC_OPTIONS,
     TOPIC_RESOURCE,
     broker_entry,
+    check_topic_overrides,
     checked_broker_value,
     checked_topic_value,
     owner_of,
     topic_entries,
     unsupported_resource,
+)
+from skep.broker.group_configs import (
+    check_group_name,
+    check_group_overrides,
+    checked_group_value,
+    inherited_by_group,
 )
 from skep.broker.refusals import ANSWERABLE, code_of, message_of, repeated
 from skep.broker.request import Request
@@ -43,6 +52,18 @@ class Target:
     inherited: Callable[[str], str]
     """What is in force for an option while it has no override."""
     write: Callable[[Edit], Awaitable[object]]
+    check_all: Callable[[Mapping[str, str]], None] = lambda overrides: None
+    """KafkaError when overrides that are right one by one do not go together."""
+
+    def whole(self, edit: Edit) -> Edit:
+        """``edit`` with the check of what comes out of it."""
+
+        def checked_edit(overrides: Mapping[str, str]) -> Mapping[str, str]:
+            changed = edit(overrides)
+            self.check_all(changed)
+            return changed
+
+        return checked_edit
 
 
 MakeEdit = Callable[[Target, Any], Edit]
@@ -60,7 +81,7 @@ async def alter_configs(services: Services, request: Request, make_edit: MakeEdi
             if (resource.resource_type, resource.resource_name) in twice:
                 raise KafkaError(ErrorCode.invalid_request, "Each resource must appear at most once.")
             target = _target(services, resource)
-            edit = make_edit(target, resource)
+            edit = target.whole(make_edit(target, resource))
             if request.body.validate_only:
                 edit(target.overrides)
             else:
@@ -97,6 +118,7 @@ def _target(services: Services, resource: Any) -> Target:
             checked_topic_value,
             inherited_by_topic,
             lambda edit: catalog.alter_topic_config(name, edit),
+            lambda overrides: check_topic_overrides(services, overrides),
         )
     if resource.resource_type == BROKER_RESOURCE:
         owner = owner_of(services, name)
@@ -106,6 +128,16 @@ def _target(services: Services, resource: Any) -> Target:
             checked_broker_value,
             lambda option: broker_entry(services, BROKER_OPTIONS[option]).value,
             lambda edit: catalog.alter_broker_config(owner, edit),
+        )
+    if resource.resource_type == GROUP_RESOURCE:
+        check_group_name(services, name)
+        return Target(
+            GROUP_OPTIONS,
+            catalog.image.group_config(name),
+            checked_group_value,
+            lambda option: inherited_by_group(services, option),
+            lambda edit: catalog.alter_group_config(name, edit),
+            lambda overrides: check_group_overrides(services, overrides),
         )
     raise unsupported_resource(resource.resource_type)
 

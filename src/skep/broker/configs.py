@@ -2,7 +2,7 @@
 
 A value is looked for from the strongest source to the weakest; the first one found holds::
 
-    1 topic             set for this topic
+    1 topic             set for this topic; 8 group, set for this group
     2 broker            set for this broker while it ran
     3 default broker    set for all brokers while they ran
     4 static broker     given at start: file, environment, command line
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from skep.base.broker_config import ALIASES, BrokerConfig, topic_defaults_by_broker_name
 from skep.base.errors import ErrorCode, KafkaError, OptionError
 from skep.base.ids import BrokerId
-from skep.base.options import Option, declared, meant
+from skep.base.options import Option, declared, meant, parse_into
 from skep.base.topic_config import TopicConfig
 from skep.broker.refusals import repeated
 from skep.broker.services import Services
@@ -35,8 +35,8 @@ BROKER_OPTIONS: Mapping[str, Option] = {
 }
 """The broker's own options and the defaults of topics, which are broker options too."""
 
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
-_OTHER_RESOURCES = {8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
+TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
+_OTHER_RESOURCES = {8: "BROKER_LOGGER", 16: "CLIENT_METRICS"}
 
 MAX_VALUE_LENGTH = 32_767
 """Where a string of the older versions ends: a longer value could be set and then not be described."""
@@ -50,6 +50,7 @@ class Source(enum.IntEnum):
     DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 class Synonym(NamedTuple):
@@ -142,12 +143,27 @@ def owner_of(services: Services, resource_name: str) -> BrokerId | str:
 
 def unsupported_resource(resource_type: int) -> KafkaError:
     name = _OTHER_RESOURCES.get(resource_type, resource_type)
-    return KafkaError(ErrorCode.invalid_request, f"Unsupported resource type: {name}; only TOPIC and BROKER are")
+    return KafkaError(ErrorCode.invalid_request, f"Unsupported resource type: {name}; only TOPIC, BROKER and GROUP are")
 
 
 def checked_topic_value(name: str, text: str) -> str:
     """The value as it is stored, in Kafka's spelling; INVALID_CONFIG names the option and what is wrong."""
-    return _checked(_known(name, TOPIC_OPTIONS, "topic"), text, ErrorCode.invalid_config)
+    return checked_value(name, text, TOPIC_OPTIONS, "topic")
+
+
+def check_topic_overrides(services: Services, overrides: Mapping[str, str]) -> None:
+    """INVALID_CONFIG when values that are right one by one do not go together."""
+    config = parse_into(services.config.topic_defaults, overrides)
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise KafkaError(
+            ErrorCode.invalid_config,
+            f"min.compaction.lag.ms ({config.min_compaction_lag_ms}) is more than max.compaction.lag.ms "
+            f"({config.max_compaction_lag_ms})",
+        )
+
+
+def checked_value(name: str, text: str, options: Mapping[str, Option], kind: str) -> str:
+    return _checked(_known(name, options, kind), text, ErrorCode.invalid_config)
 
 
 def checked_broker_value(name: str, text: str) -> str:

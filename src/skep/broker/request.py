@@ -32,7 +32,7 @@ class FileRegion:
         return self._file.has_descriptor
 
     def is_cached(self, start: int, size: int) -> bool:
-        """Whether ``read`` and ``send_to`` need not wait for the disk, as far as the first and last byte tell."""
+        """Whether ``read`` and ``send_to`` need not wait for the disk, as far as a look at two places tells."""
         return self._file.is_cached(self._position + start, size)
 
     def read(self, start: int, size: int) -> bytes:

@@ -9,6 +9,9 @@ from skep.base.clock import Clock
 from skep.broker.fetch_sessions import FetchSessions
 from skep.broker.partition_count import PartitionCount
 from skep.broker.producer_ids import ProducerIds
+from skep.coordination.groups.shard import GroupShard
+from skep.coordination.runtime import CoordinatorRuntime
+from skep.coordination.transactions.coordinator import TransactionCoordinator
 from skep.metadata.catalog import Catalog
 from skep.metadata.model import BrokerRecord
 from skep.replication.replicas import Replicas
@@ -27,4 +30,6 @@ class Services:
     executor: Executor
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
+    groups: CoordinatorRuntime[GroupShard]
+    transactions: TransactionCoordinator
     partition_count: PartitionCount = field(default_factory=PartitionCount)

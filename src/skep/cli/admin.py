@@ -1,25 +1,24 @@
 """Topics as the commands see them, through the AdminClient: created, listed, described, changed, deleted."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports without saying so
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
     NewTopic,
-    OffsetSpec,
     ResourceType,
 )
 
+from skep.base.ids import TopicPartition
 from skep.cli.connection import Cluster, unknown_topic
 from skep.cli.failures import CommandError, reason
+from skep.cli.log_offsets import earliest_offsets, latest_offsets
 
-REQUEST_TIMEOUT_S = 30.0
-_OFFSETS: Any = OffsetSpec  # the library gives its constructors no types
 _ZERO_UUID = "A" * 22
 CLUSTER_DEFAULT = -1
 """As a number of partitions or replicas: what the cluster is set to."""
@@ -64,7 +63,7 @@ def create_topic(
     placed = {"replica_assignment": assignment} if assignment else {"replication_factor": replication_factor}
     topic = NewTopic(name, len(assignment) if assignment else partitions, config=dict(configs or {}), **placed)
     try:
-        _settle(cluster.admin.create_topics([topic], request_timeout=REQUEST_TIMEOUT_S))
+        _settle(cluster.admin.create_topics([topic], request_timeout=cluster.request_timeout_s))
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return False
@@ -88,7 +87,9 @@ def describe_topics(cluster: Cluster, names: Sequence[str], *, offsets: bool = F
             raise unknown_topic(name, known)
     if not names:
         return []
-    described = _settle(cluster.admin.describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_TIMEOUT_S))
+    described = _settle(
+        cluster.admin.describe_topics(TopicCollection(list(names)), request_timeout=cluster.request_timeout_s)
+    )
     configs = _configs_of(cluster, names)
     views = []
     for name in names:
@@ -125,47 +126,22 @@ def _topic_id(uuid: Any) -> str | None:
 
 def _configs_of(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[str, ConfigEntry]]:
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-    answers = _settle(cluster.admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S))
+    answers = _settle(cluster.admin.describe_configs(resources, request_timeout=cluster.request_timeout_s))
     return {resource.name: entries for resource, entries in answers.items()}
 
 
 def _with_offsets(cluster: Cluster, topic: str, partitions: list[PartitionView]) -> list[PartitionView]:
     # A partition without a leader has nobody to ask, and would hold up the answer for all the others.
-    led = [view.partition for view in partitions if view.leader is not None]
-    earliest = earliest_offsets(cluster, topic, led)
-    latest = latest_offsets(cluster, topic, led)
+    led = [TopicPartition(topic, view.partition) for view in partitions if view.leader is not None]
+    earliest, latest = earliest_offsets(cluster, led), latest_offsets(cluster, led)
     return [
-        PartitionView(
-            view.partition,
-            view.leader,
-            view.replicas,
-            view.isr,
-            earliest.get(view.partition),
-            latest.get(view.partition),
+        replace(
+            view,
+            earliest=earliest.get(TopicPartition(topic, view.partition)),
+            latest=latest.get(TopicPartition(topic, view.partition)),
         )
         for view in partitions
     ]
-
-
-def earliest_offsets(cluster: Cluster, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-    return _list_offsets(cluster, topic, partitions, _OFFSETS.earliest())
-
-
-def latest_offsets(cluster: Cluster, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-    return _list_offsets(cluster, topic, partitions, _OFFSETS.latest())
-
-
-def offsets_at_time(cluster: Cluster, topic: str, partitions: Sequence[int], timestamp: int) -> dict[int, int]:
-    """The first offset at or after ``timestamp`` of each partition; -1 where there is none."""
-    return _list_offsets(cluster, topic, partitions, _OFFSETS.for_timestamp(timestamp))
-
-
-def _list_offsets(cluster: Cluster, topic: str, partitions: Sequence[int], spec: OffsetSpec) -> dict[int, int]:
-    if not partitions:
-        return {}
-    asked = {TopicPartition(topic, partition): spec for partition in partitions}
-    answers = _settle(cluster.admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S))
-    return {where.partition: answer.offset for where, answer in answers.items()}
 
 
 def add_partitions(
@@ -176,7 +152,7 @@ def add_partitions(
         placed = {"replica_assignment": assignment} if assignment else {}
         try:
             more = NewPartitions(name, total, **placed)
-            _settle(cluster.admin.create_partitions([more], request_timeout=REQUEST_TIMEOUT_S))
+            _settle(cluster.admin.create_partitions([more], request_timeout=cluster.request_timeout_s))
         except KafkaException as error:
             raise CommandError(f"topic '{name}' keeps its partitions: {reason(error)}") from None
 
@@ -186,13 +162,13 @@ def change_configs(cluster: Cluster, name: str, set_to: Mapping[str, str], unset
     entries += [ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in unset]
     resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
     try:
-        _settle(cluster.admin.incremental_alter_configs([resource], request_timeout=REQUEST_TIMEOUT_S))
+        _settle(cluster.admin.incremental_alter_configs([resource], request_timeout=cluster.request_timeout_s))
     except KafkaException as error:
         raise CommandError(f"topic '{name}' keeps its configuration: {reason(error)}") from None
 
 
 def delete_topics(cluster: Cluster, names: Sequence[str]) -> None:
-    for name, answer in cluster.admin.delete_topics(list(names), request_timeout=REQUEST_TIMEOUT_S).items():
+    for name, answer in cluster.admin.delete_topics(list(names), request_timeout=cluster.request_timeout_s).items():
         try:
             answer.result()
         except KafkaException as error:

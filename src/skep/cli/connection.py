@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 ANSWER_WITHIN_S = 5.0
+REQUEST_TIMEOUT_S = 30.0
+"""For work that a broker may need time for; that it is there at all shows within ``ANSWER_WITHIN_S``."""
 REMEMBERED_COMPLAINTS = 100
 _NOBODY_THERE = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE)
 
@@ -48,16 +50,22 @@ Properties = Annotated[
 class Cluster:
     """A cluster by its address and the client's settings; connects when it is first asked something."""
 
-    def __init__(self, bootstrap: str, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        properties: Mapping[str, str] | None = None,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
         self.bootstrap = bootstrap
-        self._properties = dict(properties or {})
+        self.properties = dict(properties or {})
+        self.request_timeout_s = request_timeout_s
         self._complaints: deque[KafkaError] = deque(maxlen=REMEMBERED_COMPLAINTS)
 
     def config(self, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The configuration of a client. The user's own settings win over ``settings``."""
         quiet = {"log_level": 0, "error_cb": self._complaints.append}
         address = {"bootstrap.servers": self.bootstrap}
-        return {"client.id": "skep-cli", **(settings or {}), **self._properties, **quiet, **address}
+        return {"client.id": "skep-cli", **(settings or {}), **self.properties, **quiet, **address}
 
     @cached_property
     def admin(self) -> AdminClient:

@@ -9,9 +9,11 @@ import typer
 from skep.cli import inspection, output
 from skep.cli.dump_formats import JsonReport, Report, SegmentSummary, TextReport
 from skep.cli.failures import CommandError, UsageError
-from skep.cli.inspection import CHECKPOINT, Batch, Damage, IndexEntry
+from skep.cli.inspection import CHECKPOINT, Batch, Damage
+from skep.cli.transaction_inspection import AbortedCheck, read_aborted, read_snapshot
 
-INDEX_SUFFIXES = (".index", ".timeindex")
+ABORTED_SUFFIX = ".txnindex"
+INDEX_SUFFIXES = (".index", ".timeindex", ABORTED_SUFFIX)
 
 
 def register(app: typer.Typer) -> None:
@@ -23,7 +25,8 @@ def dump(
     records: Annotated[bool, typer.Option("--records", "-r", help="Show the records of each batch too.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts.")] = False,
 ) -> None:
-    """Show a segment (.log), its indexes (.index, .timeindex), a leader-epoch-checkpoint, or a partition's directory.
+    """Show a segment (.log), its indexes (.index, .timeindex, .txnindex), a .snapshot, a leader-epoch-checkpoint, or a
+    partition's directory.
 
     The CRC32C of every batch is checked, and every index entry is held against the log that it belongs to. Damages
     are told with file and position; with any, the exit code is 1. Of a directory the segments are summed up. The
@@ -78,8 +81,11 @@ class Inspector:
             self._log(path, shown=True)
         elif path.suffix in INDEX_SUFFIXES:
             self._index(path)
+        elif path.suffix == ".snapshot":
+            self._snapshot(path)
         else:
-            raise UsageError(f"{path} is neither a .log, .index or .timeindex file, nor a partition's directory")
+            kinds = "a .log, .index, .timeindex, .txnindex or .snapshot file"
+            raise UsageError(f"{path} is neither {kinds}, nor a partition's directory")
 
     def _directory(self, directory: Path) -> None:
         logs = sorted(directory.glob("*.log"))
@@ -91,9 +97,7 @@ class Inspector:
             checks: list[IndexCheck] = []
             for suffix in INDEX_SUFFIXES:
                 if (index := log.with_suffix(suffix)).exists():
-                    entries, damages = inspection.read_entries(index)
-                    self._damaged(damages)
-                    checks.append(_check(index, entries))
+                    checks.append(self._check(index, shown=False))
             summary = self._log(log, shown=self._records, checks=checks)
             self._report.segment(summary)
             if next_offset is not None and inspection.base_offset_of(log) < next_offset:
@@ -124,16 +128,35 @@ class Inspector:
         return summary
 
     def _index(self, path: Path) -> None:
-        entries, damages = inspection.read_entries(path)
-        self._report.entries(path, entries)
-        self._damaged(damages)
+        check = self._check(path, shown=True)
         log = path.with_suffix(".log")
         if log.exists():
             shown, self._records = self._records, False
-            self._log(log, shown=False, checks=[_check(path, entries)])
+            self._log(log, shown=False, checks=[check])
             self._records = shown
         else:
             output.note(f"{log.name} is not beside it, so the entries are not held against the log.")
+
+    def _check(self, path: Path, *, shown: bool) -> IndexCheck:
+        """What the index is held against its log by, after its own form was looked at."""
+        if path.suffix == ABORTED_SUFFIX:
+            aborted, damages = read_aborted(path)
+            if shown:
+                self._report.aborted(path, aborted)
+            self._damaged(damages)
+            return AbortedCheck(path, aborted)
+        entries, damages = inspection.read_entries(path)
+        if shown:
+            self._report.entries(path, entries)
+        self._damaged(damages)
+        if path.suffix == ".index":
+            return inspection.OffsetIndexCheck(path, entries)
+        return inspection.TimeIndexCheck(path, entries)
+
+    def _snapshot(self, path: Path) -> None:
+        rows, damages = read_snapshot(path)
+        self._report.producers(path, rows)
+        self._damaged(damages)
 
     def _checkpoint(self, path: Path) -> None:
         entries, damages = inspection.read_checkpoint(path)
@@ -144,9 +167,3 @@ class Inspector:
         for damage in damages:
             self.damage_count += 1
             self._report.damage(damage)
-
-
-def _check(path: Path, entries: list[IndexEntry]) -> IndexCheck:
-    if path.suffix == ".index":
-        return inspection.OffsetIndexCheck(path, entries)
-    return inspection.TimeIndexCheck(path, entries)

@@ -11,8 +11,10 @@ from skep.base.errors import KafkaError
 from skep.cli import output
 from skep.cli.inspection import Batch, Damage, IndexEntry
 from skep.cli.moments import shown_moment
+from skep.cli.transaction_inspection import AbortedEntry, ProducerRow
 from skep.records.batch import BatchHeader
 from skep.records.compression import Codec
+from skep.records.end_txn_marker import read_marker
 from skep.records.record import Record, iterate_records
 
 
@@ -51,12 +53,18 @@ class Report(Protocol):
 
     def entries(self, path: Path, entries: list[IndexEntry]) -> None: ...
 
+    def aborted(self, path: Path, entries: list[AbortedEntry]) -> None: ...
+
+    def producers(self, path: Path, rows: list[ProducerRow]) -> None: ...
+
     def epochs(self, path: Path, entries: list[tuple[int, int]]) -> None: ...
 
     def damage(self, damage: Damage) -> None: ...
 
 
 _BATCH_ROW = "{:>20} {:>8} {:>11} {:>9}  {:7} {:23} {:>5} {:>9}  {}"
+_ABORTED_ROW = "{:>20} {:>20} {:>20} {:>20}"
+_PRODUCER_ROW = "{:>12} {:>6} {:>11} {:>20} {:>8} {:>12} {:>20}  {}"
 _SEGMENT_ROW = "{:26} {:>11} {:>8} {:>9} {:>12} {:>12}  {:23} {:23}"
 
 
@@ -104,7 +112,7 @@ class TextReport:
                 shown_moment(header.max_timestamp),
                 header.partition_leader_epoch,
                 f"{header.producer_id}/{header.base_sequence}" if header.has_producer_id else "-",
-                " ".join(["ok" if batch.problem is None else "DAMAGED", *_flags(header)]),
+                " ".join(["ok" if batch.problem is None else "DAMAGED", *_flags(batch)]),
             )
         )
 
@@ -122,6 +130,31 @@ class TextReport:
         output.line(f"{'offset':>20}  {'largest time so far' if timed else 'position'}")
         for entry in entries:
             output.line(f"{entry.offset:>20}  {shown_moment(entry.value) if timed else entry.value}")
+
+    def aborted(self, path: Path, entries: list[AbortedEntry]) -> None:
+        output.line(f"{path}  {len(entries)} aborted transactions")
+        output.line(_ABORTED_ROW.format("producer", "first offset", "marker at", "last stable offset"))
+        for entry in entries:
+            output.line(_ABORTED_ROW.format(*entry[1:]))
+
+    def producers(self, path: Path, rows: list[ProducerRow]) -> None:
+        output.line(str(path))
+        names = ("producer", "epoch", "sequence", "last offset", "records", "coordinator", "transaction from", "time")
+        output.line(_PRODUCER_ROW.format(*names))
+        for row in rows:
+            has_batch = row.last_offset >= 0
+            output.line(
+                _PRODUCER_ROW.format(
+                    row.producer_id,
+                    row.epoch,
+                    row.last_sequence if row.last_sequence >= 0 else "-",
+                    row.last_offset if has_batch else "-",
+                    row.offset_delta + 1 if has_batch else 0,
+                    row.coordinator_epoch if row.coordinator_epoch >= 0 else "-",
+                    row.transaction_first_offset if row.transaction_first_offset >= 0 else "-",
+                    shown_moment(row.timestamp),
+                )
+            )
 
     def epochs(self, path: Path, entries: list[tuple[int, int]]) -> None:
         output.line(str(path))
@@ -153,7 +186,7 @@ class JsonReport:
             bytes=batch.header.size,
             last_offset=batch.header.last_offset,
             codec=_codec_name(batch.header),
-            flags=_flags(batch.header),
+            flags=_flags(batch),
             crc=f"{batch.header.crc:08x}",
             problem=batch.problem,
             **fields,
@@ -177,6 +210,15 @@ class JsonReport:
         value_name = "timestamp" if path.suffix == ".timeindex" else "position"
         for entry in entries:
             self._object("index_entry", path, offset=entry.offset, **{value_name: entry.value})
+
+    def aborted(self, path: Path, entries: list[AbortedEntry]) -> None:
+        for entry in entries:
+            fields = {name: value for name, value in entry._asdict().items() if name != "at"}
+            self._object("aborted_transaction", path, **fields)
+
+    def producers(self, path: Path, rows: list[ProducerRow]) -> None:
+        for row in rows:
+            self._object("producer", path, **row._asdict())
 
     def epochs(self, path: Path, entries: list[tuple[int, int]]) -> None:
         for epoch, start in entries:
@@ -202,11 +244,16 @@ def _codec_name(header: BatchHeader) -> str:
     return Codec(header.codec).label if header.codec in Codec._value2member_map_ else f"codec {header.codec}"
 
 
-def _flags(header: BatchHeader) -> list[str]:
+def _flags(batch: Batch) -> list[str]:
+    """Of a control batch that ends a transaction also whether it commits or aborts it."""
+    header = batch.header
+    marker = read_marker(batch.data) if header.is_control and batch.problem is None else None
     flags = {
         "append-time": header.is_append_time,
         "transactional": header.is_transactional,
         "control": header.is_control,
+        "commit": marker is not None and marker.committed,
+        "abort": marker is not None and not marker.committed,
     }
     return [name for name, is_set in flags.items() if is_set]
 

@@ -1,7 +1,8 @@
 """``kafka-console-consumer``, flag for flag: the records of topics, printed as they arrive.
 
-Left out: joining a consumer group. All partitions are read from where the flags say, and nothing is committed; a
-``--group`` that was asked for is answered with a line that says so.
+With ``--group`` (or ``--consumer-property group.id=``) it is a member of that group and commits what it has printed.
+Without, all partitions are read from where the flags say, and nothing is committed: Kafka's tool joins a group of its
+own with a random name, which the cluster then keeps for days.
 """
 
 import argparse
@@ -10,19 +11,19 @@ import sys
 from collections.abc import Mapping
 
 from skep.cli import output
-from skep.cli.connection import Cluster, pairs, unknown_topic
+from skep.cli.connection import Cluster, unknown_topic
 from skep.cli.failures import UsageError, run
 from skep.cli.formatting import TextFormat
+from skep.cli.group_reading import read_as_member
 from skep.cli.kafka_flags import (
     KafkaFlags,
     cluster_from,
-    one_of,
+    form_properties,
     only_java_strings,
-    read_properties,
     topics_matching,
     truth,
 )
-from skep.cli.reading import Place, Span, Start, partitions_of, read, spans
+from skep.cli.reading import Batches, Place, Start, partitions_of, read, spans
 
 EXAMPLES = """\
   kafka-console-consumer --bootstrap-server localhost:9092 --topic orders --from-beginning
@@ -46,56 +47,30 @@ def _parser() -> KafkaFlags:
     parser.add_argument("--max-messages", type=int, metavar="N", help="exit after so many")
     parser.add_argument("--timeout-ms", type=int, metavar="MS", help="exit when nothing came for so long")
     parser.add_argument("--isolation-level", default="read_uncommitted", choices=("read_uncommitted", "read_committed"))
-    parser.add_argument("--group", help="accepted; no group is joined and no offset committed")
+    parser.add_argument("--group", help="the consumer group to join; what is printed is committed")
     parser.add_argument("--skip-message-on-error", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--formatter", help=argparse.SUPPRESS)
     parser.add_argument("--key-deserializer", help=argparse.SUPPRESS)
     parser.add_argument("--value-deserializer", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--property",
-        "--formatter-property",
-        dest="formatter_property",
-        action="append",
-        metavar="NAME=VALUE",
-        help="print.timestamp, print.key, print.offset, print.epoch, print.partition, print.headers, print.value, "
+    parser.add_form_flags(
+        "formatter",
+        "print.timestamp, print.key, print.offset, print.epoch, print.partition, print.headers, print.value, "
         "key.separator, line.separator, headers.separator, null.literal",
     )
-    parser.add_argument("--formatter-config", metavar="FILE", help="a file of such properties")
-    parser.add_argument(
-        "--consumer-property",
-        "--command-property",
-        dest="command_property",
-        action="append",
-        metavar="NAME=VALUE",
-        help="a property of the consumer",
-    )
-    parser.add_argument("--consumer.config", dest="consumer_config", metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_client_flags("consumer")
     return parser
 
 
 def execute(arguments: list[str] | None) -> None:
     flags = _parser().parse(arguments)
     start = _start(flags)
-    text = text_format({**read_properties(flags.formatter_config), **pairs(flags.formatter_property, "a property")})
-    cluster = cluster_from(flags, one_of(flags, "command-config", "consumer.config"), flags.command_property)
-    if flags.group is not None:
-        output.note(
-            f"kafka-console-consumer: group {flags.group} is not joined: all partitions are read, none committed"
-        )
-    wanted = _wanted(cluster, flags, start)
+    text = text_format(form_properties(flags))
+    records = _records(cluster_from(flags), flags, start)
     printed = 0
     silent = (flags.formatter or "").endswith("NoOpMessageFormatter")
     try:
-        with contextlib.suppress(KeyboardInterrupt):
-            for messages in read(
-                cluster,
-                wanted,
-                max_messages=_unless_negative(flags.max_messages),
-                idle_timeout_s=None
-                if (timeout_ms := _unless_negative(flags.timeout_ms)) is None
-                else timeout_ms / 1000,
-                settings={"client.id": "console-consumer", "isolation.level": flags.isolation_level},
-            ):
+        with contextlib.closing(records), contextlib.suppress(KeyboardInterrupt):
+            for messages in records:
                 printed += len(messages)
                 if messages and not silent:
                     output.write(b"".join(map(text.line, messages)))
@@ -104,22 +79,42 @@ def execute(arguments: list[str] | None) -> None:
         print(f"Processed a total of {printed} messages", file=sys.stderr)
 
 
+def _records(cluster: Cluster, flags: argparse.Namespace, start: Start) -> Batches:
+    max_messages = _unless_negative(flags.max_messages)
+    timeout_ms = _unless_negative(flags.timeout_ms)
+    idle_timeout_s = None if timeout_ms is None else timeout_ms / 1000
+    settings = {"client.id": "console-consumer", "isolation.level": flags.isolation_level}
+    topics = _topics(cluster, flags)
+    group = flags.group or cluster.properties.get("group.id")
+    if group is not None and flags.partition is None:
+        settings["auto.offset.reset"] = "earliest" if start.place is Place.BEGINNING else "latest"
+        return read_as_member(
+            cluster,
+            topics,
+            group,
+            follow=True,
+            max_messages=max_messages,
+            idle_timeout_s=idle_timeout_s,
+            settings=settings,
+        )
+    partitions = [] if flags.partition is None else [flags.partition]
+    wanted = {
+        topic: spans(cluster, topic, partitions_of(cluster, topic, partitions), start, follow=True) for topic in topics
+    }
+    return read(cluster, wanted, max_messages=max_messages, idle_timeout_s=idle_timeout_s, settings=settings)
+
+
 def _unless_negative(number: int | None) -> int | None:
     """Kafka's tools take -1 for 'no limit'."""
     return None if number is None or number < 0 else number
 
 
-def _wanted(cluster: Cluster, flags: argparse.Namespace, start: Start) -> dict[str, dict[int, Span]]:
-    topics = [flags.topic]
-    if flags.include is not None:
-        names = cluster.metadata().topics
-        topics = topics_matching(names, flags.include)
-        if not topics:
-            raise unknown_topic(flags.include, names)
-    partitions = [] if flags.partition is None else [flags.partition]
-    return {
-        topic: spans(cluster, topic, partitions_of(cluster, topic, partitions), start, follow=True) for topic in topics
-    }
+def _topics(cluster: Cluster, flags: argparse.Namespace) -> list[str]:
+    names = cluster.metadata().topics
+    topics = [flags.topic] if flags.include is None else topics_matching(names, flags.include)
+    if not topics or topics[0] not in names:
+        raise unknown_topic(flags.topic or flags.include, names)
+    return topics
 
 
 def _start(flags: argparse.Namespace) -> Start:

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import BinaryIO
 
 from skep.cli import output
-from skep.cli.connection import pairs
 from skep.cli.failures import UsageError, run
-from skep.cli.kafka_flags import KafkaFlags, cluster_from, one_of, read_properties, truth
+from skep.cli.kafka_flags import KafkaFlags, cluster_from, form_properties, truth
 from skep.cli.lines import LineFormat, line_without_end
 from skep.cli.writing import Sender
 
@@ -51,25 +50,12 @@ def _parser() -> KafkaFlags:
         parser.add_argument(f"--{flag.replace('_', '-')}", type=int, metavar="N")
     parser.add_argument("--max-memory-bytes", type=int, metavar="N", help="memory for records that wait to be sent")
     parser.add_argument("--line-reader", default=DEFAULT_READER, help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--property",
-        "--reader-property",
-        dest="reader_property",
-        action="append",
-        metavar="NAME=VALUE",
-        help="parse.key, key.separator, parse.headers, headers.delimiter, headers.separator, headers.key.separator, "
+    parser.add_form_flags(
+        "reader",
+        "parse.key, key.separator, parse.headers, headers.delimiter, headers.separator, headers.key.separator, "
         "ignore.error, null.marker",
     )
-    parser.add_argument("--reader-config", metavar="FILE", help="a file of such properties")
-    parser.add_argument(
-        "--producer-property",
-        "--command-property",
-        dest="command_property",
-        action="append",
-        metavar="NAME=VALUE",
-        help="a property of the producer",
-    )
-    parser.add_argument("--producer.config", dest="producer_config", metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_client_flags("producer")
     return parser
 
 
@@ -77,8 +63,8 @@ def execute(arguments: list[str] | None) -> None:
     flags = _parser().parse(arguments, fallback="broker_list")
     if flags.line_reader.rpartition(".")[2] not in ("LineMessageReader", "ConsoleProducer$LineMessageReader"):
         raise UsageError(f"--line-reader {flags.line_reader}: Java classes cannot be loaded here")
-    lines = line_format({**read_properties(flags.reader_config), **pairs(flags.reader_property, "a property")})
-    cluster = cluster_from(flags, one_of(flags, "command-config", "producer.config"), flags.command_property)
+    lines = line_format(form_properties(flags))
+    cluster = cluster_from(flags)
     interactive = sys.stdin.isatty()
     settings = client_settings(flags, interactive=interactive)
     with Sender(cluster, flags.topic, settings) as sender, contextlib.suppress(KeyboardInterrupt):

@@ -8,9 +8,9 @@ import argparse
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from skep.cli.connection import Cluster, pairs
+from skep.cli.connection import REQUEST_TIMEOUT_S, Cluster, pairs
 from skep.cli.failures import CommandError, UsageError
 
 JAVA_STRINGS = (
@@ -33,6 +33,31 @@ class KafkaFlags(argparse.ArgumentParser):
         self.add_argument("--bootstrap-server", metavar="HOST:PORT", help="the server(s) to connect to")
         self.add_argument("--command-config", metavar="FILE", help="a file of client properties")
         self.add_argument("--zookeeper", help=argparse.SUPPRESS)
+        self.set_defaults(client_config=None, client_property=None)
+
+    def add_client_flags(self, client: str) -> None:
+        """The flags for properties of a ``producer`` or ``consumer``, in the two namings that Kafka has had."""
+        self.add_argument(
+            f"--{client}-property",
+            "--command-property",
+            dest="client_property",
+            action="append",
+            metavar="NAME=VALUE",
+            help=f"a property of the {client}",
+        )
+        self.add_argument(f"--{client}.config", dest="client_config", metavar="FILE", help=argparse.SUPPRESS)
+
+    def add_form_flags(self, form: str, names: str) -> None:
+        """The flags that say how records look as text: properties of a ``reader`` of lines or of a ``formatter``."""
+        self.add_argument(
+            "--property",
+            f"--{form}-property",
+            dest="form_property",
+            action="append",
+            metavar="NAME=VALUE",
+            help=names,
+        )
+        self.add_argument(f"--{form}-config", dest="form_config", metavar="FILE", help="a file of such properties")
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
@@ -48,18 +73,17 @@ class KafkaFlags(argparse.ArgumentParser):
         return flags
 
 
-def one_of(flags: argparse.Namespace, first: str, second: str) -> Any:
-    """The value of two flags with one meaning, of which only one may be given."""
-    values = [getattr(flags, name.replace("-", "_").replace(".", "_")) for name in (first, second)]
-    if values[0] and values[1]:
-        raise UsageError(f"--{first} and --{second} cannot be specified together")
-    return values[0] or values[1]
+def cluster_from(flags: argparse.Namespace, request_timeout_s: float = REQUEST_TIMEOUT_S) -> Cluster:
+    """The cluster that the flags name; single properties win over those of a file."""
+    if flags.command_config and flags.client_config:
+        raise UsageError("--command-config and the older flag for the same file cannot be specified together")
+    settings = read_properties(flags.command_config or flags.client_config)
+    settings |= pairs(flags.client_property, "a property")
+    return Cluster(flags.bootstrap_server, settings, request_timeout_s)
 
 
-def cluster_from(flags: argparse.Namespace, config_file: str | None, properties: Iterable[str] | None) -> Cluster:
-    """The cluster; single properties win over the file."""
-    settings = {**read_properties(config_file), **pairs(properties, "a property")}
-    return Cluster(flags.bootstrap_server, settings)
+def form_properties(flags: argparse.Namespace) -> dict[str, str]:
+    return read_properties(flags.form_config) | pairs(flags.form_property, "a property")
 
 
 def read_properties(path: str | None) -> dict[str, str]:

@@ -66,7 +66,7 @@ def execute(arguments: list[str] | None) -> None:
     if len(actions) != 1:
         raise UsageError("Command must include exactly one action: --list, --describe, --create, --alter or --delete")
     _check(flags, actions[0])
-    cluster = cluster_from(flags, flags.command_config, None)
+    cluster = cluster_from(flags)
     {"list": _list, "describe": _describe, "create": _create, "alter": _alter, "delete": _delete}[actions[0]](
         cluster, flags
     )

@@ -11,13 +11,15 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from skep.cli.failures import run
+from skep.cli.failures import UsageError, run
 
 COMMANDS = {
     "serve": ("skep.cli.serve", "Run a broker."),
     "topics": ("skep.cli.topics", "Create, list, describe, alter and delete topics."),
     "produce": ("skep.cli.produce", "Send lines as records to a topic."),
     "consume": ("skep.cli.consume", "Print the records of a topic."),
+    "groups": ("skep.cli.groups", "See the lag of consumer groups and reset their offsets."),
+    "transactions": ("skep.cli.transactions", "Find transactions that hang, and abort them."),
     "dump": ("skep.cli.dump", "Show segment and index files in readable form and check them."),
     "bench": ("skep.cli.bench", "Measure how fast a cluster takes and gives records."),
 }
@@ -29,6 +31,9 @@ SETTINGS: dict[str, Any] = {
     "rich_markup_mode": None,
     "context_settings": {"help_option_names": ["-h", "--help"]},
 }
+
+_WRONG_USAGE: Any = typer.BadParameter.__base__
+"""typer does not export this; it is click's, or a copy of click inside typer, by typer's version."""
 
 
 class LazyCommands(TyperGroup):
@@ -84,10 +89,29 @@ def skep(
     """
 
 
+def call(arguments: list[str] | None = None) -> None:
+    """Runs a command line; asked wrongly, it ends in one line like all failures, not in typer's four."""
+    try:
+        exit_code = app(arguments, prog_name="skep", standalone_mode=False)
+    except _WRONG_USAGE as error:
+        if error.ctx is None or error.format_message() != error.ctx.get_help():
+            raise UsageError(_in_one_line(error)) from None
+        # A group of commands, called without one of them, complains with its whole help.
+        error.show()
+        exit_code = UsageError.exit_code
+    raise SystemExit(exit_code)
+
+
+def _in_one_line(error: Any) -> str:
+    words = " ".join(error.format_message().split()).removesuffix(".").replace("Value error, ", "")
+    where = "skep" if error.ctx is None else error.ctx.command_path
+    return f"{words[:1].lower()}{words[1:]} (see {where} --help)"
+
+
 def main() -> None:
     # kio imports hypothesis where that is installed, for its own tests: a quarter of a second that no command needs.
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
-    sys.exit(run("skep", lambda: app(prog_name="skep")))
+    sys.exit(run("skep", call))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from skep.base.clock import Clock
 from skep.cli.failures import UsageError
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_AGO = re.compile(r"-((?:\d+(?:ms|[smhdw]))+)")
+_DURATION = re.compile(r"(?:\d+(?:ms|[smhdw]))+")
+_ISO_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 _STEP = re.compile(r"(\d+)(ms|[smhdw])")
 
 
@@ -21,14 +22,29 @@ def parse_moment(text: str, clock: Clock) -> int:
         return clock.now_ms()
     if text.isascii() and text.isdecimal():
         return int(text)
-    if ago := _AGO.fullmatch(text):
-        return clock.now_ms() - sum(int(number) * _UNIT_MS[unit] for number, unit in _STEP.findall(ago[1]))
+    if text.startswith("-") and _DURATION.fullmatch(text[1:]):
+        return clock.now_ms() - _sum_of_steps(text[1:])
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise UsageError(
             f"'{text}' is not a time: write 2024-05-01T12:00:00Z, milliseconds since 1970, or how long ago, like -1h30m"
         ) from None
+
+
+def parse_duration_ms(text: str) -> int:
+    """``1h30m``, or the same as ISO 8601 writes it and Kafka's tools take it: ``PT1H30M``, ``P2DT0.5S``."""
+    text = text.strip()
+    if _DURATION.fullmatch(text):
+        return _sum_of_steps(text)
+    if (iso := _ISO_DURATION.fullmatch(text.upper())) and any(iso.groups()):
+        days, hours, minutes, seconds = (float(part or 0) for part in iso.groups())
+        return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+    raise UsageError(f"'{text}' is not a duration: write 1h30m, 10d or PT1H30M")
+
+
+def _sum_of_steps(text: str) -> int:
+    return sum(int(number) * _UNIT_MS[unit] for number, unit in _STEP.findall(text))
 
 
 def shown_moment(timestamp_ms: int) -> str:

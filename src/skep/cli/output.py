@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skep.cli.failures import OutputClosed
+from skep.cli.failures import CommandError, OutputClosed
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -61,6 +61,14 @@ def note(text: str) -> None:
     """Something about the work, not its result: it goes to stderr, so that a pipe carries results only."""
     flush()
     print(text, file=sys.stderr, flush=True)
+
+
+def confirm(question: str) -> None:
+    """Asks on stderr; CommandError unless the answer is yes. No answer, as of a script without a terminal, is no."""
+    flush()
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandError("not confirmed, nothing is done")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:

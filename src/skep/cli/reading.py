@@ -1,25 +1,29 @@
 """Reading a topic from chosen places to its present end, or on and on.
 
 Partitions are assigned by hand and offsets are asked for, so no consumer group is involved: two people looking at the
-same topic do not take records from each other, and nothing about the looking is left in the cluster.
+same topic do not take records from each other, and nothing about the looking is left in the cluster. Reading as a
+member of a group is in ``group_reading``.
 """
 
 import enum
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
 
-from skep.cli.admin import earliest_offsets, latest_offsets, offsets_at_time
+from skep.base.ids import TopicPartition
 from skep.cli.connection import ANSWER_WITHIN_S, Cluster
 from skep.cli.failures import CommandError, UsageError, reason
+from skep.cli.log_offsets import earliest_offsets, latest_offsets, offsets_at_time
 
 BATCH_MESSAGES = 5_000
 POLL_S = 0.1
 QUICK_FETCHES = {"fetch.queue.backoff.ms": 5}
 """With its default of a second librdkafka idles most of the time: it stops fetching when 100,000 records wait, a reader
 takes those in a tenth of that, and 1 M small records take 5 s instead of 0.7."""
+Batches = Generator[list[Message], None, None]
 
 
 class Place(enum.Enum):
@@ -56,18 +60,16 @@ def partitions_of(cluster: Cluster, topic: str, wanted: Sequence[int]) -> list[i
 
 def spans(cluster: Cluster, topic: str, partitions: Sequence[int], start: Start, *, follow: bool) -> dict[int, Span]:
     """What is to be read of each partition, with the ends as they are now."""
-    earliest = earliest_offsets(cluster, topic, partitions)
-    latest = latest_offsets(cluster, topic, partitions)
-    at_time = {}
-    if start.place is Place.TIME:
-        at_time = offsets_at_time(cluster, topic, partitions, start.value)
+    places = [TopicPartition(topic, partition) for partition in partitions]
+    earliest, latest = earliest_offsets(cluster, places), latest_offsets(cluster, places)
+    at_time = offsets_at_time(cluster, places, start.value) if start.place is Place.TIME else {}
     if start.place is Place.OFFSET and start.value > (furthest := max(latest.values())):
         raise CommandError(f"topic '{topic}' does not reach offset {start.value}: its next is {furthest}")
     found = {}
-    for partition in partitions:
-        end = latest[partition]
-        offset = start_offset(start, earliest[partition], end, at_time.get(partition, -1))
-        found[partition] = Span(offset, None if follow else end)
+    for place in places:
+        end = latest[place]
+        offset = start_offset(start, earliest[place], end, at_time.get(place, -1))
+        found[place.partition] = Span(offset, None if follow else end)
     return found
 
 
@@ -93,7 +95,7 @@ def read(
     max_messages: int | None = None,
     idle_timeout_s: float | None = None,
     settings: Mapping[str, str] | None = None,
-) -> Iterator[list[Message]]:
+) -> Batches:
     """Lists of messages as they come, by topic and partition wanted; an empty list when there is a pause.
 
     Ends when every span is read, when ``max_messages`` are, or when nothing came for ``idle_timeout_s``. While a span
@@ -103,9 +105,9 @@ def read(
     left = max_messages
     if not reader.open or left == 0:
         return
-    consumer = _consumer(cluster, settings or {})
+    consumer = open_consumer(cluster, settings or {})
     try:
-        consumer.assign([TopicPartition(topic, partition, span.start) for topic, partition, span in reader.spans()])
+        consumer.assign([ClientPartition(topic, partition, span.start) for topic, partition, span in reader.spans()])
         quiet_since = time.monotonic()
         while reader.open and left != 0:
             first = consumer.poll(POLL_S)
@@ -129,9 +131,9 @@ def read(
         consumer.close()
 
 
-def _consumer(cluster: Cluster, settings: Mapping[str, str]) -> Consumer:
+def open_consumer(cluster: Cluster, settings: Mapping[str, str], group: str | None = None) -> Consumer:
     # The library demands a group id; with assign() and no commits no group comes into being.
-    needed = {"group.id": "skep-cli", "enable.auto.commit": False, "enable.partition.eof": True}
+    needed = {"group.id": group or "skep-cli", "enable.auto.commit": False, "enable.partition.eof": True}
     defaults = {"auto.offset.reset": "earliest", "isolation.level": "read_uncommitted", **QUICK_FETCHES}
     try:
         return Consumer(cluster.config({**defaults, **settings}) | needed)

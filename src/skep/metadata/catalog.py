@@ -139,15 +139,21 @@ class Catalog:
 
     async def alter_broker_config(self, owner: ConfigOwner, edit: Edit) -> Mapping[str, str]:
         """Replace the overrides of one broker, or of CLUSTER_DEFAULT, by ``edit(overrides)``."""
-        key = layout.config_key(owner)
+        await self._alter_config(layout.config_key(owner), edit)
+        return self.image.broker_config(owner)
 
+    async def alter_group_config(self, group_id: str, edit: Edit) -> Mapping[str, str]:
+        """Replace the overrides of one group by ``edit(overrides)``; whether there is such a group is not asked."""
+        await self._alter_config(layout.group_config_key(group_id), edit)
+        return self.image.group_config(group_id)
+
+    async def _alter_config(self, key: str, edit: Edit) -> None:
         def edited(entry: Versioned | None) -> bytes:
             return layout.encode_config(edit({} if entry is None else layout.decode_config(key, entry.value)))
 
         async with self._current.turn:
             entry = await update(self._store, key, edited)
             self._current.become(layout.image_after(self.image, key, entry))
-            return self.image.broker_config(owner)
 
     async def allocate_producer_ids(self, count: int = PRODUCER_ID_BLOCK) -> range:
         """Producer ids that nobody else was or will be given. A crash loses those not yet used, and no more."""

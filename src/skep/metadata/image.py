@@ -7,6 +7,7 @@ costs a quarter of a millisecond, and lookups cost nothing extra.
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TypeVar
 
 from skep.base.ids import BrokerId
@@ -21,6 +22,8 @@ CLUSTER_DEFAULT = ""
 
 ConfigOwner = BrokerId | str
 
+NO_CONFIG: Mapping[str, str] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
@@ -32,6 +35,7 @@ class ClusterImage:
     topics_by_id: Mapping[uuid.UUID, TopicRecord] = field(default_factory=dict)
     names_by_metric_name: Mapping[str, str] = field(default_factory=dict)
     broker_configs: Mapping[ConfigOwner, Mapping[str, str]] = field(default_factory=dict)
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -40,6 +44,7 @@ class ClusterImage:
         brokers: Iterable[BrokerRecord] = (),
         topics: Iterable[TopicRecord] = (),
         broker_configs: Mapping[ConfigOwner, Mapping[str, str]] | None = None,
+        group_configs: Mapping[str, Mapping[str, str]] | None = None,
     ) -> "ClusterImage":
         by_name = {topic.name: topic for topic in topics}
         return cls(
@@ -49,6 +54,7 @@ class ClusterImage:
             {topic.topic_id: topic for topic in by_name.values()},
             {metric_name(name): name for name in by_name},
             dict(broker_configs or {}),
+            dict(group_configs or {}),
         )
 
     def with_topic(self, topic: TopicRecord) -> "ClusterImage":
@@ -91,6 +97,15 @@ class ClusterImage:
     def broker_config(self, owner: ConfigOwner) -> Mapping[str, str]:
         """What was set for this owner alone; a broker's own overrides stand before the cluster's."""
         return self.broker_configs.get(owner, {})
+
+    def with_group_config(self, group_id: str, overrides: Mapping[str, str]) -> "ClusterImage":
+        """The overrides of one group, which need not exist."""
+        if not overrides:
+            return replace(self, group_configs=_without(self.group_configs, group_id))
+        return replace(self, group_configs={**self.group_configs, group_id: dict(overrides)})
+
+    def group_config(self, group_id: str) -> Mapping[str, str]:
+        return self.group_configs.get(group_id, NO_CONFIG)
 
 
 def _without(mapping: Mapping[K, V], key: K) -> dict[K, V]:

@@ -6,6 +6,7 @@
 ``deleting/<topic id>``  the name of a topic whose files are to be removed
 ``configs/cluster``      config overrides of all brokers
 ``configs/broker-<id>``  config overrides of one broker
+``configs/group-<id>``   config overrides of one group, its id percent-encoded
 ``brokers/<id>``         a live broker; ephemeral
 ``producer-ids``         the first producer id that nobody was given
 ``broker-epochs``        the first broker epoch that nobody was given
@@ -14,6 +15,7 @@
 
 import uuid
 from collections.abc import Mapping
+from urllib.parse import quote, unquote
 
 from skep.base.ids import BrokerId
 from skep.metadata.image import CLUSTER_DEFAULT, ClusterImage, ConfigOwner
@@ -30,6 +32,7 @@ _DELETING = "deleting/"
 _CONFIGS = "configs/"
 _CONFIG_OF_BROKER = "configs/broker-"
 _CONFIG_OF_CLUSTER = "configs/cluster"
+_CONFIG_OF_GROUP = "configs/group-"
 
 
 def topic_key(name: str) -> str:
@@ -42,6 +45,10 @@ def broker_key(broker_id: BrokerId) -> str:
 
 def config_key(owner: ConfigOwner) -> str:
     return _CONFIG_OF_CLUSTER if owner == CLUSTER_DEFAULT else f"{_CONFIG_OF_BROKER}{owner}"
+
+
+def group_config_key(group_id: str) -> str:
+    return _CONFIG_OF_GROUP + quote(group_id, safe="")
 
 
 def deletion_key(topic_id: uuid.UUID) -> str:
@@ -70,7 +77,12 @@ def image_of(cluster_id: str, tree: Mapping[str, Versioned]) -> ClusterImage:
         {
             _config_owner(key): decode_config(key, entry.value)
             for key, entry in tree.items()
-            if key.startswith(_CONFIGS)
+            if key.startswith(_CONFIGS) and not key.startswith(_CONFIG_OF_GROUP)
+        },
+        {
+            unquote(key.removeprefix(_CONFIG_OF_GROUP)): decode_config(key, entry.value)
+            for key, entry in tree.items()
+            if key.startswith(_CONFIG_OF_GROUP)
         },
     )
 
@@ -87,6 +99,10 @@ def image_after(image: ClusterImage, key: str, entry: Versioned | None) -> Clust
             return image.without_broker(_broker_id(key.removeprefix(_BROKERS)))
         broker = _broker(key, entry)
         return image if image.brokers.get(broker.id) == broker else image.with_broker(broker)
+    if key.startswith(_CONFIG_OF_GROUP):
+        group_id = unquote(key.removeprefix(_CONFIG_OF_GROUP))
+        overrides = {} if entry is None else decode_config(key, entry.value)
+        return image if image.group_config(group_id) == overrides else image.with_group_config(group_id, overrides)
     if key.startswith(_CONFIGS):
         owner = _config_owner(key)
         overrides = {} if entry is None else decode_config(key, entry.value)

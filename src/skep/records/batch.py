@@ -45,6 +45,8 @@ CODEC_MASK = 0x07
 APPEND_TIME_FLAG = 0x08
 TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
+DELETE_HORIZON_FLAG = 0x40
+"""Records that mean a deletion may go from ``base_timestamp`` on, which is then that time (KIP-534)."""
 HIGHEST_CODEC = 4
 NO_TIMESTAMP = -1
 SMALLEST_RECORD = 7
@@ -96,6 +98,10 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & CONTROL_FLAG)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        return bool(self.attributes & DELETE_HORIZON_FLAG)
 
     @property
     def has_producer_id(self) -> bool:

@@ -3,10 +3,12 @@
 The layouts are described in ``batch.py`` (header) and ``record.py`` (records).
 """
 
+import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from skep.base.ids import LeaderEpoch, Offset
+from crc32c import crc32c
+
 from skep.records.batch import (
     APPEND_TIME_FLAG,
     CONTROL_FLAG,
@@ -14,12 +16,11 @@ from skep.records.batch import (
     LENGTH_END,
     NO_TIMESTAMP,
     TRANSACTIONAL_FLAG,
-    BatchHeader,
-    crc_of,
-    write_header,
 )
 from skep.records.compression import Codec, compress
 
+_BEFORE_CRC = struct.Struct(">qiibI")
+_UNDER_CRC = struct.Struct(">hiqqqhii")
 _INT64_LIMIT = 1 << 63
 
 HeaderPairs = Sequence[tuple[str, bytes | None]]
@@ -49,73 +50,79 @@ def build_batch(
 
     With ``append_time`` the batch is as a broker leaves it under LogAppendTime: readers see that time for each record.
     """
-    body = bytearray()
+    parts: list[bytes] = []
     count = base_timestamp = max_timestamp = 0
     for key, value, timestamp, headers in records:
         if count == 0:
             base_timestamp = max_timestamp = timestamp
-        max_timestamp = max(max_timestamp, timestamp)
+        if timestamp > max_timestamp:
+            max_timestamp = timestamp
         if not -_INT64_LIMIT <= timestamp - base_timestamp < _INT64_LIMIT:
             raise ValueError(f"timestamps {base_timestamp} and {timestamp} are too far apart for one batch")
-        _append_record(body, timestamp - base_timestamp, count, key, value, headers)
+        record = _record(timestamp - base_timestamp, count, key, value, headers)
+        parts.append(_varint(len(record)))
+        parts.append(record)
         count += 1
     if count == 0:
         raise ValueError("a record batch has at least one record")
-    packed = compress(codec, body)
-    header = BatchHeader(
-        base_offset=Offset(base_offset),
-        batch_length=HEADER_SIZE - LENGTH_END + len(packed),
-        partition_leader_epoch=LeaderEpoch(partition_leader_epoch),
-        magic=2,
-        crc=0,
-        attributes=codec
+    body = b"".join(parts)
+    if codec != Codec.NONE:
+        body = compress(codec, body)
+    under_crc = _UNDER_CRC.pack(
+        codec
         | (APPEND_TIME_FLAG if append_time is not None else 0)
         | (TRANSACTIONAL_FLAG if is_transactional else 0)
         | (CONTROL_FLAG if is_control else 0),
-        last_offset_delta=count - 1,
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp if append_time is None else append_time,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        records_count=count,
+        count - 1,
+        base_timestamp,
+        max_timestamp if append_time is None else append_time,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
     )
-    # The CRC covers the header's end, so the header is written once to be summed and once with the sum.
-    return write_header(header._replace(crc=crc_of(write_header(header) + packed))) + packed
+    crc = crc32c(body, crc32c(under_crc))
+    length = HEADER_SIZE - LENGTH_END + len(body)
+    return _BEFORE_CRC.pack(base_offset, length, partition_leader_epoch, 2, crc) + under_crc + body
 
 
-def _append_record(
-    body: bytearray,
-    timestamp_delta: int,
-    offset_delta: int,
-    key: bytes | None,
-    value: bytes | None,
-    headers: HeaderPairs,
-) -> None:
-    record = bytearray(1)  # attributes, of which no bit has a meaning yet
-    _append_varint(record, timestamp_delta)
-    _append_varint(record, offset_delta)
-    _append_bytes(record, key)
-    _append_bytes(record, value)
-    _append_varint(record, len(headers))
+def _record(
+    timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: HeaderPairs
+) -> bytes:
+    """One record without the length that leads it."""
+    if timestamp_delta == 0 and not headers and key is not None and value is not None:
+        # Most records of coordinators.
+        return b"".join(
+            (b"\0\0", _varint(offset_delta), _varint(len(key)), key, _varint(len(value)), value, _NO_HEADERS)
+        )
+    # The first byte is attributes, of which no bit has a meaning yet.
+    parts = [b"\0", _varint(timestamp_delta), _varint(offset_delta)]
+    for data in (key, value):
+        if data is None:
+            parts.append(_NULL)
+        else:
+            parts.append(_varint(len(data)))
+            parts.append(data)
+    parts.append(_varint(len(headers)))
     for name, header_value in headers:
-        _append_bytes(record, name.encode())
-        _append_bytes(record, header_value)
-    _append_varint(body, len(record))
-    body += record
+        encoded = name.encode()
+        parts += (_varint(len(encoded)), encoded)
+        parts += (_NULL,) if header_value is None else (_varint(len(header_value)), header_value)
+    return b"".join(parts)
 
 
-def _append_bytes(record: bytearray, data: bytes | None) -> None:
-    if data is None:
-        _append_varint(record, -1)
-    else:
-        _append_varint(record, len(data))
-        record += data
-
-
-def _append_varint(record: bytearray, number: int) -> None:
+def _varint(number: int) -> bytes:
     zigzag = (number << 1) ^ (number >> 63)
+    if zigzag < 0x80:
+        return _ONE_BYTE[zigzag]
+    out = bytearray()
     while zigzag >= 0x80:
-        record.append(zigzag & 0x7F | 0x80)
+        out.append(zigzag & 0x7F | 0x80)
         zigzag >>= 7
-    record.append(zigzag)
+    out.append(zigzag)
+    return bytes(out)
+
+
+_ONE_BYTE = tuple(bytes((byte,)) for byte in range(0x80))
+_NULL = _ONE_BYTE[1]
+_NO_HEADERS = _ONE_BYTE[0]

@@ -10,23 +10,35 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from skep.base.clock import Clock
 from skep.base.errors import StorageError
 from skep.base.tasks import Supervisor
 from skep.replication.partition import Partition
-from skep.storage.removal import SegmentRemoval
 from skep.storage.retention import segments_to_delete
 from skep.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
 
 
+class Removal(Protocol):
+    """Segments that no log reads from any more; both steps run in a thread."""
+
+    @property
+    def size(self) -> int: ...
+
+    def mark(self) -> None: ...
+
+    def remove(self) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class _UnderWay:
     """One removal. Its delay is over when the time has passed or ``is_over`` is set."""
 
-    removal: SegmentRemoval
+    removal: Removal
+    is_marked: bool = False
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
     is_abandoned: bool = False
 
@@ -37,6 +49,8 @@ class Cleaner:
     When the broker stops before a removal is done, the files have their ``.deleted`` name already and go when the log
     is opened again. When the partition itself is deleted, its removals are ended first: a later topic of the same name
     has files of the same names in the same place.
+
+    ``spared`` is a partition whose segments stay for now, because they are being compacted.
     """
 
     def __init__(self, clock: Clock, executor: Executor, supervisor: Supervisor) -> None:
@@ -44,12 +58,15 @@ class Cleaner:
         self._executor = executor
         self._supervisor = supervisor
         self._under_way: dict[Partition, dict[asyncio.Task[None], _UnderWay]] = {}
+        self.spared: Partition | None = None
 
     def delete_expired(self, partition: Partition, *, at_once: bool = False) -> int:
         """What retention or DeleteRecords allows to go, in bytes; ``at_once`` when the space is needed now.
 
         StorageError when the disk refuses; it is tried again later.
         """
+        if partition is self.spared:
+            return 0
         now_ms = self._clock.now_ms()
         segments = segments_to_delete(partition.log, now_ms, up_to=partition.high_watermark)
         if not segments:
@@ -61,6 +78,8 @@ class Cleaner:
 
     def delete_oldest(self, partition: Partition, count: int) -> None:
         """The oldest segments although they have not expired, without delay: the space is needed now."""
+        if partition is self.spared:
+            return
         segments = partition.log.segments[:count]
         self._delete(partition, segments, self._clock.now_ms(), 0, "deleted early, the disk is filling up")
 
@@ -84,7 +103,13 @@ class Cleaner:
             removal.size,
             partition.log.log_start_offset,
         )
-        under_way = _UnderWay(removal)
+        self._begin(partition, _UnderWay(removal), delay_s)
+
+    def remove_later(self, partition: Partition, removal: Removal) -> None:
+        """Segments that compaction has replaced, whose files have their ``.deleted`` names already."""
+        self._begin(partition, _UnderWay(removal, is_marked=True), partition.log.config.file_delete_delay_ms / 1000)
+
+    def _begin(self, partition: Partition, under_way: _UnderWay, delay_s: float) -> None:
         work = self._remove(under_way, delay_s)
         task = self._supervisor.spawn(f"remove segments of {partition.topic_partition}", work)
         self._under_way.setdefault(partition, {})[task] = under_way
@@ -108,7 +133,8 @@ class Cleaner:
     async def _remove(self, under_way: _UnderWay, delay_s: float) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._executor, under_way.removal.mark)
+            if not under_way.is_marked:
+                await loop.run_in_executor(self._executor, under_way.removal.mark)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(under_way.is_over.wait(), delay_s)
             if not under_way.is_abandoned:

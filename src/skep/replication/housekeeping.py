@@ -1,4 +1,5 @@
-"""What a broker does by itself, on timers: sync, check retention, watch the disk, write checkpoints, forget producers.
+"""What a broker does by itself, on timers: sync, check retention, compact, watch the disk, write checkpoints, forget
+producers.
 
 Each job is a loop of its own, so that one that waits for the disk does not hold up another. A job that fails on one
 partition logs it and goes on with the next; it comes again.
@@ -46,9 +47,11 @@ class Housekeeping:
         repeat(lambda: self.config.disk_check_interval_ms, self.check_disk)
         repeat(lambda: self.config.flush_checkpoint_interval_ms, self._replicas.write_checkpoints)
         repeat(lambda: PRODUCER_CHECK_INTERVAL_MS, self.expire_producers)
+        repeat(lambda: self.config.log_cleaner_backoff_ms, self.compact)
 
     async def stop(self) -> None:
         await self._supervisor.close()
+        await self._replicas.compactor.stop()
 
     async def flush_due(self) -> None:
         now_ms = self._clock.now_ms()
@@ -108,7 +111,8 @@ class Housekeeping:
         if bytes_to_free <= 0:
             return
         opened = await self._in_steps(self._replicas.all_partitions())
-        partitions = {p.topic_partition: p for p in opened if self._replicas.holds(p)}
+        # Of a compacted log every record may be the only one of its key: these are not for making room.
+        partitions = {p.topic_partition: p for p in opened if self._replicas.holds(p) and p.log.config.expires}
         views = {name: _up_to_high_watermark(partition) for name, partition in partitions.items()}
         for name, count in segments_to_force(views, bytes_to_free).items():
             self._replicas.cleaner.delete_oldest(partitions[name], count)
@@ -121,6 +125,12 @@ class Housekeeping:
         before_ms = self._clock.now_ms() - self.config.producer_id_expiration_ms
         for partition in self._replicas.open_partitions():
             partition.log.expire_producers(before_ms)
+
+    async def compact(self) -> None:
+        """Compacts what is due, one log after the other."""
+        if self.config.log_cleaner_enable:
+            partitions = await self._in_steps(self._replicas.compacted_partitions())
+            await self._replicas.compactor.compact_due(partitions, self.config)
 
     @staticmethod
     async def _in_steps(partitions: Iterable[Partition]) -> list[Partition]:

@@ -2,11 +2,11 @@
 
 The marks, always in this order::
 
-    log_start_offset <= high_watermark <= log_end_offset
+    log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset
 
 ``high_watermark`` is what readers may see: what every in-sync replica holds. With one replica that is all that was
 appended; for a topic that syncs before it acknowledges, all that was synced, so nobody reads what a power cut can
-still take back.
+still take back. ``last_stable_offset`` is what read_committed readers may see: below it every transaction is decided.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import LeaderEpoch, Offset, TopicPartition
 from skep.base.topic_config import NEVER
 from skep.records.batch import BatchHeader
+from skep.records.end_txn_marker import MARKER_SIZE
 from skep.replication.flushing import GroupCommit
 from skep.replication.waiting import ParkedFetch
 from skep.storage.log import Appended, Log
@@ -35,6 +36,7 @@ class Partition:
     __slots__ = (
         "_clock",
         "_commit",
+        "_transactions",
         "_unannounced_bytes",
         "high_watermark",
         "leader_epoch",
@@ -54,6 +56,8 @@ class Partition:
         self._unannounced_bytes = 0
         self._clock = clock
         self._commit = GroupCommit(log, executor, self._advance)
+        self._transactions = log.producers.transactions
+        self._transactions.high_watermark_moved(self.high_watermark)
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -61,8 +65,12 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> Offset:
-        """Where a read_committed reader stops; without transactions, at the high watermark."""
-        return self.high_watermark
+        """Where a read_committed reader stops; without undecided transactions, at the high watermark."""
+        unstable = self._transactions.first_unstable_offset
+        if unstable is None:
+            return self.high_watermark
+        # What DeleteRecords has left of the transaction, if it took its beginning.
+        return min(self.high_watermark, max(unstable, self.log.log_start_offset))
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Refuses a client whose idea of the leader is older or newer than ours (KIP-320); -1 asks for no check."""
@@ -79,17 +87,40 @@ class Partition:
         # batch could pass the sequence check before the first copy is recorded, and the log would hold it twice.
         appended = log.append(batch, header, self.leader_epoch, self._clock.now_ms())
         self._unannounced_bytes += len(batch)
-        config = log.config
-        if config.flush_messages != NEVER:
-            if config.syncs_before_acknowledging:
-                return appended, self._commit.flushed(Offset(appended.last_offset + 1))
-            if log.unflushed_records >= config.flush_messages:
-                self.flush()
+        if log.config.flush_messages != NEVER and (synced := self._sync_for(appended)) is not None:
+            return appended, synced
         self._advance()
         return appended, None
 
+    def append_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, committed: bool
+    ) -> tuple[Appended, "asyncio.Future[None] | None"]:
+        """Ends a producer's transaction here; see ``Log.append_marker``. The future is as that of ``append``."""
+        appended = self.log.append_marker(
+            producer_id, producer_epoch, coordinator_epoch, committed, self.leader_epoch, self._clock.now_ms()
+        )
+        self._unannounced_bytes += MARKER_SIZE
+        synced = self._sync_for(appended)
+        if synced is None:
+            self._advance()
+        return appended, synced
+
+    def _sync_for(self, appended: Appended) -> "asyncio.Future[None] | None":
+        """What has to be waited for before the append is acknowledged, in a topic that asks for syncs by number."""
+        log, config = self.log, self.log.config
+        if config.syncs_before_acknowledging:
+            return self._commit.flushed(Offset(appended.last_offset + 1))
+        if log.unflushed_records >= config.flush_messages:
+            self.flush()
+        return None
+
     def read(self, offset: Offset, max_bytes: int, *, up_to: Offset, at_least_one: bool) -> LogSlice:
         return self.log.read(offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
+
+    def committed(self) -> "asyncio.Future[None] | None":
+        """When all that is in the log now may be acknowledged and read; None: now."""
+        end = self.log.log_end_offset
+        return None if self.high_watermark >= end else self._commit.flushed(end)
 
     def flush(self) -> "asyncio.Future[None]":
         """Syncs what is there now, together with whoever else waits for it; also what keeps a failed log failed."""
@@ -108,6 +139,8 @@ class Partition:
         end = log.flushed_offset if log.config.syncs_before_acknowledging else log.log_end_offset
         if end <= self.high_watermark:
             return
+        is_stable = self._transactions.first_unstable_offset is None
+        stable_offset = end if is_stable else self.last_stable_offset
         self.high_watermark = end
         assert log.log_start_offset <= end <= log.log_end_offset
         # When a sync took only a part, its bytes are announced again with the rest: whoever is woken for nothing looks
@@ -115,8 +148,21 @@ class Partition:
         size = self._unannounced_bytes
         if end == log.log_end_offset:
             self._unannounced_bytes = 0
+        if is_stable:
+            for parked in tuple(self.parked):
+                parked.more(size)
+        else:
+            self._announce_amid_transactions(size, stable_offset)
+
+    def _announce_amid_transactions(self, size: int, stable_offset: Offset) -> None:
+        """The high watermark has moved; ``stable_offset`` is the last stable offset as it was before that."""
+        self._transactions.high_watermark_moved(self.high_watermark)
+        has_moved = self.last_stable_offset > stable_offset
         for parked in tuple(self.parked):
-            parked.more(size)
+            if not parked.read_committed:
+                parked.more(size)
+            elif has_moved:
+                parked.wake()
 
     def wake_all(self) -> None:
         """The partition goes away or changes hands: whoever waits looks again and gets the error."""

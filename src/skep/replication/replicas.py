@@ -21,6 +21,7 @@ from skep.metadata.catalog import Catalog
 from skep.metadata.image import ClusterImage
 from skep.metadata.model import TopicRecord
 from skep.replication.cleaning import Cleaner
+from skep.replication.compacting import Compactor
 from skep.replication.partition import Partition
 from skep.storage.directory import LogDirectory, Work
 
@@ -54,6 +55,7 @@ class Replicas:
         self._refusal: str | None = None
         self.topic_defaults = topic_defaults
         self.cleaner = Cleaner(clock, executor, supervisor)
+        self.compactor = Compactor(directory, clock, executor, self.cleaner, self.holds)
 
     async def load(self) -> None:
         """Finishes deletions, sets strange directories aside, and after a crash recovers every log."""
@@ -114,6 +116,19 @@ class Replicas:
         for name, index in list(self._directory.partitions):
             with contextlib.suppress(KafkaError, StorageError):
                 yield self.partition(name, index)
+
+    def compacted_partitions(self) -> Iterator[Partition]:
+        """Those of compacted topics that have files; opened as the iteration gets to them."""
+        topics = self._catalog.image.topics
+        compacted = {name for name, topic in topics.items() if self.config_of(topic).is_compacted}
+        for name, index in list(self._directory.partitions):
+            if name in compacted:
+                with contextlib.suppress(KafkaError, StorageError):
+                    yield self.partition(name, index)
+
+    def indexes_with_files(self, topic: str) -> list[int]:
+        """The partitions of a topic that have been written to."""
+        return [index for name, index in self._directory.partitions if name == topic]
 
     def _open(self, topic: TopicRecord | None, name: str, index: int) -> Partition:
         if topic is None or not 0 <= index < len(topic.partitions):
@@ -216,6 +231,7 @@ class Replicas:
             await asyncio.wait([earlier])
         for partition in dropped:
             await partition.synced()
+            await self.compactor.abandon(partition)
             await self.cleaner.abandon(partition)
         try:
             works = self._move_away(topic)

@@ -1,7 +1,8 @@
 """Fetches that wait for data: parked on the partitions they read, woken by appends or by their own timer.
 
 A parked fetch does not look at its partitions again until enough bytes have come in sum, so an append costs one
-addition for each fetch parked on the partition, and a fetch that waits costs nothing at all.
+addition for each fetch parked on the partition, and a fetch that waits costs nothing at all. In a partition with
+undecided transactions the bytes say nothing to a read_committed reader: it is woken when the last stable offset moves.
 """
 
 import asyncio
@@ -18,9 +19,10 @@ class Watched(Protocol):
 class ParkedFetch:
     """One fetch that found less than ``missing_bytes``. Owns its place in the ``parked`` sets of its partitions."""
 
-    __slots__ = ("_missing_bytes", "_watched", "_woken")
+    __slots__ = ("_missing_bytes", "_watched", "_woken", "read_committed")
 
-    def __init__(self, watched: Iterable[Watched], missing_bytes: int) -> None:
+    def __init__(self, watched: Iterable[Watched], missing_bytes: int, *, read_committed: bool = False) -> None:
+        self.read_committed = read_committed
         self._watched = list(watched)
         self._missing_bytes = missing_bytes
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()

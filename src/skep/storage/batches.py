@@ -81,14 +81,14 @@ def place_at(file: File, position: int, end: int) -> BatchPlace | None:
 
 
 def scan(
-    file: File, *, position: int = 0, from_offset: int, check_from: int
+    file: File, *, position: int = 0, from_offset: int, check_from: int, gaps_below: int = 0
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """(position, header, bytes) of each batch from the boundary ``position`` on, up to the first that is not good.
 
     Good is: a header that makes sense, offsets that are not before ``from_offset`` and only grow, all its bytes there.
     From the offset ``check_from`` on also: a CRC that is right, and no gap before it, for the base offset is not under
     the CRC. What lies before was synced once, so reading its headers is enough; of such a batch the bytes may not be
-    all there.
+    all there. A gap that ends at ``gaps_below`` or before may be compaction's, and is none.
     """
     next_offset = from_offset
     is_exact = position == 0
@@ -104,7 +104,8 @@ def scan(
         if is_checked and position + header.size > piece_start + len(piece):
             piece, piece_start = file.read(position, max(_SCAN_PIECE_BYTES, header.size)), position
         batch = memoryview(piece)[position - piece_start : position - piece_start + header.size]
-        if is_checked and ((is_exact and header.base_offset != next_offset) or not is_intact(batch)):
+        has_gap = is_exact and header.base_offset != next_offset and header.base_offset > gaps_below
+        if is_checked and (has_gap or not is_intact(batch)):
             return
         yield position, header, batch
         position += header.size

@@ -19,10 +19,12 @@ from skep.base.errors import StartupError, StorageError
 from skep.base.files import DirectoryLock, DiskSpace, Files
 from skep.base.ids import Offset, TopicPartition
 from skep.base.topic_config import TopicConfig
+from skep.storage.batches import NEVER
 from skep.storage.checkpoints import decode_checkpoint, encode_checkpoint
 from skep.storage.log import Log
 from skep.storage.names import (
     CLEAN_SHUTDOWN,
+    CLEANED_UP_TO,
     DELETE_SUFFIX,
     LOCK,
     LOG_STARTS,
@@ -33,6 +35,7 @@ from skep.storage.names import (
     decode_partition_metadata,
     parse_partition_name,
 )
+from skep.storage.producers import MAX_PRODUCERS
 from skep.storage.recovery import LogOnDisk, load_log
 
 logger = logging.getLogger(__name__)
@@ -47,12 +50,15 @@ class LogDirectory:
     """Owns everything under ``path`` from ``open`` to ``close``.
 
     ``_recovery_points`` and ``_log_starts`` are those read at the start, for logs that have not been opened since.
+    ``_cleaned_up_to`` is where the last pass of compaction over each log ended; not so if its file was lost, which
+    ``_has_cleaned_up_to`` says.
     Checkpoints are numbered as they are asked for: ``_checkpoint_written`` is the newest on disk, ``_last_checkpoint``
     has the newest that speaks of a partition. If that is older, the files on disk do not speak of it, nor will they.
     """
 
-    def __init__(self, files: Files, path: str, clock: Clock) -> None:
+    def __init__(self, files: Files, path: str, clock: Clock, max_producers: int = MAX_PRODUCERS) -> None:
         self.path = path
+        self._max_producers = max_producers
         self.was_clean = True
         self._files = files
         self._clock = clock
@@ -61,6 +67,8 @@ class LogDirectory:
         self._on_disk: set[TopicPartition] = set()
         self._recovery_points: dict[TopicPartition, Offset] = {}
         self._log_starts: dict[TopicPartition, Offset] = {}
+        self._cleaned_up_to: dict[TopicPartition, Offset] = {}
+        self._has_cleaned_up_to = True
         self._last_checkpoint: dict[TopicPartition, int] = {}
         self._checkpoint_lock = threading.Lock()
         self._checkpoint_number = 0
@@ -93,10 +101,15 @@ class LogDirectory:
         self._leftovers = [self._name(name) for name in names if name.endswith(DELETE_SUFFIX)]
         self._recovery_points = self._read_checkpoint(RECOVERY_POINTS)
         self._log_starts = self._read_checkpoint(LOG_STARTS)
+        self._has_cleaned_up_to = CLEANED_UP_TO in names or not self._on_disk
+        self._cleaned_up_to = self._read_checkpoint(CLEANED_UP_TO)
         # A directory without partitions has nothing to recover, whatever else there is.
         self.was_clean = CLEAN_SHUTDOWN in names or not self._on_disk
         if not self.was_clean:
             logger.warning("%s: was not stopped cleanly, logs are checked from their recovery points", self.path)
+        if CLEANED_UP_TO not in names and not self._on_disk:
+            # So that from now on a missing file means that it was lost.
+            self._files.write_atomically(self._name(CLEANED_UP_TO), encode_checkpoint({}))
         self._files.remove(self._name(CLEAN_SHUTDOWN))
         self._files.sync_directory(self.path)
 
@@ -111,6 +124,7 @@ class LogDirectory:
             offsets = decode_checkpoint(self._files.read_whole(path))
         except ValueError as error:
             logger.warning("%s: %s; going on without it", path, error)
+            self._has_cleaned_up_to &= name != CLEANED_UP_TO
             return {}
         self._last_checkpoint.update(dict.fromkeys(offsets, 0))
         return {partition: offset for partition, offset in offsets.items() if partition in self._on_disk}
@@ -124,6 +138,10 @@ class LogDirectory:
     def logs(self) -> Mapping[TopicPartition, Log]:
         """The open ones."""
         return self._logs
+
+    @property
+    def files(self) -> Files:
+        return self._files
 
     def disk_space(self) -> DiskSpace:
         return self._files.disk_space(self.path)
@@ -148,11 +166,28 @@ class LogDirectory:
         if partition in self._on_disk and self.topic_id_of(partition) not in (topic_id, None):
             self._set_aside(partition, "its topic was deleted and created anew")
         recovery_point = None if self.was_clean else self._recovery_points.get(partition, Offset(0))
-        disk = LogOnDisk(self._files, path, partition, recovery_point, self._log_starts.get(partition, Offset(0)))
+        log_start = self._log_starts.get(partition, Offset(0))
+        gaps_below = self._gaps_below(partition, config, recovery_point)
+        disk = LogOnDisk(self._files, path, partition, recovery_point, log_start, self._max_producers, gaps_below)
         content = load_log(disk, config.index_interval_bytes, self._clock.now_ms())
         log = Log(self._files, path, partition, topic_id, config, content, lambda: self._before_creation(partition))
         log.settle()
         return log
+
+    def _gaps_below(self, partition: TopicPartition, config: TopicConfig, recovery_point: Offset | None) -> Offset:
+        """Before a pass of compaction changes anything, the log has an entry, and a recovery point behind the pass."""
+        cleaned_up_to = self._cleaned_up_to.get(partition)
+        if cleaned_up_to is not None:
+            return max(cleaned_up_to, recovery_point or Offset(0))
+        return Offset(NEVER) if config.is_compacted and not self._has_cleaned_up_to else Offset(0)
+
+    def cleaned_up_to(self, partition: TopicPartition) -> Offset | None:
+        """Where the last pass of compaction ended; None when there was none, or it is not known."""
+        return self._cleaned_up_to.get(partition)
+
+    def note_cleaned(self, partition: TopicPartition, offset: Offset) -> None:
+        """To be followed by a checkpoint, before a pass that changes the log and after it."""
+        self._cleaned_up_to[partition] = offset
 
     def _before_creation(self, partition: TopicPartition) -> None:
         """What the checkpoints on disk say of an earlier partition of that name must not be taken for this one's."""
@@ -210,11 +245,13 @@ class LogDirectory:
         self._on_disk.discard(partition)
         self._recovery_points.pop(partition, None)
         self._log_starts.pop(partition, None)
+        self._cleaned_up_to.pop(partition, None)
         return away
 
     def checkpoint_work(self) -> Work:
         """Writes the recovery points and log starts as they are now."""
         recovery_points, log_starts = dict(self._recovery_points), dict(self._log_starts)
+        cleaned_up_to = dict(self._cleaned_up_to)
         for partition, log in self._logs.items():
             recovery_points.pop(partition, None)
             log_starts.pop(partition, None)
@@ -227,7 +264,8 @@ class LogDirectory:
         number = self._checkpoint_number
         written = self._checkpoint_written
         may_be_on_disk = {name: last for name, last in self._last_checkpoint.items() if last >= written}
-        self._last_checkpoint = may_be_on_disk | dict.fromkeys(recovery_points.keys() | log_starts.keys(), number)
+        mentioned = recovery_points.keys() | log_starts.keys() | cleaned_up_to.keys()
+        self._last_checkpoint = may_be_on_disk | dict.fromkeys(mentioned, number)
 
         def write() -> None:
             with self._checkpoint_lock:
@@ -236,6 +274,7 @@ class LogDirectory:
                 if number > self._checkpoint_written:
                     self._files.write_atomically(self._name(LOG_STARTS), encode_checkpoint(log_starts))
                     self._files.write_atomically(self._name(RECOVERY_POINTS), encode_checkpoint(recovery_points))
+                    self._files.write_atomically(self._name(CLEANED_UP_TO), encode_checkpoint(cleaned_up_to))
                     self._checkpoint_written = number
 
         return write

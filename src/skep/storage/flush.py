@@ -39,6 +39,8 @@ class FlushPlan:
     """Those with unsynced batches, and the size up to which each is to be synced."""
     indexes: list[Segment]
     """Those whose indexes are to be synced."""
+    aborts: list[Segment]
+    """Those that may still grow, whose index of aborted transactions is to be synced."""
     snapshots: list[Offset]
     old_snapshots: list[Offset]
     """To be removed when the others are durable."""
@@ -59,9 +61,13 @@ class FlushPlan:
             except StorageError:
                 if self.files.exists(segment.file.path):
                     raise
+        for segment in self.aborts:
+            self._sync_side_file(segment.transaction_index.path)
         for segment in self.indexes:
             self._sync_side_file(segment.offset_index.path)
             self._sync_side_file(segment.time_index.path)
+            if segment.transaction_index.count:
+                self._sync_side_file(segment.transaction_index.path)
         for offset in self.snapshots:
             self._sync_side_file(self._snapshot_path(offset))
         if self.is_new_partition:
@@ -112,12 +118,14 @@ class FlushState:
     """What of a log is not durable yet. ``failure`` is set from a failed sync until one goes through.
 
     The indexes of the active segment are not worth a sync, because recovery makes them again; those of a sealed one
-    are synced once, before the recovery point moves past it.
+    are synced once, before the recovery point moves past it. The index of aborted transactions is synced with the
+    batches: to make an entry again, recovery would have to go back to where the transaction began.
     """
 
     __slots__ = (
         "_has_new_names",
         "_is_new_partition",
+        "_new_aborts",
         "_new_indexes",
         "_new_snapshots",
         "_old_snapshots",
@@ -131,6 +139,7 @@ class FlushState:
         self.flushed_offset = flushed_offset
         self.failure: str | None = None
         self.is_flushing = False
+        self._new_aborts: list[Segment] = []
         self._new_indexes: list[Segment] = []
         self.unflushed_since_ms: int | None = None
         self._is_new_partition = False
@@ -141,6 +150,12 @@ class FlushState:
     def indexes_written(self, segment: Segment) -> None:
         """The indexes of ``segment`` are complete and to be synced."""
         self._new_indexes.append(segment)
+
+    def abort_written(self, segment: Segment) -> None:
+        """The segment's index of aborted transactions has a new entry; the first makes the file."""
+        if segment not in self._new_aborts:
+            self._new_aborts.append(segment)
+        self._has_new_names |= segment.transaction_index.count == 1
 
     def segment_begun(self, *, is_first: bool) -> None:
         """Its name is to be synced too; with the first segment, the partition's directory and what names its topic."""
@@ -159,6 +174,7 @@ class FlushState:
         self.flushed_offset = max(self.flushed_offset, log_start_offset)
         self._new_snapshots = [offset for offset in self._new_snapshots if offset >= log_start_offset]
         self._new_indexes = [segment for segment in self._new_indexes if segment.base_offset >= log_start_offset]
+        self._new_aborts = [segment for segment in self._new_aborts if segment.base_offset >= log_start_offset]
 
     def plan(
         self, files: Files, directory: str, segments: Sequence[Segment], end_offset: Offset, epochs: LeaderEpochs
@@ -184,6 +200,7 @@ class FlushState:
             end_offset=end_offset,
             segments=[(segment, segment.size) for segment in segments[max(first, 0) :]],
             indexes=self._new_indexes,
+            aborts=self._new_aborts,
             snapshots=self._new_snapshots,
             old_snapshots=self._old_snapshots,
             leader_epochs=epochs.encode() if epochs.is_changed else None,
@@ -193,23 +210,32 @@ class FlushState:
             unflushed_since_ms=self.unflushed_since_ms,
         )
         # From here on the state collects what the plan does not cover; flush_failed puts the plan's share back.
-        self._new_snapshots, self._old_snapshots, self._new_indexes = [], [], []
+        self._new_snapshots, self._old_snapshots, self._new_indexes, self._new_aborts = [], [], [], []
         self._is_new_partition = self._has_new_names = False
         self.unflushed_since_ms = None
         epochs.is_changed = False
         return plan
 
     def flushed(self, plan: FlushPlan) -> None:
-        self.is_flushing = False
+        self._ended(plan)
         self.failure = None
         self.flushed_offset = max(self.flushed_offset, plan.end_offset)
 
-    def flush_failed(self, plan: FlushPlan, error: StorageError, epochs: LeaderEpochs) -> None:
+    def _ended(self, plan: FlushPlan) -> None:
         self.is_flushing = False
+        if plan.must_rewrite:
+            # The files were replaced; the next entry is not to be written into the old one. None was meanwhile,
+            # because a log whose sync has failed takes no appends.
+            for segment in plan.aborts:
+                segment.transaction_index.close()
+
+    def flush_failed(self, plan: FlushPlan, error: StorageError, epochs: LeaderEpochs) -> None:
+        self._ended(plan)
         self.failure = str(error)
         self._new_snapshots = plan.snapshots + self._new_snapshots
         self._old_snapshots = plan.old_snapshots + self._old_snapshots
         self._new_indexes = plan.indexes + self._new_indexes
+        self._new_aborts = plan.aborts + [segment for segment in self._new_aborts if segment not in plan.aborts]
         self._is_new_partition |= plan.is_new_partition
         self._has_new_names |= plan.has_new_names
         if plan.unflushed_since_ms is not None:

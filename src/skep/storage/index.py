@@ -56,11 +56,11 @@ class Index:
     def size(self) -> int:
         return self.count * self._entry.size
 
-    def _append(self, first: int, second: int) -> None:
+    def _append(self, *fields: int) -> None:
         written, waiting = self._state
         if waiting is None:
             self._state = (written, waiting := bytearray())
-        waiting += self._entry.pack(first, second)
+        waiting += self._entry.pack(*fields)
         if len(waiting) >= GROUP_ENTRIES * self._entry.size:
             try:
                 self.write_waiting()
@@ -95,6 +95,12 @@ class Index:
         """In any thread; for an index that no longer grows."""
         self._opened().sync()
 
+    def rename(self, path: str) -> None:
+        """Gives the file, if there is one, another name; threads that look something up meanwhile are not disturbed."""
+        if self._files.exists(self.path):
+            self._files.rename_file(self._opened(), path)
+        self.path = path
+
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
@@ -113,8 +119,11 @@ class Index:
         return file
 
     def entry(self, slot: int) -> tuple[int, int]:
-        first, second = self._entry.unpack(self._read(slot, slot + 1))
+        first, second = self._fields(slot)
         return first, second
+
+    def _fields(self, slot: int) -> tuple[int, ...]:
+        return self._entry.unpack(self._read(slot, slot + 1))
 
     def _read(self, low: int, high: int) -> bytes:
         written, waiting = self._state
@@ -135,7 +144,7 @@ class Index:
         low, high = 0, self.count
         while high - low > BLOCK_ENTRIES:
             if near < 0:
-                first, last = self.entry(low)[field], self.entry(high - 1)[field]
+                first, last = self._fields(low)[field], self._fields(high - 1)[field]
                 if not first <= wanted < last:
                     return low if wanted < first else high
                 near = low + (high - low) * (wanted - first) // (last - first) - BLOCK_ENTRIES // 2

@@ -9,9 +9,12 @@ from skep.base.ids import Offset, TopicPartition
 LOG = ".log"
 OFFSET_INDEX = ".index"
 TIME_INDEX = ".timeindex"
+TRANSACTION_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
-SEGMENT_SUFFIXES = (LOG, OFFSET_INDEX, TIME_INDEX)
+SEGMENT_SUFFIXES = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
 DELETED = ".deleted"
+CLEANED = ".cleaned"
+SWAP = ".swap"
 TEMPORARY = ".tmp"
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
@@ -21,6 +24,7 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
+CLEANED_UP_TO = "cleaner-offset-checkpoint"
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"

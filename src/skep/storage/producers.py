@@ -1,4 +1,5 @@
-"""What a log knows of idempotent producers: the sequence numbers of their last batches.
+"""What a log knows of idempotent and transactional producers: the sequence numbers of their last batches, their epochs,
+and which of them are in a transaction.
 
 A producer numbers its records per partition, 0, 1, 2 ... 2**31-1, 0 ... A batch is
 
@@ -9,30 +10,33 @@ A producer numbers its records per partition, 0, 1, 2 ... 2**31-1, 0 ... A batch
 
 A producer that is not known, or no longer, may begin at any number: its records may all have been deleted, and to
 refuse it would stop it for ever (Kafka has done so since 2.4, KIP-360). A higher epoch begins at 0 again; a lower one
-is a producer that has been replaced.
+is a producer that has been replaced. Batches without a sequence are a coordinator's own (offsets that a transaction
+commits): of these only the epoch is checked.
 
-Left out: transactions; the fields that snapshots have for them are written empty.
+A transaction's marker comes from a coordinator, with its own epoch. It may raise the producer's epoch: that is how a
+coordinator keeps out a producer that still writes to a transaction which it has given up.
 """
 
-import struct
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
-
-from crc32c import crc32c
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import Offset
-from skep.records.batch import BatchHeader
+from skep.records.batch import TRANSACTIONAL_FLAG, BatchHeader
+from skep.records.end_txn_marker import EndTxnMarker
+from skep.storage.snapshot_format import (
+    NO_COORDINATOR_EPOCH,
+    NO_OFFSET,
+    NO_SEQUENCE,
+    SnapshotRow,
+    decode_snapshot,
+    encode_snapshot,
+)
+from skep.storage.transactions import AbortedTransaction, Transactions
 
 BATCHES_KEPT = 5
 MAX_PRODUCERS = 10_000
-"""Of one partition. Past that the one that was silent for the longest time is forgotten, as if it had expired."""
-
-_SNAPSHOT_VERSION = 1
-_SNAPSHOT_HEAD = struct.Struct(">hI")
-_COUNT = struct.Struct(">i")
-_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
-_NO_COORDINATOR_EPOCH = -1
-_NO_TRANSACTION = -1
+_HIGHEST_SEQUENCE = 0x7FFF_FFFF
 
 
 class ProducedBatch(NamedTuple):
@@ -44,21 +48,46 @@ class ProducedBatch(NamedTuple):
     """When it was appended; what the answer to a duplicate carries under LogAppendTime."""
 
 
+class ProducerState(NamedTuple):
+    """A producer as DescribeProducers shows it."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_first_offset: int
+
+
 class _Producer:
-    __slots__ = ("batches", "epoch")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
+        self.coordinator_epoch = NO_COORDINATOR_EPOCH
+        self.last_timestamp = -1
         self.batches: list[ProducedBatch] = []
+
+    def enter_epoch(self, epoch: int) -> None:
+        """Sequences begin again; what a coordinator said still holds."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.batches.clear()
 
 
 class Producers:
-    """The producers of one log, the one that wrote last at the end of ``_producers``."""
+    """The producers of one log, the one that wrote last at the end of ``_producers``.
 
-    __slots__ = ("_producers",)
+    There are ``max_producers`` at the most: past that the one that was silent for the longest time is forgotten, as if
+    it had expired. One that is in a transaction is never forgotten, for readers wait for its end.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_max_producers", "_producers", "transactions")
+
+    def __init__(self, max_producers: int = MAX_PRODUCERS) -> None:
+        self.transactions = Transactions()
         self._producers: dict[int, _Producer] = {}
+        self._max_producers = max_producers
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -68,59 +97,132 @@ class Producers:
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return None
-        sequence = header.base_sequence
+        sequence, batches = header.base_sequence, producer.batches
+        last_sequence = batches[-1].last_sequence if batches else NO_SEQUENCE
         if header.producer_epoch != producer.epoch:
             if header.producer_epoch < producer.epoch:
-                raise KafkaError(
-                    ErrorCode.invalid_producer_epoch,
-                    f"producer {header.producer_id} has epoch {producer.epoch}, the batch {header.producer_epoch}",
-                )
-            if sequence != 0:
+                raise _old_epoch(header.producer_id, producer.epoch, header.producer_epoch)
+            if sequence > 0:
                 raise KafkaError(
                     ErrorCode.out_of_order_sequence_number,
                     f"producer {header.producer_id} begins epoch {header.producer_epoch} with sequence {sequence}",
                 )
-            return None
-        last_sequence = producer.batches[-1].last_sequence
-        if sequence == (last_sequence + 1) & 0x7FFF_FFFF:
-            return None
-        for batch in producer.batches:
-            if batch.base_sequence == sequence and batch.last_sequence == header.last_sequence:
-                return batch
-        raise KafkaError(
-            ErrorCode.out_of_order_sequence_number,
-            f"producer {header.producer_id} sends sequence {sequence} after {last_sequence}",
-        )
+        elif sequence != (last_sequence + 1) & _HIGHEST_SEQUENCE and sequence != NO_SEQUENCE:
+            for batch in batches:
+                if batch.base_sequence == sequence and batch.last_sequence == header.last_sequence:
+                    return batch
+            raise KafkaError(
+                ErrorCode.out_of_order_sequence_number,
+                f"producer {header.producer_id} sends sequence {sequence} after {last_sequence}",
+            )
+        if header.producer_id in self.transactions.ongoing and not header.attributes & TRANSACTIONAL_FLAG:
+            detail = f"producer {header.producer_id} is in a transaction, the batch is not"
+            raise KafkaError(ErrorCode.invalid_txn_state, detail)
+        return None
 
     def record(self, header: BatchHeader, base_offset: Offset, now_ms: int) -> None:
         """The batch, checked or found in the log, is at ``base_offset``."""
-        producer = self._producers.pop(header.producer_id, None)
-        if producer is None or producer.epoch != header.producer_epoch:
+        producer_id = header.producer_id
+        # As _take and _put, without the calls: this is the path of every produce.
+        producer = self._producers.pop(producer_id, None)
+        if producer is None:
             producer = _Producer(header.producer_epoch)
+        elif producer.epoch != header.producer_epoch:
+            producer.enter_epoch(header.producer_epoch)
+        if header.attributes & TRANSACTIONAL_FLAG:
+            self.transactions.begin(producer_id, base_offset)
         last_offset = Offset(base_offset + header.last_offset_delta)
-        self._put(
-            header.producer_id,
-            producer,
-            ProducedBatch(header.base_sequence, header.last_sequence, base_offset, last_offset, now_ms),
-        )
-
-    def _put(self, producer_id: int, producer: _Producer, batch: ProducedBatch) -> None:
-        producer.batches.append(batch)
-        if len(producer.batches) > BATCHES_KEPT:
-            del producer.batches[0]
+        batches = producer.batches
+        batches.append(ProducedBatch(header.base_sequence, header.last_sequence, base_offset, last_offset, now_ms))
+        if len(batches) > BATCHES_KEPT:
+            del batches[0]
+        producer.last_timestamp = now_ms
         self._producers[producer_id] = producer
-        if len(self._producers) > MAX_PRODUCERS:
-            del self._producers[next(iter(self._producers))]
+        if len(self._producers) > self._max_producers:
+            self._forget_one()
+
+    def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
+        """KafkaError when the marker comes from a coordinator, or for a producer, that has been replaced."""
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return
+        if producer_epoch < producer.epoch:
+            raise _old_epoch(producer_id, producer.epoch, producer_epoch)
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.transaction_coordinator_fenced,
+                f"the marker's coordinator has epoch {coordinator_epoch}, the last had {producer.coordinator_epoch}",
+            )
+
+    def record_marker(
+        self, header: BatchHeader, marker: EndTxnMarker, offset: Offset, now_ms: int
+    ) -> AbortedTransaction | None:
+        """The marker, checked or found in the log, is at ``offset``. What is to be remembered if it aborts."""
+        producer = self._take(header.producer_id, header.producer_epoch)
+        producer.coordinator_epoch = marker.coordinator_epoch
+        producer.last_timestamp = now_ms
+        ended = self.transactions.end(header.producer_id, offset)
+        self._put(header.producer_id, producer, None)
+        return None if marker.committed else ended
+
+    def is_in_transaction(self, producer_id: int) -> bool:
+        return producer_id in self.transactions.ongoing
+
+    def _take(self, producer_id: int, epoch: int) -> _Producer:
+        producer = self._producers.pop(producer_id, None)
+        if producer is None:
+            return _Producer(epoch)
+        producer.enter_epoch(epoch)
+        return producer
+
+    def _put(self, producer_id: int, producer: _Producer, batch: ProducedBatch | None) -> None:
+        if batch is not None:
+            producer.batches.append(batch)
+            if len(producer.batches) > BATCHES_KEPT:
+                del producer.batches[0]
+            producer.last_timestamp = batch.timestamp
+        self._producers[producer_id] = producer
+        if len(self._producers) > self._max_producers:
+            self._forget_one()
+
+    def _forget_one(self) -> None:
+        ongoing = self.transactions.ongoing
+        if len(ongoing) >= len(self._producers):
+            return
+        while (oldest := next(iter(self._producers))) in ongoing:
+            # Behind the others, so that they are not gone through again for the next one.
+            self._producers[oldest] = self._producers.pop(oldest)
+        del self._producers[oldest]
 
     def expire(self, before_ms: int) -> None:
-        """Forgets the producers whose last batch is older."""
+        """Forgets the producers that have not written since."""
+        ongoing = self.transactions.ongoing
         expired = [
             producer_id
             for producer_id, producer in self._producers.items()
-            if producer.batches[-1].timestamp < before_ms
+            if producer.last_timestamp < before_ms and producer_id not in ongoing
         ]
         for producer_id in expired:
             del self._producers[producer_id]
+
+    def states(self) -> Iterator[ProducerState]:
+        ongoing = self.transactions.ongoing
+        for producer_id, producer in self._producers.items():
+            yield ProducerState(
+                producer_id,
+                producer.epoch,
+                producer.batches[-1].last_sequence if producer.batches else NO_SEQUENCE,
+                producer.last_timestamp,
+                producer.coordinator_epoch,
+                ongoing.get(producer_id, NO_OFFSET),
+            )
+
+    def last_records(self) -> list[tuple[int, int, int]]:
+        """(producer id, offset of its last record or -1, epoch) of each: what compaction must not lose."""
+        return [
+            (producer_id, producer.batches[-1].last_offset if producer.batches else NO_OFFSET, producer.epoch)
+            for producer_id, producer in self._producers.items()
+        ]
 
     def encode(self) -> bytes:
         """A ``.snapshot`` as Kafka writes it, except that a producer has a row for each of its batches.
@@ -128,42 +230,45 @@ class Producers:
         Kafka keeps the last batch only, so a producer that repeats several after a restart is told that they are out
         of order. A reader that takes the last row of a producer, as Kafka does, still gets what it expects.
         """
-        rows = [
-            _SNAPSHOT_ENTRY.pack(
-                producer_id,
-                producer.epoch,
-                batch.last_sequence,
-                batch.last_offset,
-                batch.last_offset - batch.base_offset,
-                batch.timestamp,
-                _NO_COORDINATOR_EPOCH,
-                _NO_TRANSACTION,
-            )
-            for producer_id, producer in self._producers.items()
-            for batch in producer.batches
-        ]
-        body = _COUNT.pack(len(rows)) + b"".join(rows)
-        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(body)) + body
+        return encode_snapshot(self._rows())
+
+    def _rows(self) -> Iterator[SnapshotRow]:
+        for state in self.states():
+            producer = self._producers[state.producer_id]
+            shared = (state.coordinator_epoch, state.transaction_first_offset)
+            if not producer.batches:
+                batch = (NO_SEQUENCE, NO_OFFSET, 0, producer.last_timestamp)
+                yield SnapshotRow(state.producer_id, state.epoch, *batch, *shared)
+            for sent in producer.batches:
+                batch = (sent.last_sequence, sent.last_offset, sent.last_offset - sent.base_offset, sent.timestamp)
+                yield SnapshotRow(state.producer_id, state.epoch, *batch, *shared)
 
     @classmethod
-    def decode(cls, data: bytes) -> "Producers":
+    def decode(cls, data: bytes, max_producers: int = MAX_PRODUCERS) -> "Producers":
         """ValueError when the snapshot is damaged."""
-        if len(data) < _SNAPSHOT_HEAD.size + _COUNT.size:
-            raise ValueError("the snapshot is cut off")
-        version, crc = _SNAPSHOT_HEAD.unpack_from(data)
-        body = memoryview(data)[_SNAPSHOT_HEAD.size :]
-        if version != _SNAPSHOT_VERSION or crc32c(body) != crc:
-            raise ValueError("the snapshot's version or CRC is wrong")
-        rows = body[_COUNT.size :]
-        if len(rows) != _COUNT.unpack_from(body)[0] * _SNAPSHOT_ENTRY.size:
-            raise ValueError("the snapshot's count is wrong")
-        producers = cls()
-        for producer_id, epoch, last_sequence, last_offset, delta, timestamp, _, _ in _SNAPSHOT_ENTRY.iter_unpack(rows):
-            producer = producers._producers.pop(producer_id, None)
-            if producer is None or producer.epoch != epoch:
-                producer = _Producer(epoch)
-            base_sequence = (last_sequence - delta) & 0x7FFF_FFFF
-            base_offset = Offset(last_offset - delta)
-            batch = ProducedBatch(base_sequence, last_sequence, base_offset, Offset(last_offset), timestamp)
-            producers._put(producer_id, producer, batch)
+        producers = cls(max_producers)
+        rows = decode_snapshot(data)
+        producers.transactions = Transactions(_ongoing(rows).items())
+        for row in rows:
+            producer = producers._take(row.producer_id, row.epoch)
+            producer.coordinator_epoch = row.coordinator_epoch
+            producer.last_timestamp = row.timestamp
+            producers._put(row.producer_id, producer, _batch_of(row))
         return producers
+
+
+def _ongoing(rows: Iterable[SnapshotRow]) -> dict[int, Offset]:
+    return {row.producer_id: Offset(row.transaction_first_offset) for row in rows if row.transaction_first_offset >= 0}
+
+
+def _batch_of(row: SnapshotRow) -> ProducedBatch | None:
+    if row.last_offset < 0:
+        return None
+    has_sequence = row.last_sequence != NO_SEQUENCE
+    base_sequence = (row.last_sequence - row.offset_delta) & _HIGHEST_SEQUENCE if has_sequence else NO_SEQUENCE
+    base_offset, last_offset = Offset(row.last_offset - row.offset_delta), Offset(row.last_offset)
+    return ProducedBatch(base_sequence, row.last_sequence, base_offset, last_offset, row.timestamp)
+
+
+def _old_epoch(producer_id: int, current: int, given: int) -> KafkaError:
+    return KafkaError(ErrorCode.invalid_producer_epoch, f"producer {producer_id} has epoch {current}, not {given}")

@@ -24,6 +24,7 @@ from skep.base.errors import StorageError
 from skep.base.files import Files
 from skep.base.ids import Offset, TopicPartition
 from skep.storage.batches import NEVER, scan
+from skep.storage.compaction_swap import finish_swaps
 from skep.storage.content import LogContent
 from skep.storage.leader_epochs import LeaderEpochs
 from skep.storage.names import (
@@ -34,10 +35,12 @@ from skep.storage.names import (
     SNAPSHOT,
     TEMPORARY,
     TIME_INDEX,
+    TRANSACTION_INDEX,
     offset_name,
     parse_offset_name,
 )
-from skep.storage.producers import Producers
+from skep.storage.producer_recovery import LostEntries, ProducerRecovery
+from skep.storage.producers import MAX_PRODUCERS, Producers
 from skep.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -52,6 +55,9 @@ class LogOnDisk(NamedTuple):
     recovery_point: Offset | None
     """None after a clean stop."""
     log_start_offset: Offset
+    max_producers: int = MAX_PRODUCERS
+    gaps_below: Offset = Offset(0)
+    """Compaction may have taken offsets below this one away; from here on a missing offset is damage."""
 
 
 def load_log(disk: LogOnDisk, index_interval_bytes: int, now_ms: int) -> LogContent:
@@ -79,6 +85,7 @@ class _Loader:
         self.end_offset = Offset(0)
         self.epochs = LeaderEpochs()
         self.new_indexes: list[Segment] = []
+        self.lost_entries: dict[Offset, LostEntries] = {}
 
     def load(self) -> LogContent:
         if self.files.exists(self.disk.path):
@@ -96,10 +103,12 @@ class _Loader:
         self.epochs.truncate_start(log_start_offset)
         producers, snapshot_offset = self._load_producers()
         is_clean = self.recovery_point is None
+        flushed_offset = self.end_offset if is_clean else min(self.recovery_point or Offset(0), self.end_offset)
+        producers.transactions.high_watermark_moved(flushed_offset)
         return LogContent(
             segments=self.segments,
             log_start_offset=log_start_offset,
-            flushed_offset=self.end_offset if is_clean else min(self.recovery_point or Offset(0), self.end_offset),
+            flushed_offset=flushed_offset,
             log_end_offset=self.end_offset,
             leader_epochs=self.epochs,
             producers=producers,
@@ -113,6 +122,7 @@ class _Loader:
 
     def _list(self) -> None:
         """Opens the segments and removes what an earlier life left behind."""
+        finish_swaps(self.files, self.disk.path)
         bases, sides = [], []
         for name in self.files.list_directory(self.disk.path):
             parsed = parse_offset_name(name)
@@ -122,7 +132,7 @@ class _Loader:
                 bases.append(parsed[0])
             elif parsed is not None and parsed[1] == SNAPSHOT:
                 self.snapshots.append(parsed[0])
-            elif parsed is not None and parsed[1] in (OFFSET_INDEX, TIME_INDEX):
+            elif parsed is not None and parsed[1] in (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX):
                 sides.append((parsed[0], name))
         for base_offset, name in sides:
             if base_offset not in bases:
@@ -137,28 +147,41 @@ class _Loader:
             self._check_indexes(segment)
         last = self.segments[-1]
         if not last.has_index_files():
-            position = last.keep_index(0, 0)
+            position, lost_from = last.keep_index(0, 0), last.base_offset
         else:
-            position = last.keep_index(last.offset_index.count, last.time_index.count)
-        self.end_offset, size = self._count(last, position, NEVER)
+            position, lost_from = last.keep_index(last.offset_index.count, last.time_index.count), Offset(NEVER)
+        self.end_offset, size = self._count(last, position, NEVER, lost_from)
         return size == last.size
 
     def _check_indexes(self, segment: Segment) -> None:
         """Makes the indexes of a sealed segment again when they are missing; they were synced with it."""
         if not segment.has_index_files():
             logger.warning("%s: indexes of segment %d are missing, making them again", self.name, segment.base_offset)
-            self._count(segment, segment.keep_index(0, 0), NEVER)
+            self._count(segment, segment.keep_index(0, 0), NEVER, segment.base_offset)
             self.new_indexes.append(segment)
 
-    def _count(self, segment: Segment, position: int, check_from: int) -> tuple[Offset, int]:
-        """Enters the batches from ``position`` on into the indexes; gives the end offset and where they end."""
+    def _count(self, segment: Segment, position: int, check_from: int, lost_from: Offset) -> tuple[Offset, int]:
+        """Enters the batches from ``position`` on into the indexes; gives the end offset and where they end.
+
+        Of the index of aborted transactions, what it has from the offset ``lost_from`` on is to be made again.
+        """
         end_offset = segment.base_offset
+        self.lost_entries.pop(segment.base_offset, None)
+        if lost_from < NEVER:
+            segment.transaction_index.keep_below(lost_from)
         for place, header, _ in scan(
-            segment.file, position=position, from_offset=segment.base_offset, check_from=check_from
+            segment.file,
+            position=position,
+            from_offset=segment.base_offset,
+            check_from=check_from,
+            gaps_below=self.disk.gaps_below,
         ):
             segment.count(place, header.size, header.last_offset, header.max_timestamp, self.interval)
             if header.partition_leader_epoch > self.epochs.latest:
                 self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+            if header.is_control and header.base_offset >= lost_from:
+                lost = LostEntries(segment, lost_from, header.base_offset)
+                self.lost_entries.setdefault(segment.base_offset, lost)
             position = place + header.size
             end_offset = header.next_offset
         return end_offset, position
@@ -180,11 +203,13 @@ class _Loader:
         self.end_offset = self.segments[first].base_offset
         for number in range(first, len(self.segments)):
             segment = self.segments[number]
-            if segment.base_offset != self.end_offset:
+            is_hole = segment.base_offset > max(self.end_offset, self.disk.gaps_below)
+            if segment.base_offset < self.end_offset or is_hole:
                 self._drop(number, f"offset {self.end_offset} is missing before it")
                 break
             position = _keep_index_below(segment, recovery_point) if number == first else segment.keep_index(0, 0)
-            self.end_offset, size = self._count(segment, position, recovery_point)
+            lost_from = recovery_point if position else segment.base_offset
+            self.end_offset, size = self._count(segment, position, recovery_point, lost_from)
             if size < segment.size:
                 logger.warning(
                     "%s: cut %d bytes behind offset %d (%s)",
@@ -203,7 +228,7 @@ class _Loader:
         for segment in self.segments[number:]:
             logger.warning("%s: removing segment %d, %s", self.name, segment.base_offset, reason)
             segment.close()
-            for path in (segment.file.path, segment.offset_index.path, segment.time_index.path):
+            for path in (segment.file.path, *segment.side_paths):
                 self.files.remove(path)
         del self.segments[number:]
 
@@ -228,36 +253,25 @@ class _Loader:
                         self.epochs.assign(header.partition_leader_epoch, header.base_offset)
 
     def _load_producers(self) -> tuple[Producers, Offset]:
-        """From the newest good snapshot and the batches behind it, with the offset of that snapshot."""
-        producers, offset = Producers(), Offset(-1)
-        # Those past the end are of batches that were cut. They are removed before the log is used again, so that none
-        # is ever taken for one of the batches that come to those offsets later.
-        for candidate in sorted((s for s in self.snapshots if s <= self.end_offset), reverse=True):
-            try:
-                producers = Producers.decode(self.files.read_whole(self._snapshot_path(candidate)))
-                offset = candidate
-                break
-            except (StorageError, ValueError) as error:
-                logger.warning("%s: snapshot %d cannot be used: %s", self.name, candidate, error)
-        self._replay_producers(producers, offset)
+        """With the offset of the snapshot that they come from; and the lost entries of aborted transactions."""
+        recovery = ProducerRecovery(
+            self.files,
+            self.disk.path,
+            self.segments,
+            self.end_offset,
+            self.snapshots,
+            self.now_ms,
+            self.disk.max_producers,
+        )
+        for _, lost in sorted(self.lost_entries.items()):
+            if lost.segment in self.segments:
+                recovery.make_entries(lost)
+        producers = recovery.producers()
         bases = {segment.base_offset for segment in self.segments}
         for snapshot in self.snapshots:
-            if snapshot not in bases and snapshot != offset:
+            if snapshot not in bases and snapshot != recovery.snapshot_offset:
                 self.files.remove(self._snapshot_path(snapshot))
-        return producers, offset
-
-    def _replay_producers(self, producers: Producers, from_offset: Offset) -> None:
-        ends = [*(segment.base_offset for segment in self.segments[1:]), self.end_offset]
-        for segment, end in zip(self.segments, ends, strict=False):
-            place = segment.find(from_offset, segment.size) if end > from_offset else None
-            if place is None:
-                continue
-            for _, header, _ in scan(
-                segment.file, position=place.position, from_offset=segment.base_offset, check_from=NEVER
-            ):
-                if header.has_producer_id and header.base_offset >= from_offset:
-                    # When it was written is not known; to remember a producer for too long does no harm.
-                    producers.record(header, header.base_offset, self.now_ms)
+        return producers, recovery.snapshot_offset
 
     def _snapshot_path(self, offset: Offset) -> str:
         return os.path.join(self.disk.path, offset_name(offset, SNAPSHOT))

@@ -46,4 +46,4 @@ class SegmentRemoval:
 
     def _side_files(self, segment: Segment) -> list[str]:
         snapshot = os.path.join(self.directory, offset_name(segment.base_offset, SNAPSHOT))
-        return [segment.offset_index.path, segment.time_index.path, snapshot]
+        return [*segment.side_paths, snapshot]

@@ -3,7 +3,7 @@
 Segments go whole and from the oldest on. The active one goes too when all its records have expired; the log then
 begins a new one. ``retention.ms`` counts from the largest timestamp of a segment, so a record is kept at least that
 long, and at most until its segment's last record has expired too. A segment without any timestamp counts from when it
-was begun or opened.
+was begun or opened. Of a topic without ``delete`` in its ``cleanup.policy``, only what lies below the log start goes.
 """
 
 from collections.abc import Sequence
@@ -52,10 +52,14 @@ def expired_count(
     """How many of the segments, from the oldest on, may go."""
     excess = sum(segment.size for segment in segments) - config.retention_bytes
     for count, segment in enumerate(segments):
-        is_too_old = 0 <= config.retention_ms < now_ms - segment.timestamp
-        is_too_much = config.retention_bytes >= 0 and excess >= segment.size
+        is_too_old = config.expires and 0 <= config.retention_ms < now_ms - segment.timestamp
+        is_too_much = config.expires and config.retention_bytes >= 0 and excess >= segment.size
         is_below_start = segment.end_offset <= log_start_offset
-        if segment.size == 0 or segment.end_offset > up_to or not (is_too_old or is_too_much or is_below_start):
+        is_active = count == len(segments) - 1
+        if is_active and segment.size == 0:
+            return count
+        is_empty = config.expires and segment.size == 0  # compaction has left nothing of it
+        if segment.end_offset > up_to or not (is_too_old or is_too_much or is_below_start or is_empty):
             return count
         excess -= segment.size
     return len(segments)

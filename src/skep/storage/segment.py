@@ -1,4 +1,4 @@
-"""One segment: a ``.log`` file with batches in offset order, and its two indexes.
+"""One segment: a ``.log`` file with batches in offset order, its two indexes, and that of its aborted transactions.
 
 The last segment of a log is the active one and grows; the others are sealed and never change. The end offset of a
 sealed segment is at most the base offset of the next.
@@ -11,8 +11,9 @@ from skep.base.ids import Offset
 from skep.base.topic_config import TopicConfig
 from skep.records.batch import HEADER_SIZE, NO_TIMESTAMP, read_header
 from skep.storage.batches import BatchPlace, find_from, hop, place_at
-from skep.storage.index import OffsetIndex, TimeIndex
-from skep.storage.names import LOG, OFFSET_INDEX, TIME_INDEX, offset_name
+from skep.storage.index import Index, OffsetIndex, TimeIndex
+from skep.storage.names import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, offset_name
+from skep.storage.transaction_index import TransactionIndex
 
 _HIGHEST_RELATIVE_OFFSET = (1 << 31) - 1
 
@@ -37,13 +38,22 @@ class Segment:
         "max_timestamp_offset",
         "offset_index",
         "time_index",
+        "transaction_index",
     )
 
-    def __init__(self, file: File, offset_index: OffsetIndex, time_index: TimeIndex, created_ms: int) -> None:
+    def __init__(
+        self,
+        file: File,
+        offset_index: OffsetIndex,
+        time_index: TimeIndex,
+        transaction_index: TransactionIndex,
+        created_ms: int,
+    ) -> None:
         self.base_offset = Offset(offset_index.base_offset)
         self.file = file
         self.offset_index = offset_index
         self.time_index = time_index
+        self.transaction_index = transaction_index
         self.created_ms = created_ms
         self.jitter_ms = 0
         self.first_timestamp: int | None = None
@@ -55,15 +65,31 @@ class Segment:
         self._is_timestamp_known = file.size == 0
 
     @classmethod
-    def open(cls, files: Files, directory: str, base_offset: int, now_ms: int, *, create: bool = False) -> "Segment":
-        """The segment at ``base_offset``; StorageError when its ``.log`` is missing and is not to be created."""
-        file = files.open(os.path.join(directory, offset_name(base_offset, LOG)), create=create)
-        index_path = os.path.join(directory, offset_name(base_offset, OFFSET_INDEX))
-        time_path = os.path.join(directory, offset_name(base_offset, TIME_INDEX))
+    def open(
+        cls,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        now_ms: int,
+        *,
+        create: bool = False,
+        suffix: str = "",
+    ) -> "Segment":
+        """The segment at ``base_offset``; StorageError when its ``.log`` is missing and is not to be created.
+
+        ``suffix`` is behind the names of all its files while compaction makes it.
+        """
+        file = files.open(os.path.join(directory, offset_name(base_offset, LOG + suffix)), create=create)
+        index_path = os.path.join(directory, offset_name(base_offset, OFFSET_INDEX + suffix))
+        time_path = os.path.join(directory, offset_name(base_offset, TIME_INDEX + suffix))
+        transaction_path = os.path.join(directory, offset_name(base_offset, TRANSACTION_INDEX + suffix))
         return cls(
             file,
             OffsetIndex(files, index_path, base_offset, _size_of(files, index_path) if file.size else 0),
             TimeIndex(files, time_path, base_offset, _size_of(files, time_path) if file.size else 0),
+            TransactionIndex(
+                files, transaction_path, base_offset, _size_of(files, transaction_path) if file.size else 0
+            ),
             now_ms,
         )
 
@@ -98,10 +124,25 @@ class Segment:
         self._index_time()
         self.offset_index.finish()
         self.time_index.finish()
+        self.transaction_index.finish()
 
     def has_index_files(self) -> bool:
-        """Whether both are there with nothing but whole entries."""
-        return self.offset_index.has_whole_file() and self.time_index.has_whole_file()
+        """Whether those that have to be there are, with nothing but whole entries."""
+        return (
+            self.offset_index.has_whole_file()
+            and self.time_index.has_whole_file()
+            and self.transaction_index.has_whole_file()
+        )
+
+    @property
+    def indexes(self) -> tuple[Index, ...]:
+        """The file of the last, that of aborted transactions, may not be there."""
+        return (self.offset_index, self.time_index, self.transaction_index)
+
+    @property
+    def side_paths(self) -> list[str]:
+        """The files besides the ``.log``; the index of aborted transactions may not be there."""
+        return [index.path for index in self.indexes]
 
     def keep_index(self, count: int, time_count: int) -> int:
         """Keeps so many entries of the indexes and says from which position on the batches are to be counted again.
@@ -146,7 +187,7 @@ class Segment:
         waited = timestamp - first if first >= 0 and timestamp >= 0 else now_ms - self.created_ms
         return (
             held + size > config.segment_bytes
-            or waited > config.segment_ms - self.jitter_ms
+            or waited > config.roll_ms - self.jitter_ms
             or last_offset - self.base_offset > _HIGHEST_RELATIVE_OFFSET
             or (self.index_entries + 2) * 12 > config.segment_index_bytes
         )
@@ -176,8 +217,12 @@ class Segment:
 
     def close(self) -> None:
         self.file.close()
+        self.close_indexes()
+
+    def close_indexes(self) -> None:
         self.offset_index.close()
         self.time_index.close()
+        self.transaction_index.close()
 
 
 def _size_of(files: Files, path: str) -> int:

@@ -105,7 +105,7 @@ def _largest_by_headers(segments: Sequence[Segment], log_start_offset: Offset, u
             if place.base_offset < log_start_offset:
                 timestamp = _largest_in(segment, place, log_start_offset)
             if timestamp > (NO_TIMESTAMP if best is None else best.timestamp):
-                best = _first_record(segment, place, timestamp, log_start_offset)
+                best = _first_record(segment, place, timestamp, log_start_offset) or best
     return best
 
 
@@ -131,6 +131,8 @@ def _first_record(segment: Segment, place: BatchPlace, timestamp: int, from_offs
     header = read_header(batch)
     epoch = header.partition_leader_epoch
     first_offset = max(header.base_offset, from_offset)
+    if header.records_count == 0:
+        return None
     if header.is_append_time:
         return TimestampOffset(header.max_timestamp, first_offset, epoch)
     try:

@@ -2,30 +2,28 @@
 
 A handler is written once for all versions. It reads a request object whose fields may be absent in the version at
 hand (``getattr(request, "rack_id", "")``), and returns its answer as nested mappings with every field that any version
-has. ``encode_response`` lays the mapping over the class of the version: fields that the version does not have are left
-out, fields that the mapping does not have get the class's default, or zero.
+has. ``encode_response`` writes it as the class of the version says (``encoders``): fields that the version does not
+have are left out, fields that the mapping does not have get the class's default, or zero.
 
-kio's module of a version is imported when the version is first asked for; all of them would cost two seconds.
+kio's module of a version is imported, and its encoder made, when the version is first asked for; importing all of them
+would cost two seconds.
 """
 
-import dataclasses
-import datetime
 import functools
-import io
-import types
-import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from kio.index import load_payload_module
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 
-from skep.base.errors import DecodeError, ErrorCode
+from skep.base.errors import DecodeError
 from skep.wire.apis import SERVED
 from skep.wire.bounds import MAX_ELEMENTS, RequestBounds
+from skep.wire.encoders import response_encoder
 from skep.wire.headers import response_header
+from skep.wire.primitives import INT32
 
 Body = Mapping[str, Any]
 
@@ -67,67 +65,10 @@ def decode_request(
 
 def encode_response(api_key: int, version: int, correlation_id: int, body: Body) -> bytes:
     """The whole answer, header included, without the length that frames it."""
-    buffer = io.BytesIO()
-    buffer.write(response_header(api_key, version, correlation_id))
-    entity = response_class(api_key, version)
-    entity_writer(entity)(buffer, assemble(entity, body))
-    return buffer.getvalue()
-
-
-def assemble(entity: Any, body: Body) -> Any:
-    """An instance of a kio class from a mapping; nested classes from nested mappings."""
-    values = {}
-    for name, nested, default in _shape(entity):
-        value = body.get(name, default)
-        if value is default or value is None:
-            pass
-        elif nested is not None:
-            value = assemble(nested, value) if isinstance(value, Mapping) else tuple(assemble(nested, v) for v in value)
-        elif isinstance(value, list):
-            value = tuple(value)
-        values[name] = value
-    return entity(**values)
+    return _response_encoder(api_key, version)(correlation_id, body)
 
 
 @functools.cache
-def _shape(entity: Any) -> tuple[tuple[str, Any, Any], ...]:
-    """Of each field: its name, the class of what it nests or None, and what stands when the answer does not say."""
-    hints = typing.get_type_hints(entity)
-    return tuple(
-        (field.name, _nested_class(hints[field.name]), _default(field, hints[field.name]))
-        for field in dataclasses.fields(entity)
-    )
-
-
-def _nested_class(hint: Any) -> Any:
-    for candidate in (hint, *typing.get_args(hint)):
-        if typing.get_origin(candidate) is tuple:
-            candidate = typing.get_args(candidate)[0]
-        if dataclasses.is_dataclass(candidate):
-            return candidate
-    return None
-
-
-def _default(field: "dataclasses.Field[Any]", hint: Any) -> Any:
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    if isinstance(hint, types.UnionType):
-        return None
-    if typing.get_origin(hint) is tuple:
-        return ()
-    if dataclasses.is_dataclass(hint):
-        return assemble(hint, {})
-    for base, zero in _ZEROS:
-        if isinstance(hint, type) and issubclass(hint, base):
-            return zero
-    raise TypeError(f"no default for {field.name}: {hint}")
-
-
-_ZEROS: tuple[tuple[type, Any], ...] = (
-    (ErrorCode, ErrorCode.none),
-    (bool, False),
-    (int, 0),
-    (str, ""),
-    (bytes, b""),
-    (datetime.timedelta, datetime.timedelta(0)),
-)
+def _response_encoder(api_key: int, version: int) -> Callable[[int, Body], bytes]:
+    has_header_tags = len(response_header(api_key, version, 0)) > INT32.size
+    return response_encoder(response_class(api_key, version), has_header_tags=has_header_tags)

@@ -2,8 +2,12 @@
 
 A part is either bytes or whatever the caller gave as a partition's records; that may be a region of a file which the
 connection sends when its turn comes. All that is asked of it is ``len()``.
+
+A consumer that reads one partition waits for each answer before it asks again, so the answer of one partition has an
+encoder of its own: what does not change is cached, the rest is packed at once.
 """
 
+import functools
 import struct
 from collections.abc import Sequence, Sized
 from typing import NamedTuple
@@ -25,6 +29,11 @@ _ABORTED = struct.Struct(">qq")
 _NO_THROTTLE = INT32.pack(0)
 _NO_REPLICA = INT32.pack(-1)
 _NULL_ARRAY = INT32.pack(-1)
+_ONE_BEGIN = struct.Struct(">ixihi")
+"""Correlation id, the header's tags, throttle time, error code, session id."""
+_ONE_PARTITION = struct.Struct(">ihqqqBi")
+_ONE_END = b"\0\0\0"
+"""No tags of partition, topic and answer."""
 
 
 class FetchedPartition(NamedTuple):
@@ -47,8 +56,13 @@ class FetchedTopic(NamedTuple):
 
 def encode_fetch_response(
     version: int, correlation_id: int, topics: Sequence[FetchedTopic], *, session_id: int = 0, error_code: int = 0
-) -> list[Sized]:
+) -> tuple[Sized, ...]:
     """The whole answer as parts, header included, without the length that frames it; no part is empty."""
+    if version >= FETCH.flexible_from and len(topics) == 1 and len(topics[0].partitions) == 1:
+        name, topic_id, (partition,) = topics[0]
+        if not partition.aborted:
+            begin = _ONE_BEGIN.pack(correlation_id, 0, error_code, session_id)
+            return _one_partition(begin + _one_topic(topic_id if version >= HAS_TOPIC_ID else name), partition)
     out = _Parts()
     out.add(response_header(FETCH.key, version, correlation_id))
     out.add(_SESSION.pack(0, error_code, session_id) if version >= HAS_SESSION else _NO_THROTTLE)
@@ -57,6 +71,29 @@ def encode_fetch_response(
     else:
         _legacy_topics(out, version, topics)
     return out.finish()
+
+
+@functools.lru_cache(maxsize=1024)
+def _one_topic(topic: str | UUID) -> bytes:
+    """One topic, its name or id, one partition."""
+    return b"\2" + (topic.bytes if isinstance(topic, UUID) else compact_string(topic)) + b"\2"
+
+
+def _one_partition(begin: bytes, fetched: FetchedPartition) -> tuple[Sized, ...]:
+    partition, error_code, high_watermark, last_stable_offset, log_start_offset, records, aborted = fetched
+    size = len(records)
+    begin += _ONE_PARTITION.pack(
+        partition,
+        error_code,
+        high_watermark,
+        last_stable_offset,
+        log_start_offset,
+        0 if aborted is None else 1,
+        -1,
+    ) + uvarint(size + 1)
+    if isinstance(records, bytes):
+        return (begin + records + _ONE_END,)
+    return (begin, records, _ONE_END) if size else (begin + _ONE_END,)
 
 
 class _Parts:
@@ -75,10 +112,10 @@ class _Parts:
             self._parts.append(records)
             self._bytes.clear()
 
-    def finish(self) -> list[Sized]:
+    def finish(self) -> tuple[Sized, ...]:
         if self._bytes:
             self._parts.append(b"".join(self._bytes))
-        return self._parts
+        return tuple(self._parts)
 
 
 def _flexible_topics(out: _Parts, version: int, topics: Sequence[FetchedTopic]) -> None:

@@ -1,4 +1,4 @@
-"""The few primitive encodings that the hand-written parts of this package need; kio has the rest."""
+"""The few primitive encodings that the encoders and hand-written readers of this package share."""
 
 import struct
 

@@ -29,6 +29,8 @@ class ProducedPartition(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
+    bad_record: int | None = None
+    """Which record of the batch was at fault, where it was one (KIP-467)."""
 
 
 ProducedTopic = tuple[str, Sequence[ProducedPartition]]
@@ -38,7 +40,7 @@ def encode_produce_response(version: int, correlation_id: int, topics: Sequence[
     """The whole answer, header included, without the length that frames it."""
     if version >= PRODUCE.flexible_from and len(topics) == 1 and len(topics[0][1]) == 1:
         name, (partition,) = topics[0]
-        if partition.error_message is None:
+        if partition.error_message is None and partition.bad_record is None:
             return INT32.pack(correlation_id) + _one_partition_of(name) + _V5.pack(*partition[:5]) + _ONE_PARTITION_END
     header = response_header(PRODUCE.key, version, correlation_id)
     if version >= PRODUCE.flexible_from:
@@ -66,9 +68,10 @@ def _flexible_topic(topic: ProducedTopic) -> bytes:
     parts = [compact_string(name), uvarint(len(partitions) + 1)]
     for partition in partitions:
         message = partition.error_message
-        # No record errors (1), the message or null (0), no tagged fields.
-        tail = b"\1\0\0" if message is None else b"\1" + compact_string(message) + b"\0"
-        parts.append(_V5.pack(*partition[:5]) + tail)
+        # Of the record errors none (1), or one with its index and no message of its own; the message or null (0).
+        errors = b"\1" if partition.bad_record is None else b"\2" + INT32.pack(partition.bad_record) + b"\0\0"
+        tail = b"\0\0" if message is None else compact_string(message) + b"\0"
+        parts.append(_V5.pack(*partition[:5]) + errors + tail)
     parts.append(b"\0")
     return b"".join(parts)
 
@@ -79,5 +82,6 @@ def _legacy_partition(version: int, partition: ProducedPartition) -> bytes:
     fixed = _V5.pack(*partition[:5])
     if version < HAS_ERROR_MESSAGE:
         return fixed
-    message = partition.error_message
-    return fixed + INT32.pack(0) + (b"\xff\xff" if message is None else string(message))
+    bad, message = partition.bad_record, partition.error_message
+    errors = INT32.pack(0) if bad is None else INT32.pack(1) + INT32.pack(bad) + b"\xff\xff"
+    return fixed + errors + (b"\xff\xff" if message is None else string(message))

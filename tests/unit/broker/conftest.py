@@ -1,14 +1,13 @@
 """A broker without sockets or logs: handlers on a real catalog, asked and answered in bytes."""
 
 import asyncio
-import io
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 
 from skep.base.broker_config import read_broker_config
 from skep.base.clock import ManualClock
@@ -25,8 +24,9 @@ from skep.metadata.model import BrokerRecord
 from skep.metadata.sqlite import SqliteStore
 from skep.wire import apis
 from skep.wire.apis import Api
-from skep.wire.codec import assemble, decode_request, encode_response, request_class, response_class
+from skep.wire.codec import decode_request, encode_response, request_class, response_class
 from skep.wire.headers import response_header
+from tests.kio_entities import written
 
 
 class AdminBroker:
@@ -47,6 +47,8 @@ class AdminBroker:
             executor=self._executor,
             fetch_sessions=FetchSessions(clock, 0, 0),
             producer_ids=ProducerIds(catalog),
+            groups=None,  # type: ignore[arg-type]  # nor a coordinator
+            transactions=None,  # type: ignore[arg-type]
         )
 
     @property
@@ -100,10 +102,8 @@ class AdminBroker:
 
     @staticmethod
     def request(api: Api, version: int, **body: Any) -> Request:
-        entity = request_class(api.key, version)
-        buffer = io.BytesIO()
-        entity_writer(entity)(buffer, assemble(entity, body))
-        decoded = decode_request(api.key, version, memoryview(buffer.getvalue()), 0)
+        frame = written(request_class(api.key, version), body)
+        decoded = decode_request(api.key, version, memoryview(frame), 0)
         return Request(api, version, 7, "test", "192.0.2.1", decoded)
 
     def create(self, name: str, partitions: int = 1, configs: dict[str, str] | None = None) -> Any:

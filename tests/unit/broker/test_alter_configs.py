@@ -130,7 +130,7 @@ def test_validate_only_checks_and_changes_nothing(topic, api, version):
         (resource(TOPIC_RESOURCE, ""), ErrorCode.invalid_request, "Default topic resources"),
         (resource(BROKER_RESOURCE, "2"), ErrorCode.invalid_request, "expected 1"),
         (resource(BROKER_RESOURCE, "x"), ErrorCode.invalid_request, "integer"),
-        (resource(32, "g"), ErrorCode.invalid_request, "GROUP"),
+        (resource(16, "g"), ErrorCode.invalid_request, "CLIENT_METRICS"),
         (resource(99, "g"), ErrorCode.invalid_request, "99"),
         (resource(TOPIC_RESOURCE, "a", (SET, "no.such", "1")), ErrorCode.invalid_config, "no.such"),
         (resource(TOPIC_RESOURCE, "a", (SET, "num.partitions", "1")), ErrorCode.invalid_config, "num.partitions"),

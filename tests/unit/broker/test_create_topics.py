@@ -170,3 +170,10 @@ def test_a_message_that_quotes_a_huge_name_still_fits_an_old_string(broker):
     code, message = refusal(broker, topic(configs=[("n" * 32_000, "1"), ("m" * 32_000, "1")]), 2)
     assert code == ErrorCode.invalid_config
     assert len(message) < 2000
+
+
+def test_compaction_lags_that_contradict_each_other_are_refused(broker):
+    lags = [("min.compaction.lag.ms", "2000"), ("max.compaction.lag.ms", "1000")]
+    code, message = refusal(broker, topic(configs=lags))
+    assert code == ErrorCode.invalid_config
+    assert "min.compaction.lag.ms (2000)" in message

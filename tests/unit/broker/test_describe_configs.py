@@ -133,7 +133,8 @@ def test_documentation_is_given_when_asked_for(broker):
         (BROKER_RESOURCE, "one", ErrorCode.invalid_request, "must be an integer"),
         (8, "1", ErrorCode.invalid_request, "BROKER_LOGGER"),
         (16, "x", ErrorCode.invalid_request, "CLIENT_METRICS"),
-        (32, "x", ErrorCode.invalid_request, "GROUP"),
+        (16, "x", ErrorCode.invalid_request, "CLIENT_METRICS"),
+        (32, "", ErrorCode.invalid_request, "not allowed"),
         (77, "x", ErrorCode.invalid_request, "77"),
     ],
 )

@@ -6,8 +6,14 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from skep.cli.failures import UsageError
-from skep.cli.main import COMMANDS, app
+from skep.cli.failures import UsageError, run
+from skep.cli.main import COMMANDS, app, call
+
+GROUPS_OF_COMMANDS = {
+    "topics": ["create", "list", "describe", "alter", "delete"],
+    "groups": ["list", "describe", "reset-offsets", "export", "delete", "delete-offsets"],
+    "transactions": ["list", "describe", "producers", "find-hanging", "abort"],
+}
 
 
 def skep(*arguments: str) -> Result:
@@ -43,13 +49,15 @@ def test_serving_does_not_import_the_client_library() -> None:
 def test_every_command_has_its_help_with_examples(name: str) -> None:
     result = skep(name, "--help")
     assert result.exit_code == 0
-    if name != "topics":
+    if name not in GROUPS_OF_COMMANDS:
         assert "Examples:" in result.stdout
 
 
-@pytest.mark.parametrize("name", ["create", "list", "describe", "alter", "delete"])
-def test_every_command_on_topics_has_its_help_with_examples(name: str) -> None:
-    assert "Examples:\n" in skep("topics", name, "--help").stdout
+@pytest.mark.parametrize(
+    ("group", "name"), [(group, name) for group, names in GROUPS_OF_COMMANDS.items() for name in names]
+)
+def test_every_command_of_a_group_has_its_help_with_examples(group: str, name: str) -> None:
+    assert "Examples:\n" in skep(group, name, "--help").stdout
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -60,17 +68,34 @@ def test_every_module_of_the_table_registers_its_command(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "told"),
     [
-        ["tpics"],
-        ["topics", "create"],
-        ["consume", "t", "-n", "few"],
-        ["produce", "t", "--codec", "rar"],
-        ["bench", "-n", "0"],
+        (["tpics"], "no such command 'tpics'"),
+        (["topics", "create"], "missing argument 'TOPIC' (see skep topics create --help)"),
+        (["topics", "list", "--josn"], "no such option: --josn"),
+        (["consume", "t", "-n", "few"], "invalid value for '--max-messages'"),
+        (["produce", "t", "--codec", "rar"], "invalid value for '--codec' / '-z': 'rar' is not one of"),
+        (["bench", "-n", "0"], "invalid value for '--records'"),
+        (["groups", "reset-offsets"], "missing argument 'GROUP'"),
+        (["groups", "describe", "line\nbreak", "--x"], "no such option: --x"),
     ],
 )
-def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
-    assert skep(*arguments).exit_code == 2
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("skep", lambda: call(arguments)) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"skep: {told}")
+    assert shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["topics"], ["groups"], ["transactions"]])
+def test_a_group_of_commands_without_one_shows_its_help(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("skep", lambda: call(arguments)) == 2
+    assert "Commands:\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -83,6 +108,20 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
         (["produce", "t", "--idempotent", "--acks", "1"], "--idempotent needs --acks all"),
         (["produce", "t", "--header", "x"], "name=value"),
         (["produce", "t", "--key-separator", ""], "key.separator is empty"),
+        (["consume", "t", "--group", "g", "--from-offset", "3"], "the group says which partitions"),
+        (["consume", "t", "--group", "g", "-p", "0"], "the group says which partitions"),
+        (["groups", "describe"], "name the groups, or say --all"),
+        (["groups", "describe", "g", "--all"], "name the groups, or say --all"),
+        (["groups", "describe", "g", "--members", "--state"], "choose one"),
+        (["groups", "reset-offsets", "g", "--topic", "t"], "say where to, once"),
+        (["groups", "reset-offsets", "g", "--to-earliest", "--shift-by", "0", "-t", "t"], "say where to, once"),
+        (["groups", "reset-offsets", "g", "--to-earliest"], "say which partitions"),
+        (["groups", "reset-offsets", "g", "--from-file", "f", "-t", "t"], "the file says which partitions"),
+        (["groups", "reset-offsets", "g", "-t", "t", "--by-duration", "1h", "--to-datetime", "now"], "choose one"),
+        (["transactions", "abort"], "say which"),
+        (["transactions", "abort", "x", "--topic", "t"], "say which"),
+        (["transactions", "abort", "--topic", "t", "--partition", "0"], "say which"),
+        (["transactions", "list", "--longer-than", "long"], "is not a duration"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_a_broker_is_asked(arguments: list[str], complaint: str) -> None:

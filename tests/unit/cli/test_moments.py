@@ -4,7 +4,7 @@ import pytest
 
 from skep.base.clock import ManualClock
 from skep.cli.failures import UsageError
-from skep.cli.moments import parse_moment, shown_moment
+from skep.cli.moments import parse_duration_ms, parse_moment, shown_moment
 
 NOW_MS = 1_700_000_000_000
 
@@ -48,3 +48,26 @@ def test_a_shown_moment_has_milliseconds_and_reads_back() -> None:
 def test_a_timestamp_outside_the_calendar_is_shown_as_a_number() -> None:
     assert shown_moment((1 << 63) - 1) == str((1 << 63) - 1)
     assert shown_moment(-1) == "-"
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("1h30m", 5_400_000),
+        ("250ms", 250),
+        ("10d", 864_000_000),
+        ("PT1H30M", 5_400_000),
+        ("P2D", 172_800_000),
+        ("P1DT2H", 93_600_000),
+        ("PT0.5S", 500),
+        ("pt5m", 300_000),
+    ],
+)
+def test_a_duration_is_understood_as_we_and_as_kafka_write_it(text: str, milliseconds: int) -> None:
+    assert parse_duration_ms(text) == milliseconds
+
+
+@pytest.mark.parametrize("text", ["", "1", "-1h", "P", "PT", "1h 30m", "1y", "PT1X"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a duration"):
+        parse_duration_ms(text)

@@ -75,3 +75,10 @@ def test_any_row_of_deltas_gives_the_image_that_loading_the_result_gives(steps):
             topics[name] = topic(name, 1000 + 10 * serial + number)
             image = image.with_topic(topics[name])
     assert image == ClusterImage.of("c", topics=topics.values())
+
+
+def test_configs_of_groups_are_kept_by_group():
+    image = ClusterImage("c").with_group_config("g", {"a": "1"})
+    assert image.group_config("g") == {"a": "1"}
+    assert image.group_config("h") == {}
+    assert image.with_group_config("g", {}).group_configs == {}

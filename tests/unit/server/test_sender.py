@@ -50,6 +50,25 @@ async def test_bytes_and_regions_arrive_in_their_order(line: Outgoing) -> None:
     assert line.received() == framed(b"small") + framed(b"head", first, b"middle", second, b"tail") + framed(b"next")
 
 
+async def test_what_follows_a_region_does_not_wait_for_the_transport(line: Outgoing) -> None:
+    content = pattern(2500)
+    line.sender.send((b"head", line.region(content), b"tail"))
+    assert line.transport.writes == []
+    assert line.received() == framed(b"head", content, b"tail")
+
+
+async def test_what_follows_a_region_does_not_overtake_the_transport(line: Outgoing) -> None:
+    content = pattern(2500)
+    line.sender.send((b"head", line.region(content), b"tail"))
+    line.make_narrow()
+    large = bytes(300_000)
+    line.sender.send((large,))
+    line.sender.flush()
+    line.sender.send((b"head", line.region(content), b"tail"))
+    expected = framed(b"head", content, b"tail") + framed(large) + framed(b"head", content, b"tail")
+    assert await line.receive(len(expected)) == expected
+
+
 async def test_an_answer_may_begin_with_a_region(line: Outgoing) -> None:
     line.sender.send((b"small",))
     line.sender.send((line.region(b"eggs"),))

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.records.batch import read_header
-from skep.storage import producers as module
 from skep.storage.producers import Producers
 
 LAST = (1 << 31) - 1
@@ -81,9 +80,8 @@ def test_silent_producers_expire(kit) -> None:
     assert producers.check(header(kit, 50, producer=1)) is None
 
 
-def test_there_is_a_bound_and_the_most_silent_goes(kit, monkeypatch) -> None:
-    monkeypatch.setattr(module, "MAX_PRODUCERS", 2)
-    producers = Producers()
+def test_there_is_a_bound_and_the_most_silent_goes(kit) -> None:
+    producers = Producers(max_producers=2)
     for producer in (1, 2, 1, 3):
         producers.record(header(kit, 0, producer=producer, epoch=producer), 0, kit.now_ms)
     assert len(producers) == 2

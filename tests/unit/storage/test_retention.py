@@ -109,3 +109,17 @@ def test_segments_below_the_log_start_go_after_a_restart(kit) -> None:
     log.close()
     again = kit.log(log.config, files, log_start_offset=4)
     assert [segment.base_offset for segment in segments_to_delete(again, kit.now_ms, up_to=6)] == [0, 2]
+
+
+def test_without_delete_in_the_policy_only_what_lies_below_the_log_start_goes() -> None:
+    segments = views((40, 100), (40, 100), (40, 100))
+    expired = {"retention_ms": 1, "retention_bytes": 0}
+    assert count(segments, 10**12, cleanup_policy=("compact",), **expired) == 0
+    assert count(segments, 10**12, start=20, cleanup_policy=("compact",), **expired) == 2
+    assert count(segments, 10**12, cleanup_policy=("compact", "delete"), **expired) == 3
+
+
+def test_a_segment_that_compaction_has_emptied_keeps_none_behind_it() -> None:
+    segments = views((0, 900), (5, 100), (5, 900))
+    assert count(segments, 1000, retention_ms=200, cleanup_policy=("compact", "delete")) == 2
+    assert count(segments, 1000, retention_ms=200, cleanup_policy=("compact",)) == 0

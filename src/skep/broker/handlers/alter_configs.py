@@ -1,15 +1,17 @@
 """AlterConfigs (API 33), versions 0 to 2.
 
 Behaviour
-    The configs given become the overrides of a topic, of this broker, or (with the empty name) of all brokers: what had
-    an override and is not named goes back to its default. IncrementalAlterConfigs changes options one by one.
+    The configs given become the overrides of a topic, of a group, of this broker, or (with the empty name) of all
+    brokers: what had an override and is not named goes back to its default. IncrementalAlterConfigs changes options
+    one by one.
 
     With ``validate_only`` everything is checked and nothing changed.
 
 Refusals, per resource, in order
     INVALID_REQUEST: the resource twice, another broker, another type of resource; INVALID_TOPIC_EXCEPTION,
     UNKNOWN_TOPIC_OR_PARTITION; INVALID_REQUEST: an option twice or without a value; INVALID_CONFIG: an unknown
-    option, a bad value for a topic; INVALID_REQUEST: a bad value for a broker, an option that is read at start only.
+    option, a bad value for a topic or a group; INVALID_REQUEST: a bad value for a broker, an option that is read at
+    start only.
 """
 
 from typing import Any

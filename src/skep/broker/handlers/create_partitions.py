@@ -5,7 +5,8 @@ Behaviour
     placed in turn, or chosen by the client: one list of brokers for each. ``validate_only`` checks and changes nothing.
 
 Refusals, per topic, in order
-    INVALID_REQUEST: the same name twice; UNKNOWN_TOPIC_OR_PARTITION; INVALID_PARTITIONS: not more than there are;
+    INVALID_REQUEST: the same name twice; UNKNOWN_TOPIC_OR_PARTITION; INVALID_PARTITIONS: not more than there are, or a
+    topic of the coordinators;
     INVALID_REPLICA_ASSIGNMENT: not one list for each new partition; POLICY_VIOLATION: more than
     ``skep.max.partitions``; INVALID_REPLICA_ASSIGNMENT; INVALID_REPLICATION_FACTOR.
 
@@ -19,7 +20,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.refusals import ANSWERABLE, code_of, message_of, repeated
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.broker.topics import check_assignment, place, room_for
+from skep.broker.topics import INTERNAL_TOPICS, check_assignment, place, room_for
 from skep.wire.codec import Body
 
 
@@ -43,6 +44,9 @@ async def _grow(services: Services, wanted: Any, validate_only: bool) -> None:
     topic = services.catalog.image.topics.get(wanted.name)
     if topic is None:
         raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Topic '{wanted.name}' does not exist.")
+    if wanted.name in INTERNAL_TOPICS:
+        # Which partition has the records of a group follows from their number: with another, no group would be found.
+        raise KafkaError(ErrorCode.invalid_partitions, f"The number of partitions of {wanted.name} never changes.")
     current_count = len(topic.partitions)
     additional = wanted.count - current_count
     if additional == 0:

@@ -25,7 +25,7 @@ from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
-from skep.broker.configs import checked_topic_value, texts_in, topic_entries
+from skep.broker.configs import check_topic_overrides, checked_topic_value, texts_in, topic_entries
 from skep.broker.refusals import ANSWERABLE, code_of, message_of, repeated
 from skep.broker.request import Request
 from skep.broker.services import Services
@@ -54,6 +54,7 @@ async def _create(services: Services, topic: Any, validate_only: bool) -> dict[s
     services.catalog.check_new_topic(topic.name)
     texts = texts_in(topic.configs, null_is=ErrorCode.invalid_config)
     overrides = {name: checked_topic_value(name, text) for name, text in texts.items()}
+    check_topic_overrides(services, overrides)
     count, replication_factor = _numbers(services, topic)
     # The room first: placing the 2,147,483,647 partitions that somebody may ask for would fill the memory.
     with room_for(services, count):

@@ -1,9 +1,10 @@
 """DescribeConfigs (API 32), versions 1 to 4.
 
 Behaviour
-    Every option of a topic or of this broker, or those named, with the value in force and where it comes from;
-    on request also all the places where a value was found (synonyms), and what the option is for. Names that are no
-    options are passed over. The broker without a name stands for what was set for all brokers: only that is listed.
+    Every option of a topic, of this broker or of a group (which need not exist), or those named, with the value in
+    force and where it comes from; on request also all the places where a value was found (synonyms), and what the
+    option is for. Names that are no options are passed over. The broker without a name stands for what was set for all
+    brokers: only that is listed.
 
     A resource named twice is answered once.
 
@@ -20,6 +21,7 @@ from typing import Any
 from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.configs import (
     BROKER_RESOURCE,
+    GROUP_RESOURCE,
     TOPIC_RESOURCE,
     ConfigEntry,
     broker_entries,
@@ -28,6 +30,7 @@ from skep.broker.configs import (
     topic_entries,
     unsupported_resource,
 )
+from skep.broker.group_configs import check_group_name, group_entries
 from skep.broker.refusals import message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
@@ -70,6 +73,9 @@ def _entries(services: Services, resource: Any) -> list[ConfigEntry]:
         if owner_of(services, name) == CLUSTER_DEFAULT:
             return default_broker_entries(services)
         return broker_entries(services)
+    if resource.resource_type == GROUP_RESOURCE:
+        check_group_name(services, name)
+        return group_entries(services, services.catalog.image.group_config(name))
     raise unsupported_resource(resource.resource_type)
 
 

@@ -10,14 +10,15 @@ Behaviour
     Records stay in their files: what goes back is a list of bytes and file regions. Small ones are read here, which
     saves the connection a write.
 
-    Readers see what lies below the high watermark; with read_committed, below the last stable offset.
+    Readers see what lies below the high watermark; with read_committed, below the last stable offset, and they are told
+    which transactions with records in the answer were aborted: the records are there, it is for clients to skip them.
 
 Left out
     Reading from a follower (``rack_id``) and followers' own fetches (``replica_id``): there is one replica.
     ``last_fetched_epoch``, which only followers send.
 """
 
-from collections.abc import Awaitable, Iterable, Sized
+from collections.abc import Awaitable, Iterable, Sequence, Sized
 from types import SimpleNamespace
 from typing import NamedTuple
 from uuid import UUID
@@ -84,7 +85,9 @@ async def _answer_later(
         left_ms = (deadline - services.clock.monotonic()) * 1000
         if reading.size >= min_bytes or reading.failed or not reading.partitions or left_ms <= 0:
             return _answer(request, session, is_incremental, reading)
-        await ParkedFetch(reading.partitions, min_bytes - reading.size).wait(left_ms)
+        read_committed = request.body.isolation_level == READ_COMMITTED
+        parked = ParkedFetch(reading.partitions, min_bytes - reading.size, read_committed=read_committed)
+        await parked.wait(left_ms)
 
 
 def _read(services: Services, request: Request, wanted: Iterable[Wanted]) -> _Reading:
@@ -99,8 +102,9 @@ def _read(services: Services, request: Request, wanted: Iterable[Wanted]) -> _Re
             partition = _find(services, one)
             piece = _read_one(partition, one, left, read_committed, at_least_one=size == 0)
             partitions.append(partition)
-            size += len(piece.records)
-            left -= len(piece.records)
+            given = len(piece.records)
+            size += given
+            left -= given
         except KafkaError as error:
             piece = FetchedPartition(one.partition, error.code)
             failed = True
@@ -123,19 +127,30 @@ def _find(services: Services, one: Wanted) -> Partition:
 def _read_one(
     partition: Partition, one: Wanted, left: int, read_committed: bool, *, at_least_one: bool
 ) -> FetchedPartition:
-    up_to = partition.last_stable_offset if read_committed else partition.high_watermark
+    high_watermark, last_stable_offset = partition.high_watermark, partition.last_stable_offset
+    offset = Offset(one.fetch_offset)
     found = partition.read(
-        Offset(one.fetch_offset), max(0, min(left, one.max_bytes)), up_to=up_to, at_least_one=at_least_one
+        offset,
+        max(0, min(left, one.max_bytes)),
+        up_to=last_stable_offset if read_committed else high_watermark,
+        at_least_one=at_least_one,
     )
     return FetchedPartition(
         one.partition,
         0,
-        partition.high_watermark,
-        partition.last_stable_offset,
+        high_watermark,
+        last_stable_offset,
         partition.log.log_start_offset,
         _records(found),
-        () if read_committed else None,
+        _aborted(partition, offset, found) if read_committed else None,
     )
+
+
+def _aborted(partition: Partition, offset: Offset, found: LogSlice) -> Sequence[tuple[int, int]]:
+    """(producer id, first offset) of the transactions that a read_committed reader has to leave out of the slice."""
+    if found.file is None:
+        return ()
+    return [one[:2] for one in partition.log.aborted_transactions(offset, found.next_offset)]
 
 
 def _records(found: LogSlice) -> Sized:
@@ -148,17 +163,21 @@ def _records(found: LogSlice) -> Sized:
 
 
 def _answer(request: Request, session: FetchSession | None, is_incremental: bool, reading: _Reading) -> Parts:
+    if session is None and len(reading.fetched) == 1:
+        topic, piece = reading.fetched[0]
+        return encode_fetch_response(request.version, request.correlation_id, (_named(topic, (piece,)),))
     topics: dict[TopicKey, list[FetchedPartition]] = {}
     for topic, piece in reading.fetched:
         # is_news also writes down what the client is told, so it is asked on a full answer too.
         if session is None or session.is_news(topic, piece) or not is_incremental:
             topics.setdefault(topic, []).append(piece)
-    named = [
-        FetchedTopic("", topic, pieces) if isinstance(topic, UUID) else FetchedTopic(topic, _NO_ID, pieces)
-        for topic, pieces in topics.items()
-    ]
+    named = [_named(topic, pieces) for topic, pieces in topics.items()]
     session_id = 0 if session is None else session.session_id
     return encode_fetch_response(request.version, request.correlation_id, named, session_id=session_id)
+
+
+def _named(topic: TopicKey, pieces: Sequence[FetchedPartition]) -> FetchedTopic:
+    return FetchedTopic("", topic, pieces) if isinstance(topic, UUID) else FetchedTopic(topic, _NO_ID, pieces)
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:

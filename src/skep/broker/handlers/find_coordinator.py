@@ -1,44 +1,68 @@
 """FindCoordinator (API 10), versions 0 to 6.
 
 Behaviour
-    The coordinator of everything is this broker, the only one there is. What a client would then ask it for (JoinGroup,
-    OffsetCommit, AddPartitionsToTxn, ...) is not served and not advertised, so clients say that in so many words:
-    ``subscribe`` and ``commit`` fail at once. Answered with an error here, they would go on asking; confluent-kafka's
-    ``Consumer.close`` takes 45 seconds over it.
+    Which broker a group (type 0) or a transactional id (type 1) belongs to: the leader of the partition of
+    ``__consumer_offsets`` or ``__transaction_state`` that its name falls into. The topic is made when somebody asks for
+    the first time. From version 4 on several keys in one request, each with a code of its own.
 
-    librdkafka also takes this API as the sign that a broker understands lz4. Without it confluent-kafka and kcat send
-    plain batches where lz4 was asked for, and say nothing.
-
-Refusals
-    INVALID_REQUEST for a key type that is not known: 0 group, 1 transaction, from version 6 on 2 share group.
+Refusals, in order
+    INVALID_REQUEST for a type that is not known; share groups (type 2, from version 6 on) are not served.
+Refusals per key
+    INVALID_GROUP_ID, or INVALID_REQUEST for an empty transactional id; COORDINATOR_NOT_AVAILABLE while the partition
+    has no leader.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.broker import internal_topics
+from skep.broker.group_ids import check_group_id
 from skep.broker.request import Request
 from skep.broker.services import Services
+from skep.broker.topics import alive_brokers
+from skep.coordination.partitioner import partition_for
 from skep.wire.codec import Body
 
 HAS_SEVERAL_KEYS = 4
-HAS_SHARE_GROUPS = 6
-_GROUP, _TRANSACTION, _SHARE_GROUP = range(3)
+_GROUP, _TRANSACTION = range(2)
+_TOPICS = {_GROUP: internal_topics.CONSUMER_OFFSETS, _TRANSACTION: internal_topics.TRANSACTION_STATE}
 
 
-def handle(services: Services, request: Request) -> Body:
+async def handle(services: Services, request: Request) -> Body:
     key_type = getattr(request.body, "key_type", _GROUP)
-    if not _GROUP <= key_type <= (_SHARE_GROUP if request.version >= HAS_SHARE_GROUPS else _TRANSACTION):
-        raise KafkaError(ErrorCode.invalid_request, f"there is no key type {key_type}")
-    node = services.node
-    return _answer(request, {"node_id": node.id, "host": node.host, "port": node.port})
+    topic = _TOPICS.get(key_type)
+    if topic is None:
+        raise KafkaError(ErrorCode.invalid_request, f"there is no coordinator of type {key_type} here")
+    await internal_topics.ensure(services, topic)
+    if request.version < HAS_SEVERAL_KEYS:
+        return _coordinator(services, key_type, topic, request.body.key)
+    return {
+        "coordinators": [
+            {"key": key, **_coordinator(services, key_type, topic, key)} for key in request.body.coordinator_keys
+        ]
+    }
+
+
+def _coordinator(services: Services, key_type: int, topic: str, key: str) -> dict[str, Any]:
+    try:
+        if key_type == _GROUP:
+            check_group_id(services, key, may_be_empty=True)
+        elif not key:
+            raise KafkaError(ErrorCode.invalid_request, "the transactional id is empty")
+        partitions = services.catalog.image.topics[topic].partitions
+        leader = alive_brokers(services).get(partitions[partition_for(key, len(partitions))].leader)
+        if leader is None:
+            raise KafkaError(ErrorCode.coordinator_not_available, "the coordinator's partition has no leader")
+    except KafkaError as error:
+        return _nobody(error.code, str(error))
+    return {"node_id": leader.id, "host": leader.host, "port": leader.port}
+
+
+def _nobody(code: ErrorCode, message: str) -> dict[str, Any]:
+    return {"node_id": -1, "host": "", "port": -1, "error_code": code, "error_message": message}
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return _answer(request, {"node_id": -1, "host": "", "port": -1, "error_code": code, "error_message": code.name})
-
-
-def _answer(request: Request, coordinator: Mapping[str, Any]) -> Body:
     if request.version < HAS_SEVERAL_KEYS:
-        return coordinator
-    return {"coordinators": [{"key": key, **coordinator} for key in request.body.coordinator_keys]}
+        return _nobody(code, code.name)
+    return {"coordinators": [{"key": key, **_nobody(code, code.name)} for key in request.body.coordinator_keys]}

@@ -1,7 +1,8 @@
 """IncrementalAlterConfigs (API 44), versions 0 and 1 (KIP-339).
 
 Behaviour
-    Options of a topic, of this broker, or (with the empty name) of all brokers are changed one by one; the others stay.
+    Options of a topic, of a group, of this broker, or (with the empty name) of all brokers are changed one by one; the
+    others stay.
     All operations of a resource take place or none.
 
     =============  ==========================================================================================

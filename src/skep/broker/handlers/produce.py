@@ -8,11 +8,17 @@ Behaviour
     ``flush.messages=1``. acks=0 gets no answer; when it fails, the connection is closed, which is all the client can
     notice.
 
-    A batch of an idempotent producer that was appended before is answered as it was then.
+    A batch of an idempotent producer that was appended before is answered as it was then. The first transactional
+    batch of a producer begins its transaction in the partition, which ends with a marker (WriteTxnMarkers).
 
 Refusals, per partition, in order
-    acks other than -1, 0, 1; unknown topic or partition; disk too full; the checks of the batch; zstd below version 7
-    (KIP-110); transactional batches, since no transaction can have been begun here.
+    acks other than -1, 0, 1; a topic of the coordinators (INVALID_TOPIC_EXCEPTION); unknown topic or partition; disk
+    too full; the checks of the batch; zstd below version 7 (KIP-110); a transactional batch without a producer id,
+    without a transactional id, or of a transaction that the partition was not added to (INVALID_TXN_STATE,
+    TRANSACTION_ABORTABLE from version 11 on, and what else the coordinator says, KIP-890); a record
+    without a key for a compacted topic (INVALID_RECORD, the answer says which), or more than
+    ``skep.max.compacted.batch.records``; epoch and sequence of an idempotent producer; a batch that is not
+    transactional, of a producer that is in a transaction (INVALID_TXN_STATE too).
 
 Left out
     ``timeout`` is read and ignored: nothing but the local disk is waited for. ``min.insync.replicas`` never refuses: as
@@ -28,11 +34,15 @@ from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.broker.refusals import message_of
 from skep.broker.request import NO_ANSWER, CloseConnection, Parts, Request
 from skep.broker.services import Services
+from skep.broker.topics import INTERNAL_TOPICS
 from skep.records.batch import BatchHeader, check_produced
+from skep.records.keys import InvalidRecord, check_keys
+from skep.replication.partition import Partition
 from skep.wire.codec import Body
 from skep.wire.produce_response import ProducedPartition, encode_produce_response
 
 ALLOWS_ZSTD = 7
+KNOWS_TRANSACTION_ABORTABLE = 11
 _ZSTD = 4
 _ACKS = (-1, 0, 1)
 
@@ -51,9 +61,13 @@ def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
         results.append((name, produced))
         for data in topic.partition_data:
             try:
-                result, synced = _append(services, name, data, acks, request.version)
+                result, synced = _append(services, request, name, data)
                 if synced is not None:
                     waiting.append((produced, len(produced), synced))
+            except InvalidRecord as error:
+                result = ProducedPartition(
+                    data.index, error.code, error_message=message_of(error), bad_record=error.index
+                )
             except KafkaError as error:
                 result = ProducedPartition(data.index, error.code, error_message=message_of(error))
             except StorageError as error:
@@ -80,14 +94,18 @@ def _without_records(body: Any) -> SimpleNamespace:
 
 
 def _append(
-    services: Services, topic: str, data: Any, acks: int, version: int
+    services: Services, request: Request, topic: str, data: Any
 ) -> tuple[ProducedPartition, "asyncio.Future[None] | None"]:
-    if acks not in _ACKS:
-        raise KafkaError(ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {acks}")
+    if request.body.acks not in _ACKS:
+        raise KafkaError(ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {request.body.acks}")
+    if topic in INTERNAL_TOPICS:
+        raise KafkaError(ErrorCode.invalid_topic_exception, f"{topic} is written by the broker alone")
     partition = services.replicas.writable_partition(topic, data.index)
     header = check_produced(data.records, max_message_bytes=partition.log.config.max_message_bytes)
     if header.attributes:
-        _check_attributes(header, version)
+        _check_attributes(services, request, partition, header)
+    if partition.log.config.is_compacted:
+        check_keys(data.records, header, max_records=services.config.max_compacted_batch_records)
     appended, synced = partition.append(data.records, header)
     result = ProducedPartition(
         data.index, 0, appended.base_offset, appended.append_time_ms, appended.log_start_offset, None
@@ -95,11 +113,31 @@ def _append(
     return result, synced
 
 
-def _check_attributes(header: BatchHeader, version: int) -> None:
-    if header.codec == _ZSTD and version < ALLOWS_ZSTD:
+def _check_attributes(services: Services, request: Request, partition: Partition, header: BatchHeader) -> None:
+    if header.codec == _ZSTD and request.version < ALLOWS_ZSTD:
         raise KafkaError(ErrorCode.unsupported_compression_type, f"zstd needs Produce v{ALLOWS_ZSTD}")
     if header.is_transactional:
-        raise KafkaError(ErrorCode.invalid_txn_state, "no transaction was begun on this broker")
+        if not header.has_producer_id:
+            raise KafkaError(ErrorCode.invalid_record, "a transactional batch names its producer")
+        transactional_id = request.body.transactional_id
+        if transactional_id is None:
+            # What Kafka answers: who does not say which id it acts for may not act for it.
+            raise KafkaError(ErrorCode.transactional_id_authorization_failed, "there is no transactional id")
+        # Asked for the batch that begins the transaction here, not for the others: were the partition no part of it,
+        # nobody would ever end it, and readers would wait for ever (KIP-890).
+        if not partition.log.producers.is_in_transaction(header.producer_id):
+            _verify(services, request, partition, header)
+
+
+def _verify(services: Services, request: Request, partition: Partition, header: BatchHeader) -> None:
+    try:
+        services.transactions.verify(
+            request.body.transactional_id, header.producer_id, header.producer_epoch, *partition.topic_partition
+        )
+    except KafkaError as error:
+        if error.code is ErrorCode.invalid_txn_state and request.version >= KNOWS_TRANSACTION_ABORTABLE:
+            raise KafkaError(ErrorCode.transaction_abortable, str(error)) from None
+        raise
 
 
 async def _answer_when_synced(request: Request, results: _Results, waiting: _Waiting) -> Parts:

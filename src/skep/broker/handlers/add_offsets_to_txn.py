@@ -1,0 +1,39 @@
+"""AddOffsetsToTxn (API 25), versions 0 to 4.
+
+Behaviour
+    The partition of ``__consumer_offsets`` that has the group's offsets becomes a part of the producer's transaction,
+    so that offsets can be committed in it (TxnOffsetCommit). That topic is made if it is not there: the client asks for
+    the group's coordinator only after this.
+
+Refusals, in order
+    INVALID_GROUP_ID; INVALID_REQUEST for an empty or too long transactional id; no coordinator here;
+    INVALID_PRODUCER_ID_MAPPING; PRODUCER_FENCED (INVALID_PRODUCER_EPOCH below version 2); CONCURRENT_TRANSACTIONS while
+    the last transaction is being ended.
+"""
+
+from collections.abc import Awaitable
+
+from skep.base.errors import ErrorCode
+from skep.broker import internal_topics
+from skep.broker.fencing import fenced_code
+from skep.broker.group_ids import check_group_id
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.coordination.shard import ProducerStamp
+from skep.wire.codec import Body
+
+KNOWS_PRODUCER_FENCED = 2
+_ADDED: Body = {"error_code": ErrorCode.none}
+
+
+async def handle(services: Services, request: Request) -> Body:
+    body = request.body
+    check_group_id(services, body.group_id, may_be_empty=True)
+    await internal_topics.ensure(services, internal_topics.CONSUMER_OFFSETS)
+    producer = ProducerStamp(body.producer_id, body.producer_epoch)
+    answer = services.transactions.add_offsets(body.transactional_id, producer, body.group_id, _ADDED)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    return {"error_code": fenced_code(request, code, KNOWS_PRODUCER_FENCED)}

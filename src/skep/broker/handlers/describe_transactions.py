@@ -1,0 +1,35 @@
+"""DescribeTransactions (API 65), version 0.
+
+Behaviour
+    Of each transactional id: its producer, the state of its transaction, and the partitions in it. Of a transaction
+    that is being ended these are the partitions whose marker is still missing.
+
+Refusals, per transactional id
+    INVALID_REQUEST for an empty or too long one; no coordinator here; TRANSACTIONAL_ID_NOT_FOUND.
+"""
+
+from typing import Any
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.wire.codec import Body
+
+
+async def handle(services: Services, request: Request) -> Body:
+    return {"transaction_states": [await _describe(services, wanted) for wanted in request.body.transactional_ids]}
+
+
+async def _describe(services: Services, transactional_id: str) -> dict[str, Any]:
+    try:
+        return await services.transactions.describe(transactional_id)
+    except KafkaError as error:
+        return _unknown(transactional_id, error.code)
+
+
+def _unknown(transactional_id: str, code: ErrorCode) -> dict[str, Any]:
+    return {"transactional_id": transactional_id, "error_code": code}
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    return {"transaction_states": [_unknown(wanted, code) for wanted in request.body.transactional_ids]}

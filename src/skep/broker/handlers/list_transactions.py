@@ -1,0 +1,36 @@
+"""ListTransactions (API 66), versions 0 to 1.
+
+Behaviour
+    The transactional ids of this broker, by state, producer id, and how long the transaction is open (1+). States that
+    do not exist are named in the answer.
+
+Refusals
+    COORDINATOR_LOAD_IN_PROGRESS while not all are loaded.
+
+Left out
+    Version 2, which has a regular expression for the ids.
+"""
+
+from skep.base.errors import ErrorCode
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.coordination.transactions.describing import ListFilter
+from skep.coordination.transactions.states import BY_LABEL
+from skep.wire.codec import Body
+
+
+def handle(services: Services, request: Request) -> Body:
+    body = request.body
+    wanted = ListFilter(
+        frozenset(BY_LABEL[name] for name in body.state_filters if name in BY_LABEL) if body.state_filters else None,
+        frozenset(body.producer_id_filters),
+        getattr(body, "duration_filter", -1),
+    )
+    return {
+        "transaction_states": services.transactions.list(wanted),
+        "unknown_state_filters": [name for name in body.state_filters if name not in BY_LABEL],
+    }
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    return {"error_code": code, "transaction_states": [], "unknown_state_filters": []}

@@ -1,0 +1,74 @@
+"""TxnOffsetCommit (API 28), versions 0 to 4.
+
+Behaviour
+    Offsets that count when the producer's transaction commits, and are as if never sent when it aborts. The group's
+    partition has to be a part of the transaction (AddOffsetsToTxn). From version 3 on the member that has read the
+    records is named, and refused when it is no longer in the group (KIP-447).
+
+Refusals of all partitions, in order
+    INVALID_GROUP_ID; no coordinator here (COORDINATOR_NOT_AVAILABLE for one that is loading, below version 2: clients
+    of that time do not know the other); INVALID_PRODUCER_ID_MAPPING, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE
+    (TRANSACTION_ABORTABLE from version 4 on) when the producer, or the group, is not in the transaction;
+    UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH.
+Refusals per partition
+    UNKNOWN_TOPIC_OR_PARTITION; OFFSET_METADATA_TOO_LARGE.
+"""
+
+from collections.abc import Awaitable
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.broker.group_ids import check_group_id
+from skep.broker.handlers import offset_commit
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.coordination.groups import committing
+from skep.coordination.groups.committing import Committer
+from skep.coordination.shard import ProducerStamp
+from skep.wire.codec import Body
+
+KNOWS_LOADING = 2
+KNOWS_TRANSACTION_ABORTABLE = 4
+_NO_GENERATION = -1
+
+
+def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+    body = request.body
+    check_group_id(services, body.group_id, may_be_empty=True)
+    producer = ProducerStamp(body.producer_id, body.producer_epoch)
+    _verify(services, request, producer)
+    committer = Committer(
+        getattr(body, "member_id", ""),
+        getattr(body, "group_instance_id", None),
+        getattr(body, "generation_id", _NO_GENERATION),
+    )
+    known, offsets = offset_commit.wanted_offsets(services, body.topics, has_topic_id=False)
+    codes = services.groups.submit(
+        body.group_id,
+        lambda shard: committing.commit_transactional(
+            shard, body.group_id, committer, producer, offsets, request.version
+        ),
+    )
+    if isinstance(codes, Awaitable):
+        return _answer_later(request, known, codes)
+    return offset_commit.answer(request, known, codes)
+
+
+def _verify(services: Services, request: Request, producer: ProducerStamp) -> None:
+    try:
+        services.transactions.verify_offsets(request.body.transactional_id, producer, request.body.group_id)
+    except KafkaError as error:
+        if error.code is ErrorCode.not_enough_replicas:
+            raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from None
+        raise
+
+
+async def _answer_later(request: Request, known: list[bool], codes: Awaitable[list[ErrorCode]]) -> Body:
+    return offset_commit.answer(request, known, await codes)
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    if code is ErrorCode.coordinator_load_in_progress and request.version < KNOWS_LOADING:
+        code = ErrorCode.coordinator_not_available
+    elif code is ErrorCode.invalid_txn_state and request.version >= KNOWS_TRANSACTION_ABORTABLE:
+        code = ErrorCode.transaction_abortable
+    return offset_commit.refuse(request, code)

@@ -1,0 +1,52 @@
+"""The topics in which the coordinators keep their state: made when first needed, never by a client."""
+
+from typing import NamedTuple
+
+from skep.base.broker_config import BrokerConfig
+from skep.base.errors import ErrorCode, KafkaError
+from skep.broker.services import Services
+from skep.broker.topics import alive_brokers, place
+
+CONSUMER_OFFSETS = "__consumer_offsets"
+TRANSACTION_STATE = "__transaction_state"
+
+MAX_RECORD_BYTES = 5 << 20
+"""A group is one record when its members agree: some 15,000 of them fit."""
+
+
+class _Shape(NamedTuple):
+    partitions: int
+    replication_factor: int
+    segment_bytes: int
+
+
+def _shape(name: str, config: BrokerConfig) -> _Shape:
+    if name == CONSUMER_OFFSETS:
+        return _Shape(
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_replication_factor,
+            config.offsets_topic_segment_bytes,
+        )
+    return _Shape(
+        config.transaction_topic_num_partitions,
+        config.transaction_topic_replication_factor,
+        config.transaction_topic_segment_bytes,
+    )
+
+
+async def ensure(services: Services, name: str) -> None:
+    """Makes the topic if it is not there. With fewer brokers than replicas are wanted, each broker gets one."""
+    if name in services.catalog.image.topics:
+        return
+    shape = _shape(name, services.config)
+    factor = min(shape.replication_factor, len(alive_brokers(services)))
+    config = {
+        "cleanup.policy": "compact",
+        "segment.bytes": str(shape.segment_bytes),
+        "max.message.bytes": str(MAX_RECORD_BYTES),
+    }
+    try:
+        await services.catalog.create_topic(name, place(services, shape.partitions, factor), config)
+    except KafkaError as error:
+        if error.code is not ErrorCode.topic_already_exists:
+            raise

@@ -1,0 +1,172 @@
+"""A cluster from outside: its brokers found from a few addresses, requests sent to the broker that can answer them.
+
+Which broker that is changes: a coordinator moves, or is still loading. Such answers (``RETRIABLE``) are no failure; the
+broker is looked up again and asked again until the time is over.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from skep.base.clock import Clock, SystemClock
+from skep.base.errors import ErrorCode, KafkaError
+from skep.client.connection import Connection
+from skep.client.errors import ClientError, Unreachable
+from skep.wire.apis import FIND_COORDINATOR, METADATA, Api
+from skep.wire.codec import Body
+
+DEFAULT_PORT = 9092
+PAUSE_S = 0.1
+GROUP, TRANSACTION = 0, 1
+RETRIABLE = frozenset(
+    {
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.concurrent_transactions,
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+    }
+)
+
+
+class Node(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+
+
+class ClusterClient:
+    """Owns one connection to each broker that was asked something, and one to the first address that answered."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client_id: str = "skep",
+        timeout_s: float = 30.0,
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._addresses = parse_addresses(bootstrap)
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        self._first: Connection | None = None
+        self._connections: dict[Node, Connection] = {}
+
+    def close(self) -> None:
+        for connection in [self._first, *self._connections.values()]:
+            if connection is not None:
+                connection.close()
+        self._first, self._connections = None, {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def metadata(self, topics: Iterable[str] | None = None) -> Any:
+        """Brokers and topics; of all topics when none is named. Creates none."""
+        named = None if topics is None else [{"name": topic} for topic in topics]
+        return self._ask_any(METADATA, {"topics": named, "allow_auto_topic_creation": False})
+
+    def nodes(self) -> list[Node]:
+        return _nodes(self.metadata(()))
+
+    def ask_node(self, node: Node, api: Api, body: Body) -> Any:
+        connection = self._connections.get(node)
+        if connection is None:
+            connection = self._connections[node] = self._connect(node.host, node.port)
+        try:
+            return connection.ask(api, body)
+        except Unreachable:
+            # Closed; whoever asks again connects again.
+            del self._connections[node]
+            raise
+
+    def ask_coordinator(
+        self, kind: int, key: str, api: Api, body: Body, code_of: Callable[[Any], ErrorCode]
+    ) -> tuple[Node, Any]:
+        """The broker that looks after a group or a transactional id, and its answer.
+
+        ``code_of`` finds in an answer the code that says whether to ask again. Any other code is the caller's to read.
+        """
+        deadline = self._clock.monotonic() + self._timeout_s
+        while True:
+            node, code, detail = self._find_coordinator(kind, key)
+            if node is not None:
+                answer = self.ask_node(node, api, body)
+                code = code_of(answer)
+                if code not in RETRIABLE:
+                    return node, answer
+            if code not in RETRIABLE or self._clock.monotonic() > deadline:
+                raise KafkaError(code, detail or f"no coordinator for '{key}': {code.name}")
+            self._sleep(PAUSE_S)
+
+    def leaders(self, topics: Sequence[str]) -> dict[tuple[str, int], Node]:
+        """The leader of every partition of these topics that has one. KafkaError for a topic that is not there."""
+        metadata = self.metadata(topics)
+        nodes = {node.node_id: node for node in _nodes(metadata)}
+        found = {}
+        for topic in metadata.topics:
+            if topic.error_code is not ErrorCode.none:
+                raise KafkaError(topic.error_code, f"topic '{topic.name}': {topic.error_code.name}")
+            for partition in topic.partitions:
+                if partition.leader_id in nodes:
+                    found[topic.name, partition.partition_index] = nodes[partition.leader_id]
+        return found
+
+    def _find_coordinator(self, kind: int, key: str) -> tuple[Node | None, ErrorCode, str]:
+        answer = self._ask_any(FIND_COORDINATOR, {"key": key, "key_type": kind, "coordinator_keys": [key]})
+        # From version 4 on the answer is a list, with one entry for each key.
+        found = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
+        if found.error_code is not ErrorCode.none:
+            return None, found.error_code, getattr(found, "error_message", None) or ""
+        return Node(found.node_id, found.host, found.port), ErrorCode.none, ""
+
+    def _ask_any(self, api: Api, body: Body) -> Any:
+        if self._first is None:
+            self._first = self._connect_first()
+        try:
+            return self._first.ask(api, body)
+        except ClientError:
+            self._first = None
+            raise
+
+    def _connect_first(self) -> Connection:
+        failures = []
+        for host, port in self._addresses:
+            try:
+                return self._connect(host, port)
+            except Unreachable as error:
+                failures.append(str(error))
+        raise Unreachable("; ".join(failures))
+
+    def _connect(self, host: str, port: int) -> Connection:
+        return Connection(host, port, client_id=self._client_id, timeout_s=self._timeout_s)
+
+
+def _nodes(metadata: Any) -> list[Node]:
+    return [Node(broker.node_id, broker.host, broker.port) for broker in metadata.brokers]
+
+
+def parse_addresses(bootstrap: str) -> list[tuple[str, int]]:
+    """``a:1,b,[::1]:3`` as hosts and ports, with any protocol in front (``PLAINTEXT://``) taken off."""
+    found = []
+    for text in filter(None, (part.strip() for part in bootstrap.split(","))):
+        address = text.rpartition("://")[2]
+        host, colon, port = address.rpartition(":")
+        if not colon or address.endswith("]"):
+            host, port = address, str(DEFAULT_PORT)
+        if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+            raise ClientError(f"'{text}' is not an address like HOST:PORT")
+        found.append((host.strip("[]"), int(port)))
+    if not found:
+        raise ClientError("no address of a broker is given")
+    return found

@@ -1,0 +1,33 @@
+"""The ``range`` assignor: of each topic every member gets a run of partitions, the first members one more if need be.
+
+Members subscribed to the same topics, with the same number of partitions, get the same numbers of each: what is keyed
+alike in two topics meets in one member, which joins of streams need. The order of members is that of their instance
+ids, then of their member ids, so a static member keeps its partitions when it comes back. Nothing else is sticky.
+"""
+
+import uuid
+
+from skep.coordination.groups.assignors.spec import PartitionCounts, Partitions, Subscribers
+
+
+def assign(subscribers: Subscribers, counts: PartitionCounts) -> dict[str, Partitions]:
+    order = sorted(subscribers, key=lambda member: _place(member, subscribers[member].instance_id))
+    subscribed: dict[uuid.UUID, list[str]] = {}
+    for member in order:
+        for topic in subscribers[member].topic_ids:
+            subscribed.setdefault(topic, []).append(member)
+    result: dict[str, dict[uuid.UUID, frozenset[int]]] = {member: {} for member in subscribers}
+    for topic, members in subscribed.items():
+        quota, extra = divmod(counts[topic], len(members))
+        start = 0
+        for place, member in enumerate(members):
+            end = start + quota + (place < extra)
+            if end == start:
+                break
+            result[member][topic] = frozenset(range(start, end))
+            start = end
+    return dict(result)
+
+
+def _place(member: str, instance_id: str | None) -> tuple[bool, str]:
+    return (instance_id is None, instance_id if instance_id is not None else member)

@@ -1,0 +1,66 @@
+"""The ``uniform`` assignor: everybody gets the same number of partitions, give or take one, and as little moves as can.
+
+When all members subscribe to the same topics that is a matter of quotas: of P partitions each of M members gets
+P // M, and P % M of them one more, best those who have the most already. Each member keeps what it has up to its quota;
+what is over, and what nobody has, fills up the others. No assignment with these quotas moves less.
+
+Members that subscribe to different topics are ``uniform_general``'s matter.
+"""
+
+import uuid
+
+from skep.coordination.groups.assignors import uniform_general
+from skep.coordination.groups.assignors.spec import (
+    PartitionCounts,
+    Partitions,
+    Subscribers,
+    Working,
+    finished,
+    free_partitions,
+    kept_partitions,
+)
+
+
+def assign(subscribers: Subscribers, counts: PartitionCounts) -> dict[str, Partitions]:
+    if len({subscriber.topic_ids for subscriber in subscribers.values()}) > 1:
+        return uniform_general.assign(subscribers, counts)
+    # Sorted, so that the same group gets the same assignment after a replay, which knows another order.
+    kept = kept_partitions(subscribers, counts, sorted(subscribers))
+    quotas = _quotas(kept, sum(counts.values()))
+    for member, quota in quotas.items():
+        _take_back(kept[member], quota)
+    free = free_partitions(kept, counts)
+    _fill_up(kept, quotas, [(topic, partition) for topic in sorted(free) for partition in sorted(free[topic])])
+    return finished(kept, subscribers)
+
+
+def _quotas(kept: Working, total: int) -> dict[str, int]:
+    if not kept:
+        return {}
+    quota, extra = divmod(total, len(kept))
+    by_size = sorted(kept, key=lambda member: (-_size(kept[member]), member))
+    return {member: quota + (place < extra) for place, member in enumerate(by_size)}
+
+
+def _size(mine: dict[uuid.UUID, set[int]]) -> int:
+    return sum(map(len, mine.values()))
+
+
+def _take_back(mine: dict[uuid.UUID, set[int]], quota: int) -> None:
+    over = _size(mine) - quota
+    if over <= 0:
+        return
+    for topic in sorted(mine, reverse=True):
+        for partition in sorted(mine[topic], reverse=True)[:over]:
+            mine[topic].remove(partition)
+            over -= 1
+
+
+def _fill_up(kept: Working, quotas: dict[str, int], free: list[tuple[uuid.UUID, int]]) -> None:
+    next_free = 0
+    for member, quota in quotas.items():
+        mine = kept[member]
+        end = next_free + max(0, quota - _size(mine))
+        for topic, partition in free[next_free:end]:
+            mine.setdefault(topic, set()).add(partition)
+        next_free = end

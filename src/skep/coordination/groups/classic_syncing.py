@@ -1,0 +1,132 @@
+"""SyncGroup to a classic group: the leader brings the assignment of a generation, the others wait for it.
+
+The assignment is written before anybody learns of it, so a restart comes back to a group that knows what its members
+do. When it cannot be written nothing has changed, and ``assignment_lost`` begins another rebalance: the leader's next
+attempt may be smaller, or the disk have room again.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.coordination.groups.classic_group import ClassicGroup
+from skep.coordination.groups.classic_member import ClassicMember
+from skep.coordination.groups.classic_rebalancing import Replies, classic_group, prepare_rebalance, refusals, sync_key
+from skep.coordination.groups.classic_records import stable_record
+from skep.coordination.groups.classic_states import COMPLETING_REBALANCE, PREPARING_REBALANCE
+from skep.coordination.shard import LATER, Outcome, Waiter
+
+if TYPE_CHECKING:
+    from skep.coordination.groups.shard import GroupShard
+
+logger = logging.getLogger(__name__)
+
+
+class SyncRequest(NamedTuple):
+    """``assignments`` is by member id; empty but for the leader. A protocol that is None was not said (before v5)."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
+    protocol_type: str | None
+    protocol_name: str | None
+    assignments: Mapping[str, bytes]
+
+
+def sync(shard: "GroupShard", request: SyncRequest, waiter: Waiter) -> Outcome:
+    """The response is SyncGroup's body, or LATER.
+
+    Refusals in order: unknown group or member, fenced instance; generation; protocol; the group rebalances.
+    """
+    group = classic_group(shard, request.group_id)
+    if group is None or group.is_empty:
+        raise KafkaError(ErrorCode.unknown_member_id, f"there is no group {request.group_id!r} with members")
+    member = group.check_member(request.member_id, request.group_instance_id)
+    if request.generation_id != group.generation_id:
+        raise KafkaError(
+            ErrorCode.illegal_generation, f"generation {request.generation_id}, it is {group.generation_id} now"
+        )
+    if request.protocol_type not in (None, group.protocol_type) or request.protocol_name not in (
+        None,
+        group.protocol_name,
+    ):
+        raise KafkaError(
+            ErrorCode.inconsistent_group_protocol, f"the group has {group.protocol_type!r}, {group.protocol_name!r}"
+        )
+    if group.state is PREPARING_REBALANCE:
+        raise KafkaError(ErrorCode.rebalance_in_progress, "the group rebalances")
+    if group.state is not COMPLETING_REBALANCE:
+        _has_asked(shard, group, member)
+        return Outcome(_assigned_body(group, member.assignment))
+    # Two requests of one member: the earlier connection is most likely gone, but nobody is left without an answer.
+    replies = refusals(member, ErrorCode.rebalance_in_progress)
+    if group.leader_id == member.member_id:
+        return _assign(shard, group, member, request.assignments, replies)
+    member.sync_waiter = waiter
+    _has_asked(shard, group, member)
+    return Outcome(LATER, replies=replies)
+
+
+def _assign(
+    shard: "GroupShard",
+    group: ClassicGroup,
+    leader: ClassicMember,
+    assignments: Mapping[str, bytes],
+    replies: Replies,
+) -> Outcome:
+    members = list(group.members.values())
+    unassigned = sum(not assignments.get(member.member_id) for member in members)
+    logger.info(
+        "group %r: generation %d is assigned by %r, %d of %d members get nothing",
+        group.group_id,
+        group.generation_id,
+        leader.member_id,
+        unassigned,
+        len(members),
+    )
+    waiting = [member for member in members if member.sync_waiter is not None and member is not leader]
+
+    def end_waiting() -> None:
+        leader.sync_waiter = None
+        for member in waiting:
+            member.sync_waiter = None
+            group.heard_from(member)
+        group.heard_from(leader)
+        _has_asked(shard, group, leader)
+
+    return Outcome(
+        response=_assigned_body(group, assignments.get(leader.member_id, b"")),
+        records=[stable_record(group, members, group.leader_id, assignments, shard.clock.now_ms())],
+        replies=[
+            *replies,
+            *(
+                (member.sync_waiter, _assigned_body(group, assignments.get(member.member_id, b"")))
+                for member in waiting
+            ),
+        ],
+        then=end_waiting,
+    )
+
+
+def _has_asked(shard: "GroupShard", group: ClassicGroup, member: ClassicMember) -> None:
+    group.pending_sync.discard(member.member_id)
+    if not group.pending_sync:
+        shard.timers.cancel(sync_key(group.group_id))
+
+
+def _assigned_body(group: ClassicGroup, assignment: bytes) -> dict[str, Any]:
+    return {
+        "protocol_type": group.protocol_type,
+        "protocol_name": group.protocol_name,
+        "assignment": assignment,
+    }
+
+
+def assignment_lost(shard: "GroupShard", group_id: str, generation_id: int, code: ErrorCode) -> Outcome:
+    """The assignment that ``sync`` was to write is not in the log. Those who wait for it join again."""
+    group = classic_group(shard, group_id)
+    if group is None or group.state is not COMPLETING_REBALANCE or group.generation_id != generation_id:
+        return Outcome()
+    return prepare_rebalance(shard, group, f"the assignment could not be written: {code.name}")

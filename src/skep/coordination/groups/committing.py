@@ -1,0 +1,198 @@
+"""What is asked of offsets: committing them (by members, in transactions, by anybody), reading and deleting them.
+
+A group that nobody has joined may have offsets all the same (``assign`` and ``commit``, tools that reset): it is there
+as long as it has any, and is a classic group without a protocol to those who list it.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.coordination.group_records import OffsetCommitKey, OffsetCommitValue
+from skep.coordination.shard import CoordinatorRecord, Outcome, ProducerStamp
+
+if TYPE_CHECKING:
+    from skep.coordination.groups.shard import GroupShard
+
+NO_OFFSET = -1
+_NO_EPOCH = -1
+
+
+class Committer(NamedTuple):
+    """Who commits. A generation below 0 says: not as a member."""
+
+    member_id: str
+    group_instance_id: str | None
+    generation_or_epoch: int
+
+
+class WantedOffset(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+AnyOffset = tuple[str, int, int, int, str]
+"""A WantedOffset, or a plain tuple of the same: commits are what coordinators are asked most."""
+
+
+Codes = list[ErrorCode]
+"""One for each offset, in the order they were given."""
+
+
+def commit(
+    shard: "GroupShard", group_id: str, committer: Committer, offsets: Sequence[AnyOffset], version: int
+) -> Outcome:
+    """OffsetCommit; the response is a code per offset."""
+    group = shard.groups.get(group_id)
+    _check_committer(shard, group_id, committer, version, is_transactional=False)
+    outcome = _commit(shard, group_id, offsets)
+    if group is not None and committer.member_id:
+        outcome.then = lambda: group.committed(committer.member_id)
+    return outcome
+
+
+def commit_transactional(
+    shard: "GroupShard",
+    group_id: str,
+    committer: Committer,
+    producer: ProducerStamp,
+    offsets: Sequence[AnyOffset],
+    version: int,
+) -> Outcome:
+    """TxnOffsetCommit: the offsets count when the producer's transaction commits (KIP-447 checks the member, too)."""
+    _check_committer(shard, group_id, committer, version, is_transactional=True)
+    outcome = _commit(shard, group_id, offsets)
+    outcome.producer = producer
+    return outcome
+
+
+def _check_committer(
+    shard: "GroupShard", group_id: str, committer: Committer, version: int, *, is_transactional: bool
+) -> None:
+    group = shard.groups.get(group_id)
+    if group is not None:
+        group.check_offset_commit(*committer, is_transactional=is_transactional, version=version)
+    elif committer.generation_or_epoch >= 0:
+        raise KafkaError(ErrorCode.illegal_generation, f"there is no group {group_id!r} with a generation")
+    elif not shard.offsets.has_offsets(group_id):
+        shard.check_room()
+
+
+def _commit(shard: "GroupShard", group_id: str, offsets: Sequence[AnyOffset]) -> Outcome:
+    now_ms = shard.clock.now_ms()
+    max_metadata = shard.settings().offset_metadata_max_bytes
+    codes: Codes = []
+    records: list[tuple[OffsetCommitKey, OffsetCommitValue]] = []
+    for topic, partition, offset, leader_epoch, metadata in offsets:
+        if len(metadata) > max_metadata or (not metadata.isascii() and len(metadata.encode()) > max_metadata):
+            codes.append(ErrorCode.offset_metadata_too_large)
+            continue
+        codes.append(ErrorCode.none)
+        records.append(
+            (OffsetCommitKey(group_id, topic, partition), OffsetCommitValue(offset, leader_epoch, metadata, now_ms))
+        )
+    return Outcome(codes, records)
+
+
+class FetchedOffset(NamedTuple):
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    code: ErrorCode
+
+
+def fetch(
+    shard: "GroupShard",
+    group_id: str,
+    member_id: str | None,
+    member_epoch: int,
+    wanted: Iterable[tuple[str, Iterable[int]]] | None,
+    *,
+    require_stable: bool,
+) -> Outcome:
+    """OffsetFetch; the response is [(topic, [FetchedOffset])]. ``wanted`` None: all that the group has.
+
+    Of a group that nobody has heard of every offset is -1. With ``require_stable`` (KIP-447) a partition whose offset a
+    transaction is about to commit is UNSTABLE_OFFSET_COMMIT: the client asks again.
+    """
+    group = shard.groups.get(group_id)
+    if group is not None:
+        group.check_offset_fetch(member_id, member_epoch)
+    elif member_epoch >= 0 and member_id:
+        raise KafkaError(ErrorCode.unknown_member_id, f"there is no group {group_id!r}")
+    committed = shard.offsets.of_group(group_id)
+    if wanted is None:
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in committed:
+            by_topic.setdefault(topic, []).append(partition)
+        wanted = by_topic.items()
+    check_pending = require_stable and shard.offsets.has_pending(group_id)
+    return Outcome(
+        [
+            (topic, [_fetched(shard, group_id, committed, topic, partition, check_pending) for partition in partitions])
+            for topic, partitions in wanted
+        ]
+    )
+
+
+def _fetched(
+    shard: "GroupShard", group_id: str, committed: Any, topic: str, partition: int, check_pending: bool
+) -> FetchedOffset:
+    if check_pending and shard.offsets.is_pending(group_id, topic, partition):
+        return FetchedOffset(partition, NO_OFFSET, _NO_EPOCH, "", ErrorCode.unstable_offset_commit)
+    found = committed.get((topic, partition))
+    if found is None:
+        return FetchedOffset(partition, NO_OFFSET, _NO_EPOCH, "", ErrorCode.none)
+    return FetchedOffset(partition, found.offset, found.leader_epoch, found.metadata, ErrorCode.none)
+
+
+def delete(shard: "GroupShard", group_id: str, partitions: Sequence[tuple[str, int]]) -> Outcome:
+    """OffsetDelete; the response is a code per partition. GROUP_ID_NOT_FOUND for a group that is not there.
+
+    A topic that members are subscribed to is refused, and so is everything when that cannot be known.
+    """
+    group = shard.groups.get(group_id)
+    if group is None and not shard.offsets.has_offsets(group_id):
+        raise KafkaError(ErrorCode.group_id_not_found, f"there is no group {group_id!r}")
+    if group is not None and not group.is_empty and not group.knows_subscriptions():
+        raise KafkaError(ErrorCode.non_empty_group, f"the group {group_id!r} has members")
+    codes: Codes = []
+    records = []
+    for topic, partition in partitions:
+        if group is not None and not group.is_empty and group.is_subscribed_to(topic):
+            codes.append(ErrorCode.group_subscribed_to_topic)
+            continue
+        codes.append(ErrorCode.none)
+        if (topic, partition) in shard.offsets.of_group(group_id):
+            records.append(CoordinatorRecord(OffsetCommitKey(group_id, topic, partition), None))
+    return Outcome(codes, records)
+
+
+def delete_group(shard: "GroupShard", group_id: str) -> Outcome:
+    """DeleteGroups: the group and its offsets. GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP while it has members."""
+    group = shard.groups.get(group_id)
+    if group is None and not shard.offsets.has_offsets(group_id):
+        raise KafkaError(ErrorCode.group_id_not_found, f"there is no group {group_id!r}")
+    if group is not None and not group.is_empty:
+        raise KafkaError(ErrorCode.non_empty_group, f"the group {group_id!r} has members")
+    records = [
+        CoordinatorRecord(OffsetCommitKey(group_id, topic, partition), None)
+        for topic, partition in shard.offsets.partitions_of_group(group_id)
+    ]
+    return Outcome(records=[*records, *(group.tombstones() if group is not None else ())])
+
+
+def topics_deleted(shard: "GroupShard", topics: frozenset[str]) -> Outcome:
+    """Offsets of topics that are gone mean nothing to a later topic of the name."""
+    return Outcome(
+        records=[
+            CoordinatorRecord(OffsetCommitKey(group, topic, partition), None)
+            for group in shard.offsets.groups()
+            for topic, partition in shard.offsets.partitions_of_group(group)
+            if topic in topics
+        ]
+    )

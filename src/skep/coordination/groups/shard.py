@@ -1,0 +1,78 @@
+"""The state behind one partition of ``__consumer_offsets``: its groups and their offsets.
+
+What the groups of each kind do is in modules of their own (``classic_*``, ``consumer_*``); they work on the shard they
+are given. This one finds groups, and passes each record of a replay on to whom it concerns.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from skep.base.broker_config import BrokerConfig
+from skep.base.errors import ErrorCode, KafkaError
+from skep.coordination.group_records import OffsetCommitKey
+from skep.coordination.groups import classic_loading, consumer_loading, expiring
+from skep.coordination.groups.group import Group
+from skep.coordination.groups.offsets import Offsets
+from skep.coordination.shard import Outcome, ProducerStamp, ShardContext
+from skep.metadata.image import ClusterImage
+
+_REPLAYS: dict[type, Callable[["GroupShard", Any, Any], None]] = {
+    **classic_loading.REPLAYS,
+    **consumer_loading.REPLAYS,
+}
+
+
+class GroupShard:
+    """Owns the groups and offsets of one partition.
+
+    Between calls every group has a member, an offset, or somebody who waits; what is said in the log of both is here.
+    ``settings`` and ``image`` give the broker's options and the cluster's topics as they are at that moment.
+    """
+
+    def __init__(
+        self, context: ShardContext, settings: Callable[[], BrokerConfig], image: Callable[[], ClusterImage]
+    ) -> None:
+        self.partition = context.partition
+        self.clock = context.clock
+        self.timers = context.timers
+        self.settings = settings
+        self.image = image
+        self.groups: dict[str, Group] = {}
+        self.offsets = Offsets()
+
+    # Replay.
+
+    def replay(self, offset: int, key: Any, value: Any, producer: ProducerStamp | None) -> None:
+        if type(key) is OffsetCommitKey:
+            self.offsets.replay(offset, key, value, producer.producer_id if producer is not None else None)
+            return
+        replay = _REPLAYS.get(type(key))
+        if replay is not None:
+            replay(self, key, value)
+
+    def replay_end_of_transaction(self, producer: ProducerStamp, *, is_committed: bool) -> None:
+        self.offsets.end_of_transaction(producer.producer_id, is_committed=is_committed)
+
+    def loaded(self) -> Outcome:
+        """Members that the log knows get a session from now on: they may have been silent only because we were."""
+        records = [*classic_loading.loaded(self), *consumer_loading.loaded(self)]
+        expiring.schedule_expiry(self)
+        return Outcome(records=records)
+
+    def unloaded(self) -> Outcome:
+        error = KafkaError(ErrorCode.not_coordinator, "the coordinator of the group has moved")
+        return Outcome(replies=[(waiter, error) for group in self.groups.values() for waiter in group.waiters()])
+
+    # Finding groups.
+
+    def group(self, group_id: str) -> Group | None:
+        return self.groups.get(group_id)
+
+    def check_room(self) -> None:
+        """POLICY_VIOLATION when there are as many groups as there may be; before a new one is begun."""
+        limit = self.settings().max_groups
+        # Groups with members mostly have offsets too: the sum is an upper bound, counted exactly only near the limit.
+        if len(self.groups) + len(self.offsets) >= limit and len({*self.groups, *self.offsets.groups()}) >= limit:
+            raise KafkaError(
+                ErrorCode.policy_violation, f"there are {limit} groups here already; skep.max.groups is the limit"
+            )

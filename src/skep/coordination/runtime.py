@@ -1,0 +1,340 @@
+"""Runs the shards of one coordinator topic: operations in, records written, answers out when they are committed.
+
+A shard is *loading* while its log is replayed, then *active*. Requests for one that is loading are refused with
+COORDINATOR_LOAD_IN_PROGRESS, for one that another broker leads with NOT_COORDINATOR; clients ask again.
+
+State changes as soon as its records are in the log and before they are committed. That is safe because every answer,
+also one that only reads, waits until all that was written to its shard before is committed: what may still be lost has
+been told to nobody. A broker that loses the partition unloads the shard, and with it what was not committed.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from typing import Any, Generic, TypeVar
+
+from skep.base.clock import Clock
+from skep.base.errors import ErrorCode, KafkaError, StorageError
+from skep.base.ids import BrokerId
+from skep.base.tasks import Supervisor
+from skep.coordination.loading import replay_log
+from skep.coordination.partitioner import partition_for
+from skep.coordination.partitions import Partitions, WritablePartition
+from skep.coordination.shard import LATER, Decoder, Outcome, ProducerStamp, Shard, ShardContext, Waiter
+from skep.coordination.timers import Timers
+from skep.metadata.model import TopicRecord
+from skep.records.batch import read_header
+from skep.records.builder import build_batch
+
+logger = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Shard)
+
+RETRY_MS = 500
+"""After a timer's operation could not be carried out, or a log could not be read."""
+
+
+class _Active(Generic[S]):
+    """One shard that this broker is to serve."""
+
+    __slots__ = ("handle", "index", "is_loaded", "partition", "shard", "timers")
+
+    def __init__(self, index: int, partition: WritablePartition, shard: S, timers: Timers) -> None:
+        self.index = index
+        self.partition = partition
+        self.shard = shard
+        self.timers = timers
+        self.is_loaded = False
+        self.handle: asyncio.TimerHandle | None = None
+
+
+class CoordinatorRuntime(Generic[S]):
+    """Owns the shards of ``topic``.
+
+    Between calls there is a shard for each partition that this broker leads and that has been asked for or has files.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        make_shard: Callable[[ShardContext], S],
+        decode: Decoder,
+        partitions: Partitions,
+        clock: Clock,
+        executor: Executor,
+        supervisor: Supervisor,
+    ) -> None:
+        self.topic = topic
+        self._make_shard = make_shard
+        self._decode = decode
+        self._partitions = partitions
+        self._clock = clock
+        self._executor = executor
+        self._supervisor = supervisor
+        self._record: TopicRecord | None = None
+        self._led: frozenset[int] = frozenset()
+        self._shards: dict[int, _Active[S]] = {}
+        self._by_key: dict[str, _Active[S]] = {}
+
+    # Which shards there are.
+
+    def follow(self, record: TopicRecord | None, node_id: BrokerId) -> None:
+        """The topic is this now, None: there is none. Loads the shards that have come here, unloads those that left."""
+        if record is self._record:
+            return
+        if self._record is not None and (record is None or record.topic_id != self._record.topic_id):
+            for index in list(self._shards):
+                self._unload(index)
+        self._record = record
+        partitions = record.partitions if record is not None else ()
+        self._led = frozenset(index for index, partition in enumerate(partitions) if partition.leader == node_id)
+        for index in list(self._shards):
+            if index not in self._led:
+                self._unload(index)
+        for index in self._partitions.indexes_with_files(self.topic):
+            if index in self._led and index not in self._shards:
+                with contextlib.suppress(KafkaError):
+                    self._load(index)
+
+    def partition_for(self, key: str) -> int:
+        """The partition whose shard has ``key``; COORDINATOR_NOT_AVAILABLE while the topic does not exist."""
+        if self._record is None:
+            raise KafkaError(ErrorCode.coordinator_not_available, f"there is no topic {self.topic} yet")
+        return partition_for(key, len(self._record.partitions))
+
+    def loaded_shards(self) -> Iterator[tuple[int, S]]:
+        """Those that can be asked, for what concerns all of them."""
+        for index, active in list(self._shards.items()):
+            if active.is_loaded:
+                yield index, active.shard
+
+    @property
+    def is_loading(self) -> bool:
+        return any(not active.is_loaded for active in self._shards.values())
+
+    def stop(self) -> None:
+        """Forgets everything; those who wait are told to look elsewhere."""
+        self.follow(None, BrokerId(-1))
+
+    def shard_of(self, key: str) -> S:
+        """The shard that has ``key``, for a look that is told to nobody; KafkaError as ``submit``."""
+        active = self._by_key.get(key)
+        return active.shard if active is not None and active.is_loaded else self._shard(self.partition_for(key)).shard
+
+    # Operations.
+
+    def submit(self, key: str, operation: Callable[[S], Outcome]) -> Any:
+        """Runs ``operation`` on the shard that has ``key``. Gives its response, or an awaitable of it.
+
+        KafkaError is what the operation refuses, or why there is no shard to run it on.
+        """
+        active = self._by_key.get(key)
+        if active is None or not active.is_loaded:
+            active = self._shard(self.partition_for(key))
+            if len(self._by_key) > 100_000:
+                self._by_key.clear()
+            self._by_key[key] = active
+        return self._carry_out(active, operation(active.shard))
+
+    def submit_to(self, index: int, operation: Callable[[S], Outcome]) -> Any:
+        """``submit`` for the shard of one partition."""
+        return self._run(self._shard(index), operation)
+
+    async def submit_and_wait(self, key: str, operation: Callable[[S, Waiter], Outcome]) -> Any:
+        """``submit`` for an operation that may park the waiter it is given, and answer it later.
+
+        When this is cancelled the answer is lost, and nothing else.
+        """
+        waiter = asyncio.get_running_loop().create_future()
+        response = self.submit(key, lambda shard: operation(shard, waiter))
+        if isinstance(response, Awaitable):
+            response = await response
+        return await waiter if response is LATER else response
+
+    def end_transaction(
+        self, index: int, producer: ProducerStamp, coordinator_epoch: int, *, is_committed: bool
+    ) -> "asyncio.Future[None] | None":
+        """Writes the marker that ends a transaction in this partition, and makes its records count, or not."""
+        active = self._shard(index)
+        _, synced = active.partition.append_marker(
+            producer.producer_id, producer.producer_epoch, coordinator_epoch, is_committed
+        )
+        active.shard.replay_end_of_transaction(producer, is_committed=is_committed)
+        return synced
+
+    def _shard(self, index: int) -> _Active[S]:
+        active = self._shards.get(index)
+        if active is None:
+            if index not in self._led:
+                raise KafkaError(ErrorCode.not_coordinator, f"{self.topic}-{index} is led by another broker")
+            active = self._load(index)
+        if not active.is_loaded:
+            raise KafkaError(ErrorCode.coordinator_load_in_progress, f"{self.topic}-{index} is being loaded")
+        return active
+
+    def _run(self, active: _Active[S], operation: Callable[[S], Outcome]) -> Any:
+        outcome = operation(active.shard)
+        return self._carry_out(active, outcome)
+
+    def _carry_out(self, active: _Active[S], outcome: Outcome) -> Any:
+        if outcome.records:
+            self._write(active, outcome)
+        if outcome.then is not None:
+            outcome.then()
+        committed = active.partition.committed()
+        if committed is None:
+            _answer_all(outcome.replies)
+            return outcome.response
+        if outcome.replies:
+            committed.add_done_callback(functools.partial(_answer_when_done, outcome.replies))
+        return _after(committed, outcome.response)
+
+    def _write(self, active: _Active[S], outcome: Outcome) -> None:
+        now_ms, producer, partition = self._clock.now_ms(), outcome.producer, active.partition
+        records = [
+            (key.encode(), None if value is None else value.encode(), now_ms, ()) for key, value in outcome.records
+        ]
+        if producer is None:
+            batch = build_batch(records)
+        else:
+            batch = build_batch(
+                records, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, is_transactional=True
+            )
+        limit = partition.log.config.max_message_bytes
+        if len(batch) > limit:
+            raise KafkaError(
+                ErrorCode.record_list_too_large,
+                f"what there is to remember has {len(batch)} bytes, max.message.bytes of {self.topic} is {limit}",
+            )
+        try:
+            appended, _ = partition.append(batch, read_header(batch))
+        except StorageError as error:
+            raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from error
+        try:
+            for offset, (key, value) in enumerate(outcome.records, appended.base_offset):
+                active.shard.replay(offset, key, value, producer)
+        except Exception:
+            # A bug: the log is ahead of the state now. Only a replay from the start makes them one again.
+            self._unload(active.index)
+            raise
+
+    # Timers.
+
+    def _arm(self, index: int) -> None:
+        """Sees to it that the shard's timers are looked at when the first of them is due."""
+        active = self._shards.get(index)
+        if active is None or not active.is_loaded:
+            return
+        if active.handle is not None:
+            active.handle.cancel()
+            active.handle = None
+        moment = active.timers.next_moment()
+        if moment is not None:
+            delay = max(0.0, moment - self._clock.monotonic())
+            active.handle = asyncio.get_running_loop().call_later(delay, self._run_timers, active)
+
+    def _run_timers(self, active: _Active[S]) -> None:
+        active.handle = None
+        for operation in active.timers.take_due():
+            if self._shards.get(active.index) is not active:
+                return
+            try:
+                response = self._run(active, operation)
+                if isinstance(response, Awaitable):
+                    self._supervisor.spawn(f"timer of {self.topic}-{active.index}", _settled(response))
+            except KafkaError as error:
+                logger.warning("%s-%d: a timer has to wait: %s", self.topic, active.index, error)
+                active.timers.schedule(("again", id(operation)), RETRY_MS, operation)
+            except Exception:
+                logger.exception("%s-%d: a timer failed", self.topic, active.index)
+        self._arm(active.index)
+
+    # Loading and unloading.
+
+    def _load(self, index: int) -> _Active[S]:
+        try:
+            partition = self._partitions.partition(self.topic, index)
+        except (KafkaError, StorageError) as error:
+            logger.error("%s-%d cannot be opened: %s", self.topic, index, error)
+            raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from error
+        timers = Timers(self._clock, functools.partial(self._arm, index))
+        shard = self._make_shard(ShardContext(index, self._clock, timers))
+        active = self._shards[index] = _Active(index, partition, shard, timers)
+        if partition.log.log_end_offset == partition.log.log_start_offset:
+            self._become_active(active)
+        else:
+            self._supervisor.spawn(f"load {self.topic}-{index}", self._replay(active))
+        return active
+
+    async def _replay(self, active: _Active[S]) -> None:
+        name, began = f"{self.topic}-{active.index}", self._clock.monotonic()
+        try:
+            replayed = await replay_log(active.partition, active.shard, self._decode, self._executor)
+        except (StorageError, KafkaError) as error:
+            logger.error("%s cannot be loaded, trying again: %s", name, error)
+            await asyncio.sleep(RETRY_MS / 1000)
+            if self._shards.get(active.index) is active:
+                self._unload(active.index)
+                self._load(active.index)
+            return
+        if self._shards.get(active.index) is not active:
+            return
+        if replayed.damaged:
+            logger.error("%s: %d of %d records cannot be read", name, replayed.damaged, replayed.records)
+        took_ms = (self._clock.monotonic() - began) * 1000
+        logger.info("%s: loaded %d records in %d ms", name, replayed.records, took_ms)
+        self._become_active(active)
+
+    def _become_active(self, active: _Active[S]) -> None:
+        active.is_loaded = True
+        try:
+            response = self._carry_out(active, active.shard.loaded())
+        except KafkaError as error:
+            logger.warning("%s-%d: %s", self.topic, active.index, error)
+        else:
+            if isinstance(response, Awaitable):
+                self._supervisor.spawn(f"loaded {self.topic}-{active.index}", _settled(response))
+        self._arm(active.index)
+
+    def _unload(self, index: int) -> None:
+        active = self._shards.pop(index)
+        active.is_loaded = False
+        self._by_key.clear()
+        active.timers.clear()
+        if active.handle is not None:
+            active.handle.cancel()
+        _answer_all(active.shard.unloaded().replies)
+
+
+def _answer_all(replies: Sequence[tuple[Waiter, Any]]) -> None:
+    for waiter, reply in replies:
+        # Whoever waited may have hung up, which cancels its future.
+        if not waiter.done():
+            if isinstance(reply, KafkaError):
+                waiter.set_exception(reply)
+            else:
+                waiter.set_result(reply)
+
+
+def _answer_when_done(replies: Sequence[tuple[Waiter, Any]], committed: "asyncio.Future[None]") -> None:
+    if committed.cancelled() or committed.exception() is not None:
+        failure = KafkaError(ErrorCode.coordinator_not_available, "the records could not be synced")
+        _answer_all([(waiter, failure) for waiter, _ in replies])
+    else:
+        _answer_all(replies)
+
+
+async def _after(committed: "asyncio.Future[None]", response: Any) -> Any:
+    try:
+        await committed
+    except StorageError as error:
+        raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from error
+    return response
+
+
+async def _settled(response: Awaitable[Any]) -> None:
+    with contextlib.suppress(KafkaError):
+        await response

@@ -1,0 +1,131 @@
+"""How the records of coordinators are laid out: classes that kio reads and writes, behind the version that leads them.
+
+A key begins with an int16 that says what kind of record it is, a value with the int16 of its version; the rest is
+Kafka's encoding, so Kafka's own tools read these topics. kio generates classes for requests only. Those declared here
+have the same shape, so its reader and writer take them.
+"""
+
+import dataclasses
+import functools
+import struct
+from collections.abc import Callable
+from dataclasses import MISSING
+from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
+
+from kio.serial import entity_reader
+from kio.serial.errors import SerialError
+from kio.static.constants import EntityType
+from kio.static.primitive import i16
+
+from skep.wire.encoders import entity_encoder
+
+_L = TypeVar("_L", bound="Layout")
+_INT16 = struct.Struct(">h")
+
+
+class Layout:
+    """What the classes that ``layout`` makes have in common. ``kind`` is the number that leads a key, -1 of a value."""
+
+    __slots__ = ()
+    __type__: ClassVar = EntityType.data
+    __version__: ClassVar[i16]
+    __flexible__: ClassVar[bool]
+    kind: ClassVar[int]
+
+    def encode(self) -> bytes:
+        """A key behind its kind, or a value behind its version."""
+        cls: Any = type(self)
+        return _INT16.pack(self.__version__ if self.kind < 0 else self.kind) + entity_encoder(cls)(_mapping(self))
+
+
+def _mapping(entity: Layout) -> dict[str, Any]:
+    """What an encoder takes: the fields by name, nested ones as mappings, too."""
+    mapping: dict[str, Any] = {}
+    for name, is_nested in _names(cast(Any, type(entity))):
+        value = getattr(entity, name)
+        if is_nested and value is not None:
+            value = [_mapping(part) for part in value] if isinstance(value, tuple) else _mapping(value)
+        mapping[name] = value
+    return mapping
+
+
+@functools.cache
+def _names(cls: Any) -> list[tuple[str, bool]]:
+    return [(field.name, "kafka_type" not in field.metadata) for field in dataclasses.fields(cls)]
+
+
+def _field(kafka_type: str, default: Any, tag: int | None) -> Any:
+    metadata: dict[str, Any] = {"kafka_type": kafka_type} if kafka_type else {}
+    if tag is not None:
+        metadata["tag"] = tag
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def int8(*, default: Any = MISSING, tag: int | None = None) -> Any:
+    return _field("int8", default, tag)
+
+
+def int16(*, default: Any = MISSING, tag: int | None = None) -> Any:
+    return _field("int16", default, tag)
+
+
+def int32(*, default: Any = MISSING, tag: int | None = None) -> Any:
+    return _field("int32", default, tag)
+
+
+def int64(*, default: Any = MISSING, tag: int | None = None) -> Any:
+    return _field("int64", default, tag)
+
+
+def string(*, default: Any = MISSING, tag: int | None = None) -> Any:
+    return _field("string", default, tag)
+
+
+def bytes_(*, default: Any = MISSING, tag: int | None = None) -> Any:
+    return _field("bytes", default, tag)
+
+
+def uuid_(*, default: Any = MISSING, tag: int | None = None) -> Any:
+    return _field("uuid", default, tag)
+
+
+def nested(*, default: Any = MISSING, tag: int | None = None) -> Any:
+    """A field that holds other classes of ``layout``.
+
+    kio writes a nullable structure behind a tag without the byte that says it is there (KIP-893), and misses it when
+    it reads: declare such a field without ``None``, with an ``int8`` of 1 in front of what it holds.
+    """
+    return _field("", default, tag)
+
+
+@dataclass_transform(
+    frozen_default=True,
+    kw_only_default=True,
+    field_specifiers=(int8, int16, int32, int64, string, bytes_, uuid_, nested),
+)
+def layout(*, version: int = 0, flexible: bool = False, kind: int = -1) -> Callable[[type[_L]], type[_L]]:
+    """Makes a class into a layout of that version, or of a key of that kind."""
+
+    def declare(cls: type[_L]) -> type[_L]:
+        cls.__version__ = i16(version)
+        cls.__flexible__ = flexible
+        cls.kind = kind
+        return dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
+
+    return declare
+
+
+def decode(cls: type[_L], data: bytes) -> _L:
+    """What ``Layout.encode`` wrote; ValueError when it is not that. The leading number is for the caller to look at."""
+    try:
+        entity, _ = entity_reader(cast(Any, cls))(memoryview(data), _INT16.size)
+    except (SerialError, ValueError, OverflowError, IndexError) as error:
+        raise ValueError(f"{cls.__name__}: {error!r}") from None
+    return cast(_L, entity)
+
+
+def leading_number(data: bytes) -> int:
+    """The kind of a key, the version of a value; ValueError when there is none."""
+    if len(data) < _INT16.size:
+        raise ValueError(f"{len(data)} bytes are too few for a coordinator's record")
+    return int(_INT16.unpack_from(data)[0])

@@ -1,0 +1,98 @@
+"""What a coordinator is to the runtime: a shard of state that changes by replay, and operations that give outcomes.
+
+An operation looks at the state and decides; it gives an ``Outcome``. The runtime writes the outcome's records to the
+shard's partition, replays them into the state, calls ``then``, and sends the answers once the records are committed.
+When the records cannot be written nothing has happened. So an operation that has records changes nothing itself: what
+is remembered in the log changes in ``replay``, and what is not (who waits, timers) in ``then``. One without records may
+change what is not in the log at once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from skep.base.clock import Clock
+from skep.coordination.timers import Timers
+
+Waiter = Any
+"""Who waits for an answer that a later operation gives: a future to the runtime, a mere token to a coordinator."""
+
+
+class RecordPart(Protocol):
+    def encode(self) -> bytes: ...
+
+
+class CoordinatorRecord(NamedTuple):
+    """One key and its value; None deletes the key."""
+
+    key: RecordPart
+    value: RecordPart | None
+
+
+class ProducerStamp(NamedTuple):
+    """Of whose transaction records are a part (TxnOffsetCommit)."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class _Later:
+    def __repr__(self) -> str:
+        return "LATER"
+
+
+LATER: Any = _Later()
+"""As a response: whoever asked waits under its waiter, and is answered among the replies of a later outcome."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What an operation has decided.
+
+    ``response`` answers whoever asked, ``replies`` those who wait since earlier; both go out when all that was written
+    to the shard so far is committed, so nobody sees what may yet be lost. A reply that is a KafkaError is raised where
+    it is awaited.
+    """
+
+    response: Any = None
+    records: Sequence[CoordinatorRecord | tuple[RecordPart, RecordPart | None]] = ()
+    replies: Sequence[tuple[Waiter, Any]] = ()
+    then: Callable[[], None] | None = None
+    producer: ProducerStamp | None = None
+
+
+Operation = Callable[[Any], Outcome]
+"""Takes the shard. KafkaError refuses, and nothing is changed."""
+
+
+class Shard(Protocol):
+    """The state behind one partition of a coordinator's topic. Nothing in it awaits; the event loop is its lock."""
+
+    def replay(self, offset: int, key: Any, value: Any, producer: ProducerStamp | None) -> None:
+        """Takes in one record; of a transaction that has not ended yet when ``producer`` is given."""
+        ...
+
+    def replay_end_of_transaction(self, producer: ProducerStamp, *, is_committed: bool) -> None:
+        """The records of that producer's transaction count from now on, or never did."""
+        ...
+
+    def loaded(self) -> Outcome:
+        """All records have been replayed: start timers, go on with what was under way."""
+        ...
+
+    def unloaded(self) -> Outcome:
+        """The partition has moved away. Gives the answers to all who wait; there can be no records."""
+        ...
+
+
+class ShardContext(NamedTuple):
+    """What a shard is made with."""
+
+    partition: int
+    clock: Clock
+    timers: Timers
+    """Of this shard alone; they stop when it is unloaded."""
+
+
+Decoder = Callable[[bytes, bytes | None], tuple[Any, Any] | None]
+"""From the bytes of a record to what ``replay`` takes; None for one to pass over; ValueError for damaged ones."""

@@ -1,0 +1,43 @@
+"""Deciding a transaction: EndTxn, and the aborts that nobody asked for in so many words."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.coordination.shard import Outcome, ProducerStamp
+from skep.coordination.transactions import finishing
+from skep.coordination.transactions.states import ENDING, State
+from skep.coordination.transactions.transaction import Transaction
+
+if TYPE_CHECKING:
+    from skep.coordination.transactions.shard import TransactionShard
+
+
+def end(
+    shard: "TransactionShard", transactional_id: str, producer: ProducerStamp, *, commit: bool, answer: Any
+) -> Outcome:
+    """EndTxn. ``answer`` goes out when the decision can no longer be lost; the markers follow (``finishing``)."""
+    transaction = shard.transaction_of(transactional_id, producer)
+    result = ENDING[transaction.state, commit]
+    if isinstance(result, State):
+        prepared = transaction.prepared(result, shard.clock.now_ms())
+        return Outcome(answer, [prepared.record], then=lambda: finishing.begin(shard, prepared))
+    if result is not ErrorCode.none:
+        wish = "commit" if commit else "abort"
+        raise KafkaError(result, f"{transactional_id!r} is {transaction.state.label}, and is asked to {wish}")
+    return Outcome(answer)
+
+
+def abort_and_fence(
+    shard: "TransactionShard", transaction: Transaction, answer: Any = None, and_then: Callable[[], None] | None = None
+) -> Outcome:
+    """The open transaction is aborted, and its producer's epoch is over. ``and_then`` is called if that is written."""
+
+    def then() -> None:
+        shard.earlier_epochs.pop(transaction.transactional_id, None)
+        finishing.begin(shard, fenced)
+        if and_then is not None:
+            and_then()
+
+    fenced = transaction.fenced(shard.clock.now_ms())
+    return Outcome(answer, [fenced.record], then=then)

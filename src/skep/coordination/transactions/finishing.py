@@ -1,0 +1,178 @@
+"""From the decision to the end: markers into every partition of a transaction, then the record that it is complete.
+
+The order is what makes it safe, wherever the broker stops:
+
+1. The Prepare record is committed. Before that no marker may be written: a broker that loses the record would find the
+   transaction open and might decide otherwise, with some partitions marked already.
+2. Every partition gets its marker. Whoever takes over from a broker that stops here finds Prepare and writes all of
+   them again; a second marker changes nothing, for no partition takes records of the producer's next transaction yet.
+3. All markers are committed, then the Complete record is written. The next transaction may begin.
+
+Each step that has to wait comes back as a timer's operation, so it ends by itself with the shard.
+"""
+
+import functools
+import logging
+from asyncio import Future
+from typing import TYPE_CHECKING
+
+from skep.base.errors import ErrorCode, KafkaError, StorageError
+from skep.base.ids import TopicPartition
+from skep.coordination.shard import Outcome
+from skep.coordination.transactions.states import State
+from skep.coordination.transactions.transaction import Transaction
+
+if TYPE_CHECKING:
+    from skep.coordination.transactions.shard import TransactionShard
+
+logger = logging.getLogger(__name__)
+
+MARKERS_AT_ONCE = 100
+"""Then everybody else has a turn of the event loop."""
+FIRST_RETRY_MS = 50
+LONGEST_RETRY_MS = 5_000
+
+_ENDED_ALREADY = {
+    ErrorCode.unknown_topic_or_partition: "the topic is deleted",
+    ErrorCode.invalid_producer_epoch: "a later epoch has ended the transaction there",
+}
+"""Refusals of a marker that leave nothing to be ended in that partition."""
+
+
+class Finishing:
+    """How far a decided transaction has come. ``unmarked`` are the partitions whose marker is not committed yet."""
+
+    __slots__ = ("failures", "is_decided", "syncing", "unmarked")
+
+    def __init__(self, partitions: frozenset[TopicPartition]) -> None:
+        self.is_decided = False
+        self.unmarked = set(partitions)
+        self.syncing: set[TopicPartition] = set()
+        self.failures = 0
+
+    def retry_ms(self) -> int:
+        """How long to leave a partition, or a disk, that could not take what it was given."""
+        self.failures += 1
+        return int(min(FIRST_RETRY_MS << min(self.failures - 1, 10), LONGEST_RETRY_MS))
+
+
+def begin(shard: "TransactionShard", transaction: Transaction) -> None:
+    """The transaction is decided. To be called when its Prepare record is in the log, committed or not."""
+    transactional_id = transaction.transactional_id
+    shard.finishing[transactional_id] = Finishing(transaction.partitions)
+    _schedule(shard, transactional_id, 0)
+
+
+def _schedule(shard: "TransactionShard", transactional_id: str, delay_ms: int) -> None:
+    shard.schedule(("finish", transactional_id), delay_ms, lambda shard: go_on(shard, transactional_id))
+
+
+def go_on(shard: "TransactionShard", transactional_id: str) -> Outcome:
+    """Does what can be done now, and sees to it that the rest follows.
+
+    That a partition is marked stays true whatever becomes of the record, so it is noted at once.
+    """
+    progress = shard.finishing.get(transactional_id)
+    if progress is None:
+        return Outcome()
+    transaction = shard.transactions[transactional_id]
+    if not progress.is_decided:
+        _wait_for_decision(shard, transactional_id, progress)
+    if progress.is_decided:
+        _mark_all(shard, transaction, progress)
+    if progress.unmarked or not progress.is_decided:
+        return Outcome()
+    return Outcome(
+        records=[transaction.completed(shard.clock.now_ms()).record],
+        then=lambda: _forget(shard, transactional_id, progress),
+    )
+
+
+def _forget(shard: "TransactionShard", transactional_id: str, progress: Finishing) -> None:
+    # Only this one: what follows from the Complete record may have begun the next.
+    if shard.finishing.get(transactional_id) is progress:
+        del shard.finishing[transactional_id]
+
+
+def _wait_for_decision(shard: "TransactionShard", transactional_id: str, progress: Finishing) -> None:
+    try:
+        committed = shard.markers.decided(shard.partition)
+    except (KafkaError, StorageError) as error:
+        _try_again(shard, transactional_id, progress, error)
+        return
+    if committed is None:
+        progress.is_decided = True
+        return
+
+    def settled(future: "Future[None]") -> None:
+        if (error := _failure(future)) is None:
+            # Noted here, not asked again: by then others have written, and under load that would never end.
+            progress.is_decided = True
+            _schedule(shard, transactional_id, 0)
+        else:
+            _try_again(shard, transactional_id, progress, error)
+
+    committed.add_done_callback(settled)
+
+
+def _mark_all(shard: "TransactionShard", transaction: Transaction, progress: Finishing) -> None:
+    """Up to the limit; what is left over or refused comes later."""
+    refusal: Exception | None = None
+    written = 0
+    for partition in sorted(progress.unmarked - progress.syncing):
+        if written == MARKERS_AT_ONCE:
+            _schedule(shard, transaction.transactional_id, 0)
+            return
+        refused = _mark(shard, transaction, progress, partition)
+        refusal = refusal or refused
+        written += refused is None
+    if refusal is not None:
+        _try_again(shard, transaction.transactional_id, progress, refusal)
+
+
+def _mark(
+    shard: "TransactionShard", transaction: Transaction, progress: Finishing, partition: TopicPartition
+) -> Exception | None:
+    """Why the partition could not take its marker now."""
+    is_committed = transaction.state is State.PREPARE_COMMIT
+    try:
+        synced = shard.markers.write(shard.partition, partition, transaction.producer, is_committed=is_committed)
+    except StorageError as error:
+        return error
+    except KafkaError as error:
+        if (reason := _ENDED_ALREADY.get(error.code)) is None:
+            return error
+        logger.info("%s: no marker of %r: %s", partition, transaction.transactional_id, reason)
+        synced = None
+    if synced is None:
+        progress.unmarked.discard(partition)
+    else:
+        progress.syncing.add(partition)
+        synced.add_done_callback(functools.partial(_synced, shard, transaction.transactional_id, progress, partition))
+    return None
+
+
+def _synced(
+    shard: "TransactionShard",
+    transactional_id: str,
+    progress: Finishing,
+    partition: TopicPartition,
+    future: "Future[None]",
+) -> None:
+    progress.syncing.discard(partition)
+    if (error := _failure(future)) is not None:
+        _try_again(shard, transactional_id, progress, error)
+        return
+    progress.unmarked.discard(partition)
+    if not progress.unmarked:
+        _schedule(shard, transactional_id, 0)
+
+
+def _try_again(shard: "TransactionShard", transactional_id: str, progress: Finishing, error: BaseException) -> None:
+    delay_ms = progress.retry_ms()
+    logger.warning("the end of the transaction of %r has to wait %d ms: %s", transactional_id, delay_ms, error)
+    _schedule(shard, transactional_id, delay_ms)
+
+
+def _failure(future: "Future[None]") -> BaseException | None:
+    return StorageError("the sync was given up") if future.cancelled() else future.exception()

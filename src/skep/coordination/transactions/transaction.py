@@ -1,0 +1,150 @@
+"""One transactional id: who its producer is, and how far its transaction has come.
+
+A ``Transaction`` is never changed; what happens to it makes another one, which is written to the log as it is. The
+methods that do so are the only places where states follow each other, and they ask the table.
+
+Epochs count up to 32767. That last one is never given to a producer, so that there is always one left to fence it with;
+a producer that has 32766 gets a new producer id instead of another epoch.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import TopicPartition
+from skep.coordination.shard import CoordinatorRecord, ProducerStamp
+from skep.coordination.transaction_records import TransactionLogKey, TransactionLogValue, TransactionPartitions
+from skep.coordination.transactions.states import COMPLETION, NEXT, State
+
+HIGHEST_EPOCH = 0x7FFF
+NO_EPOCH = -1
+NO_TIME = -1
+
+
+def is_exhausted(epoch: int) -> bool:
+    return epoch >= HIGHEST_EPOCH - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """``partitions`` are those of the transaction that is under way; ``start_ms`` is -1 before the first one."""
+
+    transactional_id: str
+    producer_id: int
+    previous_producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: State
+    partitions: frozenset[TopicPartition]
+    start_ms: int
+    update_ms: int
+
+    # What happens to it.
+
+    def with_producer(self, producer: ProducerStamp, timeout_ms: int, now_ms: int) -> "Transaction":
+        """InitProducerId: nothing is under way, and this producer may begin."""
+        return self._to(
+            State.EMPTY,
+            now_ms,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            timeout_ms=timeout_ms,
+            partitions=frozenset(),
+            start_ms=NO_TIME,
+        )
+
+    def with_partitions(self, partitions: frozenset[TopicPartition], now_ms: int) -> "Transaction":
+        if self.state is State.ONGOING:
+            return self._to(State.ONGOING, now_ms, partitions=self.partitions | partitions)
+        return self._to(State.ONGOING, now_ms, partitions=partitions, start_ms=now_ms)
+
+    def prepared(self, state: State, now_ms: int) -> "Transaction":
+        return self._to(state, now_ms)
+
+    def fenced(self, now_ms: int) -> "Transaction":
+        """To be aborted, and its producer with it: markers with a higher epoch keep out what it may still send."""
+        return self._to(State.PREPARE_ABORT, now_ms, producer_epoch=min(self.producer_epoch + 1, HIGHEST_EPOCH))
+
+    def completed(self, now_ms: int) -> "Transaction":
+        return self._to(COMPLETION[self.state], now_ms, partitions=frozenset())
+
+    def _to(self, state: State, now_ms: int, **changes: Any) -> "Transaction":
+        if state not in NEXT[self.state]:
+            raise RuntimeError(f"transactional id {self.transactional_id!r}: {state.label} after {self.state.label}")
+        return replace(self, state=state, update_ms=now_ms, previous_producer_id=self.producer_id, **changes)
+
+    # What is asked about it.
+
+    @property
+    def producer(self) -> ProducerStamp:
+        return ProducerStamp(self.producer_id, self.producer_epoch)
+
+    @property
+    def is_ending(self) -> bool:
+        """Decided, and markers are being written."""
+        return self.state in COMPLETION
+
+    def has_timed_out(self, now_ms: int) -> bool:
+        return self.state is State.ONGOING and self.start_ms + self.timeout_ms < now_ms
+
+    def check_producer(self, producer: ProducerStamp) -> None:
+        """INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED for any but the producer of now."""
+        if producer.producer_id != self.producer_id:
+            raise KafkaError(
+                ErrorCode.invalid_producer_id_mapping,
+                f"the producer id of {self.transactional_id!r} is {self.producer_id}, not {producer.producer_id}",
+            )
+        if producer.producer_epoch != self.producer_epoch:
+            raise KafkaError(
+                ErrorCode.producer_fenced,
+                f"producer {self.producer_id} has epoch {self.producer_epoch} now, {producer.producer_epoch} is over",
+            )
+
+    # In the log.
+
+    @property
+    def record(self) -> CoordinatorRecord:
+        topics: dict[str, list[int]] = {}
+        for topic, partition in sorted(self.partitions):
+            topics.setdefault(topic, []).append(partition)
+        partitions = tuple(
+            TransactionPartitions(topic=topic, partition_ids=tuple(indexes)) for topic, indexes in topics.items()
+        )
+        value = TransactionLogValue(
+            producer_id=self.producer_id,
+            previous_producer_id=self.previous_producer_id,
+            producer_epoch=self.producer_epoch,
+            transaction_timeout_ms=self.timeout_ms,
+            transaction_status=int(self.state),
+            transaction_partitions=None if self.state is State.EMPTY else partitions,
+            transaction_last_update_timestamp_ms=self.update_ms,
+            transaction_start_timestamp_ms=self.start_ms,
+        )
+        return CoordinatorRecord(TransactionLogKey(transactional_id=self.transactional_id), value)
+
+    @classmethod
+    def of(cls, key: TransactionLogKey, value: TransactionLogValue) -> "Transaction":
+        """What ``record`` was made of."""
+        return cls(
+            key.transactional_id,
+            value.producer_id,
+            value.previous_producer_id,
+            value.producer_epoch,
+            value.transaction_timeout_ms,
+            State(value.transaction_status),
+            frozenset(_partitions(value.transaction_partitions or ())),
+            value.transaction_start_timestamp_ms,
+            value.transaction_last_update_timestamp_ms,
+        )
+
+
+def _partitions(topics: Iterable[TransactionPartitions]) -> Iterable[TopicPartition]:
+    for topic in topics:
+        for index in topic.partition_ids:
+            yield TopicPartition(topic.topic, index)
+
+
+def new_transaction(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
+    """Of a transactional id that is used for the first time."""
+    return Transaction(transactional_id, producer_id, -1, 0, timeout_ms, State.EMPTY, frozenset(), NO_TIME, now_ms)

@@ -1,0 +1,186 @@
+"""How a log becomes durable: what of it is synced when, and what is written before it is closed.
+
+``Log`` adds appending, reading and deleting. The calls that make up a flush, and in which thread each belongs, are
+described in ``flush.py``; the marks in ``log.py``.
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+
+from skep.base.errors import StorageError
+from skep.base.files import Files
+from skep.base.ids import Offset, TopicPartition
+from skep.base.topic_config import TopicConfig
+from skep.storage.content import LogContent
+from skep.storage.flush import FlushPlan, FlushState
+from skep.storage.segment import Segment
+from skep.storage.snapshots import ProducerSnapshots
+
+logger = logging.getLogger(__name__)
+
+
+class DurableLog:
+    """The segments of a log with what is known of them, and which part of that is on the disk for good."""
+
+    __slots__ = (
+        "_active",
+        "_epochs",
+        "_files",
+        "_flush",
+        "_is_settled",
+        "_segments",
+        "_snapshots",
+        "_unfinished",
+        "config",
+        "log_end_offset",
+        "log_start_offset",
+        "path",
+        "producers",
+        "topic_partition",
+    )
+
+    def __init__(
+        self, files: Files, path: str, topic_partition: TopicPartition, config: TopicConfig, content: LogContent
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.config = config
+        self.path = path
+        self.log_start_offset = content.log_start_offset
+        self.log_end_offset = content.log_end_offset
+        self.producers = content.producers
+        self._files = files
+        # Replaced, never changed in place: a thread that walks over it keeps the list it began with.
+        self._segments = content.segments
+        self._active: Segment | None = content.segments[-1] if content.segments else None
+        self._epochs = content.leader_epochs
+        self._snapshots = ProducerSnapshots(
+            files, path, content.snapshot_offset, content.segments, content.log_end_offset
+        )
+        self._unfinished = content.new_indexes
+        self._is_settled = not content.is_recovered and not content.new_indexes
+        self._flush = FlushState(content.flushed_offset)
+        self._check_marks()
+
+    def _check_marks(self) -> None:
+        assert self.log_start_offset <= self.log_end_offset, f"{self.topic_partition}: log start is past the end"
+        assert self.flushed_offset <= self.log_end_offset, f"{self.topic_partition}: flushed past the end"
+
+    @property
+    def size(self) -> int:
+        """Bytes of all ``.log`` files."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """Oldest first; the last one is the active one. Not to be changed."""
+        return self._segments
+
+    @property
+    def flushed_offset(self) -> Offset:
+        return self._flush.flushed_offset
+
+    @property
+    def unflushed_records(self) -> int:
+        return self.log_end_offset - self._flush.flushed_offset
+
+    @property
+    def failure(self) -> str | None:
+        """Why the log takes no appends: its last sync failed and no later one has gone through."""
+        return self._flush.failure
+
+    @property
+    def is_flushing(self) -> bool:
+        return self._flush.is_flushing
+
+    def flush_is_due(self, now_ms: int) -> bool:
+        """By ``flush.messages``, by ``flush.ms``, because a sealed segment waits for it, or to heal a failed sync."""
+        state, config = self._flush, self.config
+        if state.is_flushing:
+            return False
+        if state.failure is not None or self.unflushed_records >= config.flush_messages:
+            return True
+        if state.unflushed_since_ms is not None and now_ms - state.unflushed_since_ms >= config.flush_ms:
+            return True
+        return self._active is not None and state.flushed_offset < self._active.base_offset
+
+    def flush_plan(self) -> FlushPlan | None:
+        """What to sync now; None when there is nothing, or a plan is under way: ask again when that is done."""
+        if self.is_flushing:
+            return None
+        if not self._is_settled:
+            return self.closing_plan()
+        if self._active is not None:
+            # Entries that the disk refused when they were made: the recovery point must not pass them.
+            self._active.transaction_index.write_waiting()
+        if self._active is not None and self._snapshots.is_due(self._active):
+            try:
+                self._snapshots.write(self.producers, self.log_end_offset, self._active, self._flush)
+            except StorageError as error:
+                logger.warning("%s: no snapshot of the producers: %s", self.topic_partition, error)
+        return self._flush.plan(self._files, self.path, self._segments, self.log_end_offset, self._epochs)
+
+    def flushed(self, plan: FlushPlan) -> None:
+        self._flush.flushed(plan)
+        self._check_marks()
+
+    def flush_failed(self, plan: FlushPlan, error: StorageError) -> None:
+        self._flush.flush_failed(plan, error, self._epochs)
+        logger.error("%s: sync failed, no appends until one goes through: %s", self.topic_partition, error)
+
+    def flush(self) -> None:
+        """All of it here and now, on the calling thread; StorageError when the disk refuses."""
+        self._run(self.flush_plan())
+
+    def _run(self, plan: FlushPlan | None) -> None:
+        if plan is None:
+            return
+        try:
+            plan.run()
+        except StorageError as error:
+            self.flush_failed(plan, error)
+            raise
+        self.flushed(plan)
+
+    def closing_plan(self) -> FlushPlan | None:
+        """A plan after which a clean start has nothing to look for in the log; None when nothing has changed.
+
+        Before the log is closed, and after it was opened. No other plan may be under way. StorageError when there is
+        no room for what has to be written first.
+        """
+        for segment in self._unfinished:
+            segment.finish_indexes()
+            self._flush.indexes_written(segment)
+        self._unfinished = []
+        if self._active is not None and not (self._is_settled and self.log_end_offset == self._snapshots.newest):
+            self._active.finish_indexes()
+            self._snapshots.write(self.producers, self.log_end_offset, self._active, self._flush)
+            self._flush.indexes_written(self._active)
+        self._is_settled = True
+        return self.flush_plan()
+
+    def settle(self) -> None:
+        """Makes what was found on disk durable before the log is used, on the calling thread.
+
+        Where the disk refuses, the log can be read and takes no appends, until a later flush goes through.
+        """
+        try:
+            self.flush()
+        except StorageError as error:
+            self._flush.failure = str(error)
+
+    def close(self) -> None:
+        """Runs the closing plan on the calling thread; StorageError when the disk refuses."""
+        self._run(self.closing_plan())
+        self.release()
+
+    def moved_to(self, path: str) -> None:
+        """The directory has another name: whoever is being sent a segment goes on there, not in a later topic's."""
+        self.path = path
+        for segment in self._segments:
+            segment.file.path = os.path.join(path, os.path.basename(segment.file.path))
+
+    def release(self) -> None:
+        """Gives the descriptors back."""
+        for segment in self._segments:
+            segment.close()

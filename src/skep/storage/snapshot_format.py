@@ -1,0 +1,50 @@
+"""The bytes of a ``.snapshot``: Kafka's format, one row after the other; see ``docs/ON-DISK.md``."""
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+_VERSION = 1
+_HEAD = struct.Struct(">hI")
+_COUNT = struct.Struct(">i")
+_ROW = struct.Struct(">qhiqiqiq")
+
+NO_SEQUENCE = -1
+NO_OFFSET = -1
+"""The last of a producer that has no batch in its epoch, only a marker; and the first of no transaction."""
+NO_COORDINATOR_EPOCH = -1
+
+
+class SnapshotRow(NamedTuple):
+    """One batch of a producer; the fields behind ``timestamp`` are the producer's, the same in all its rows."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    transaction_first_offset: int
+
+
+def encode_snapshot(rows: Iterable[SnapshotRow]) -> bytes:
+    packed = [_ROW.pack(*row) for row in rows]
+    body = _COUNT.pack(len(packed)) + b"".join(packed)
+    return _HEAD.pack(_VERSION, crc32c(body)) + body
+
+
+def decode_snapshot(data: bytes) -> list[SnapshotRow]:
+    """ValueError when the snapshot is damaged."""
+    if len(data) < _HEAD.size + _COUNT.size:
+        raise ValueError("the snapshot is cut off")
+    version, crc = _HEAD.unpack_from(data)
+    body = memoryview(data)[_HEAD.size :]
+    if version != _VERSION or crc32c(body) != crc:
+        raise ValueError("the snapshot's version or CRC is wrong")
+    rows = body[_COUNT.size :]
+    if len(rows) != _COUNT.unpack_from(body)[0] * _ROW.size:
+        raise ValueError("the snapshot's count is wrong")
+    return [SnapshotRow._make(row) for row in _ROW.iter_unpack(rows)]

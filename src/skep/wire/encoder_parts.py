@@ -1,0 +1,82 @@
+"""What generated encoders call: lengths, arrays of numbers, tagged fields, refusals of what cannot be encoded."""
+
+import functools
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from skep.wire.primitives import INT32, uvarint
+
+ONE_BYTE_LENGTHS = 127
+"""Of a string or array shorter than this the compact length, which is one more, fits into one byte."""
+
+COMPACT_LENGTHS = (*(uvarint(length + 1) for length in range(ONE_BYTE_LENGTHS)), uvarint(0))
+"""By length. The last one is also found as that of length -1: null."""
+
+_PREPARED = 16
+
+
+class NumberArrays(NamedTuple):
+    """Arrays of one type of number, their lengths included. ``one`` packs ``count_of_one`` and the only number."""
+
+    one: Callable[..., bytes]
+    count_of_one: int
+    several: Callable[[Sequence[Any]], bytes]
+    null: bytes
+
+
+@functools.cache
+def number_arrays(format: str, is_flexible: bool) -> NumberArrays:
+    length_format, length_of_empty = ("B", 1) if is_flexible else ("i", 0)
+    prepared = [struct.Struct(f">{length_format}{length}{format}").pack for length in range(_PREPARED)]
+
+    def several(values: Sequence[Any]) -> bytes:
+        length = len(values)
+        if length < _PREPARED:
+            return prepared[length](length + length_of_empty, *values)
+        packed_length = uvarint(length + 1) if is_flexible else INT32.pack(length)
+        return packed_length + struct.pack(f">{length}{format}", *values)
+
+    return NumberArrays(prepared[1], 1 + length_of_empty, several, b"\0" if is_flexible else INT32.pack(-1))
+
+
+class TaggedField(NamedTuple):
+    """A tagged field: how it is encoded, from the mapping that has it, and what that gives for its default."""
+
+    name: str
+    tag: bytes
+    encode: Callable[[Mapping[str, Any]], bytes]
+    default: bytes
+
+
+def tagged_fields(body: Mapping[str, Any], fields: Iterable[TaggedField]) -> bytes:
+    """KIP-482: how many there are, and of each its tag, size and content. One with its default is left out."""
+    count, parts = 0, [b""]
+    for field in fields:
+        if field.name in body and (content := field.encode(body)) != field.default:
+            count += 1
+            parts += (field.tag, uvarint(len(content)), content)
+    parts[0] = uvarint(count)
+    return b"".join(parts)
+
+
+def check_mapping(value: Any) -> None:
+    # Without this a list or a text in the place of a structure would be encoded as one in which nothing is said.
+    if not isinstance(value, Mapping):
+        raise TypeError(f"a structure must be a mapping, not {value!r:.100}")
+
+
+def elements(values: Any) -> tuple[Any, ...]:
+    if isinstance(values, Mapping | str | bytes | bytearray):
+        raise TypeError(f"an array must be a sequence of elements, not {values!r:.100}")
+    return tuple(values)
+
+
+CALLED: dict[str, Any] = {
+    "compact_lengths": COMPACT_LENGTHS,
+    "uvarint": uvarint,
+    "tagged_fields": tagged_fields,
+    "check_mapping": check_mapping,
+    "elements": elements,
+}
+"""The names that generated encoders know them by."""

@@ -1,0 +1,274 @@
+"""Transactions over two partitions and a group's offset are stopped at every write and sync of the whole broker.
+
+After the restart the coordinators go on by themselves, and a new producer takes over. Then every transaction is there
+in all its places or in none, and those that the producer was told are committed are.
+"""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import pytest
+
+from skep.base.broker_config import BrokerConfig
+from skep.base.clock import ManualClock
+from skep.base.errors import ErrorCode, KafkaError, StorageError
+from skep.base.ids import BrokerId, TopicPartition
+from skep.base.memory_files import Crashed, MemoryFiles, Survivors
+from skep.base.tasks import Supervisor
+from skep.base.topic_config import TopicConfig
+from skep.coordination.group_records import decode_group_record
+from skep.coordination.groups import committing
+from skep.coordination.groups.committing import Committer, WantedOffset
+from skep.coordination.groups.shard import GroupShard
+from skep.coordination.runtime import CoordinatorRuntime
+from skep.coordination.shard import ProducerStamp
+from skep.coordination.transaction_records import decode_transaction_record
+from skep.coordination.transactions.coordinator import TransactionCoordinator
+from skep.coordination.transactions.initializing import Initialization
+from skep.coordination.transactions.markers import MarkerWriter
+from skep.coordination.transactions.shard import TransactionShard
+from skep.metadata.image import ClusterImage
+from skep.metadata.model import PartitionRecord, TopicRecord, random_id
+from skep.records.batch import read_header
+from skep.records.builder import NewRecord, build_batch
+from skep.records.end_txn_marker import read_marker
+from skep.records.record import batches_in, iterate_records
+from skep.replication.replicas import Replicas
+from skep.storage.directory import LogDirectory
+
+HERE = BrokerId(1)
+GROUPS, TRANSACTIONS, ORDERS = "__consumer_offsets", "__transaction_state", "orders"
+PLACES = [TopicPartition(ORDERS, 0), TopicPartition(ORDERS, 1)]
+ID, GROUP = "till-1", "kitchen"
+TOPICS = [
+    TopicRecord(name, random_id(), tuple(PartitionRecord.new([HERE]) for _ in range(count)))
+    for name, count in ((GROUPS, 1), (TRANSACTIONS, 1), (ORDERS, 2))
+]
+SETTINGS = BrokerConfig()
+SYNC_TURNS = (12, 1, 5, 12)
+"""That a sync takes, one after the other, in which others get on and sync sooner."""
+TURNS = 200
+"""Of the event loop, within which everything has happened that is going to."""
+
+
+class SlowExecutor(Executor):
+    """Works on the event loop, some turns later: threads would make the order of the steps a matter of chance."""
+
+    def __init__(self) -> None:
+        self._turns = itertools.cycle(SYNC_TURNS)
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        done: Future[Any] = Future()
+        loop = asyncio.get_running_loop()
+
+        def run(turns: int) -> None:
+            if turns:
+                loop.call_soon(run, turns - 1)
+                return
+            try:
+                done.set_result(work(*args, **kwargs))
+            except BaseException as error:
+                done.set_exception(error)
+
+        run(next(self._turns))
+        return done
+
+
+class Catalog:
+    def __init__(self) -> None:
+        self.image = ClusterImage.of("test", topics=TOPICS)
+        self.pending_deletions: dict[Any, str] = {}
+
+
+class Life:
+    """A broker from its start to its death."""
+
+    def __init__(self, files: MemoryFiles, config: TopicConfig) -> None:
+        self.clock, self.supervisor, executor = ManualClock(), Supervisor(), SlowExecutor()
+        directory = LogDirectory(files, "/data", self.clock)
+        directory.open()
+        self.replicas = Replicas(directory, Catalog(), config, self.clock, executor, self.supervisor)  # type: ignore[arg-type]
+        rest = (self.replicas, self.clock, executor, self.supervisor)
+        self.groups: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
+            GROUPS,
+            lambda context: GroupShard(context, lambda: SETTINGS, lambda: self.replicas._catalog.image),
+            decode_group_record,
+            *rest,
+        )
+        markers = MarkerWriter(TRANSACTIONS, self.replicas, self.groups)
+        self.runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
+            TRANSACTIONS,
+            lambda context: TransactionShard(context, lambda: SETTINGS, markers),
+            decode_transaction_record,
+            *rest,
+        )
+        self.transactions = TransactionCoordinator(self.runtime, self.groups, lambda: SETTINGS)
+        self._next_producer_id = 100
+        self.is_dead = False
+        asyncio.get_running_loop().set_exception_handler(self._died)
+
+    def _died(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        assert isinstance(context.get("exception"), Crashed), context
+        self.is_dead = True
+
+    async def start(self) -> None:
+        await self.replicas.load()
+        self.groups.follow(TOPICS[0], HERE)
+        self.runtime.follow(TOPICS[1], HERE)
+        await self.until(lambda: not self.groups.is_loading and not self.runtime.is_loading)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(TURNS):
+            if condition():
+                return
+            if self.is_dead:
+                raise Crashed("in the background")
+            self.clock.advance_ms(20)
+            await asyncio.sleep(0)
+        raise AssertionError("it hangs")
+
+    async def settled(self, done: Any) -> Any:
+        """The answer, unless the broker dies first."""
+        if not isinstance(done, Awaitable):
+            return done
+        waiting = asyncio.ensure_future(done)
+        await self.until(waiting.done)
+        return waiting.result()
+
+    async def new_producer(self) -> ProducerStamp:
+        async def next_id() -> int:
+            self._next_producer_id += 1
+            return self._next_producer_id
+
+        await self.complete()
+        asked = Initialization(ID, 60_000, None)
+        answer = await self.settled(self.transactions.init_producer_id(asked, next_id))
+        if answer["error_code"] is ErrorCode.concurrent_transactions:
+            await self.complete()
+            answer = await self.settled(self.transactions.init_producer_id(asked, next_id))
+        assert answer["error_code"] is ErrorCode.none
+        return ProducerStamp(answer["producer_id"], answer["producer_epoch"])
+
+    async def complete(self) -> None:
+        await self.until(lambda: not self.runtime.shard_of(ID).finishing)
+
+    async def transaction(self, producer: ProducerStamp, number: int, *, commit: bool) -> None:
+        await self.settled(self.transactions.add_partitions(ID, producer, frozenset(PLACES), None))
+        for place in PLACES:
+            self.transactions.verify(ID, *producer, *place)
+            batch = build_batch(
+                [NewRecord(None, b"%d" % number, self.clock.now_ms())],
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                base_sequence=number,
+                is_transactional=True,
+            )
+            _, synced = self.replicas.partition(*place).append(batch, read_header(batch))
+            await self.settled(synced)
+        await self.settled(self.transactions.add_offsets(ID, producer, GROUP, None))
+        self.transactions.verify_offsets(ID, producer, GROUP)
+        offsets = [WantedOffset("input", 0, number, -1, "")]
+        await self.settled(
+            self.groups.submit(
+                GROUP,
+                lambda shard: committing.commit_transactional(
+                    shard, GROUP, Committer("", None, -1), producer, offsets, 3
+                ),
+            )
+        )
+        await self.settled(self.transactions.end(ID, producer, commit=commit, answer=None))
+
+    def committed_in(self, place: TopicPartition) -> list[int]:
+        """As a read_committed reader finds them; nothing may be open."""
+        log = self.replicas.partition(*place).log
+        assert log.first_unstable_offset is None, f"{place} has an open transaction"
+        found: list[int] = []
+        pending: dict[int, list[int]] = {}
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            piece = log.read(offset, 1 << 20, up_to=log.log_end_offset, at_least_one=True)
+            assert piece.file is not None
+            for header, batch in batches_in(piece.file.read(piece.position, piece.size)):
+                if header.is_control:
+                    marker = read_marker(batch)
+                    numbers = pending.pop(header.producer_id, [])
+                    found += numbers if marker is not None and marker.committed else []
+                else:
+                    numbers = [int(record.value or b"") for record in iterate_records(batch)]
+                    pending.setdefault(header.producer_id, []).extend(numbers)
+            offset = piece.next_offset
+        return found
+
+    def committed_offset(self) -> int | None:
+        offsets = self.groups.shard_of(GROUP).offsets
+        assert not offsets.has_pending(GROUP)
+        found = offsets.of_group(GROUP).get(("input", 0))
+        return None if found is None else found.offset
+
+
+async def workload(files: MemoryFiles, config: TopicConfig, promised: list[int]) -> None:
+    life = Life(files, config)
+    try:
+        await life.start()
+        producer = await life.new_producer()
+        for number in range(4):
+            commit = number != 2
+            await life.transaction(producer, number, commit=commit)
+            if commit:
+                promised.append(number)
+            await life.complete()
+    finally:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+
+
+async def check(files: MemoryFiles, config: TopicConfig, promised: list[int]) -> None:
+    life = Life(files, config)
+    await life.start()
+    await life.new_producer()
+    seen = [life.committed_in(place) for place in PLACES]
+    assert seen[0] == seen[1], "committed in one partition and not in the other"
+    assert set(promised) <= set(seen[0]) <= {0, 1, 3}
+    assert life.committed_offset() == (seen[0][-1] if seen[0] else None), "the offset is not that of the records"
+
+
+def dies(files: MemoryFiles, config: TopicConfig, promised: list[int]) -> None:
+    # A death in a thread that syncs is to those who wait for it a failed sync.
+    with contextlib.suppress(Crashed, StorageError, KafkaError):
+        asyncio.run(workload(files, config, promised))
+
+
+def test_the_workload_itself_keeps_its_promises():
+    files, promised = MemoryFiles(), []
+    asyncio.run(workload(files, TopicConfig(), promised))
+    assert promised == [0, 1, 3]
+    files.crash(names=Survivors.ALL, content=Survivors.ALL)
+    asyncio.run(check(files, TopicConfig(), promised))
+
+
+@pytest.mark.parametrize(
+    ("config", "survivors"),
+    [
+        (TopicConfig(), Survivors.ALL),
+        (TopicConfig(flush_messages=1), Survivors.ALL),
+        (TopicConfig(flush_messages=1), Survivors.TORN),
+        (TopicConfig(flush_messages=1), Survivors.SYNCED),
+    ],
+    ids=["killed", "killed-synced", "torn-synced", "power-cut-synced"],
+)
+def test_stopped_at_every_write_and_sync(config: TopicConfig, survivors: Survivors):
+    whole = MemoryFiles()
+    asyncio.run(workload(whole, config, []))
+    assert whole.steps > 50
+    for step in range(1, whole.steps + 2):
+        files, promised = MemoryFiles(), []
+        files.stop_at(step)
+        dies(files, config, promised)
+        files.crash(names=survivors, content=survivors)
+        try:
+            asyncio.run(check(files, config, promised))
+        except AssertionError as error:
+            raise AssertionError(f"stopped at step {step} of {whole.steps}, promised {promised}") from error

@@ -1,0 +1,69 @@
+"""A process that reads, transforms and writes in transactions, until it is killed or meets an error, which ends it.
+
+``python -m tests.scenario.exactly_once_worker <bootstrap servers> <name>``
+"""
+
+import faulthandler
+import os
+import sys
+
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+
+INPUT, OUTPUT, GROUP = "raw-eggs", "boiled-eggs", "kitchen"
+AT_ONCE = 40
+PATIENCE_S = 5
+WATCHDOG_S = 8
+
+
+def boiled(message: Message) -> bytes:
+    return b"boiled-" + message.value()
+
+
+def work(servers: str, name: str) -> None:
+    producer = Producer(
+        {"bootstrap.servers": servers, "transactional.id": name, "transaction.timeout.ms": 4_000, "linger.ms": 1}
+    )
+    producer.init_transactions(6 * PATIENCE_S)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": GROUP,
+            "client.id": name,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 1_500,
+            "heartbeat.interval.ms": 300,
+        }
+    )
+    consumer.subscribe([INPUT])
+    while True:
+        messages = consumer.consume(AT_ONCE, timeout=0.1)
+        if any(message.error() for message in messages):
+            raise KafkaException(next(message.error() for message in messages if message.error()))
+        if messages:
+            # After the broker was away librdkafka may stay in send_offsets_to_transaction for ever, whatever its
+            # timeout is: it has its answer to AddOffsetsToTxn and sends nothing more. So there is a watchdog.
+            faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
+            transform(producer, consumer, messages)
+            faulthandler.cancel_dump_traceback_later()
+
+
+def transform(producer: Producer, consumer: Consumer, messages: list[Message]) -> None:
+    producer.begin_transaction()
+    read: dict[int, int] = {}
+    for message in messages:
+        producer.produce(OUTPUT, boiled(message), key=message.value())
+        read[message.partition()] = max(read.get(message.partition(), 0), message.offset() + 1)
+    offsets = [TopicPartition(INPUT, partition, offset) for partition, offset in read.items()]
+    producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), PATIENCE_S)
+    producer.commit_transaction(PATIENCE_S)
+
+
+if __name__ == "__main__":
+    try:
+        work(*sys.argv[1:])
+    except KafkaException as error:
+        # Whether the transaction was committed may not be known; the one who takes over reads on from its offsets.
+        print(f"{sys.argv[2]}: {error}", file=sys.stderr)
+        os._exit(1)

@@ -1,0 +1,319 @@
+"""The transaction APIs byte by byte: every version, every refusal in its place."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from skep.base.errors import ErrorCode
+from skep.testing import EmbeddedBroker
+from skep.wire import apis
+from tests.raw_client import RawClient
+from tests.raw_requests import batch_of, produce_body, seconds
+
+FENCED_OF_OLD = ErrorCode.invalid_producer_epoch
+
+
+class Transactor:
+    """A producer with a transactional id, on a raw connection."""
+
+    def __init__(self, client: RawClient, name: str) -> None:
+        self.client = client
+        self.name = name
+        self.producer_id, self.epoch = -1, -1
+        client.ask(apis.FIND_COORDINATOR, 2, key=name, key_type=1)
+
+    @property
+    def stamp(self) -> dict[str, Any]:
+        return {"transactional_id": self.name, "producer_id": self.producer_id, "producer_epoch": self.epoch}
+
+    def init(self, version: int = 4) -> Any:
+        return self.client.ask(
+            apis.INIT_PRODUCER_ID,
+            version,
+            transactional_id=self.name,
+            transaction_timeout=seconds(60),
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+
+    def begin_epoch(self) -> "Transactor":
+        while (answer := self.init()).error_code is ErrorCode.concurrent_transactions:
+            pass
+        assert answer.error_code is ErrorCode.none
+        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        return self
+
+    def add(self, *partitions: tuple[str, int], version: int = 3) -> dict[tuple[str, int], ErrorCode]:
+        answer = self.client.ask(
+            apis.ADD_PARTITIONS_TO_TXN,
+            version,
+            v3_and_below_transactional_id=self.name,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=[{"name": topic, "partitions": [index]} for topic, index in partitions],
+        )
+        return {
+            (topic.name, one.partition_index): one.partition_error_code
+            for topic in answer.results_by_topic_v3_and_below
+            for one in topic.results_by_partition
+        }
+
+    def add_offsets(self, group: str, version: int = 3) -> ErrorCode:
+        return self.client.ask(apis.ADD_OFFSETS_TO_TXN, version, **self.stamp, group_id=group).error_code
+
+    def commit_offset(self, group: str, topic: str, offset: int, version: int = 3) -> ErrorCode:
+        answer = self.client.ask(
+            apis.TXN_OFFSET_COMMIT,
+            version,
+            **self.stamp,
+            group_id=group,
+            generation_id=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=[
+                {
+                    "name": topic,
+                    "partitions": [
+                        {
+                            "partition_index": 0,
+                            "committed_offset": offset,
+                            "committed_leader_epoch": -1,
+                            "committed_metadata": "",
+                        }
+                    ],
+                }
+            ],
+        )
+        return answer.topics[0].partitions[0].error_code
+
+    def send(self, topic: str, value: bytes, sequence: int = 0, version: int = 9) -> ErrorCode:
+        batch = batch_of(
+            value,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+        body = {**produce_body({(topic, 0): batch}), "transactional_id": self.name}
+        answer = self.client.ask(apis.PRODUCE, version, **body)
+        return answer.responses[0].partition_responses[0].error_code
+
+    def end(self, *, commit: bool, version: int = 3) -> ErrorCode:
+        return self.client.ask(apis.END_TXN, version, **self.stamp, committed=commit).error_code
+
+    def commit(self) -> None:
+        assert self.end(commit=True) is ErrorCode.none
+
+    def describe(self) -> Any:
+        [state] = self.client.ask(apis.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[self.name]).transaction_states
+        return state
+
+
+@pytest.fixture
+def transactor(client: RawClient, topic: str) -> Transactor:
+    client.create_topic(topic)
+    return Transactor(client, f"id-of-{topic}").begin_epoch()
+
+
+def replaced(transactor: Transactor) -> Transactor:
+    """As it was before a successor came."""
+    Transactor(transactor.client, transactor.name).begin_epoch()
+    return transactor
+
+
+@pytest.fixture
+def fresh(topic: str) -> Iterator[RawClient]:
+    """A broker on which nobody has asked for a coordinator."""
+    with EmbeddedBroker() as broker, RawClient(broker.bootstrap_servers) as client:
+        yield client
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_every_version_of_init_gives_the_next_epoch(transactor: Transactor, version: int):
+    answer = transactor.init(version)
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (
+        ErrorCode.none,
+        transactor.producer_id,
+        transactor.epoch + 1,
+    )
+
+
+@pytest.mark.parametrize("version", range(3, 6))
+def test_init_by_a_producer_that_was_replaced_is_refused_in_the_words_of_its_version(
+    transactor: Transactor, version: int
+):
+    replaced(transactor)
+    answer = transactor.client.ask(apis.INIT_PRODUCER_ID, version, **transactor.stamp, transaction_timeout=seconds(60))
+    assert answer.error_code is (ErrorCode.producer_fenced if version >= 4 else FENCED_OF_OLD)
+    assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"transactional_id": ""}, ErrorCode.invalid_request),
+        ({"transactional_id": "x" * 10_000}, ErrorCode.invalid_request),
+        ({"producer_id": 5}, ErrorCode.invalid_request),
+        ({"producer_epoch": 5}, ErrorCode.invalid_request),
+        ({"transaction_timeout": seconds(0)}, ErrorCode.invalid_transaction_timeout),
+        ({"transaction_timeout": seconds(-1)}, ErrorCode.invalid_transaction_timeout),
+        ({"transaction_timeout": seconds(901)}, ErrorCode.invalid_transaction_timeout),
+    ],
+    ids=str,
+)
+def test_what_init_does_not_take(transactor: Transactor, asked: dict[str, Any], code: ErrorCode):
+    body = {
+        "transactional_id": transactor.name,
+        "transaction_timeout": seconds(60),
+        "producer_id": -1,
+        "producer_epoch": -1,
+    }
+    answer = transactor.client.ask(apis.INIT_PRODUCER_ID, 4, **{**body, **asked})
+    assert answer.error_code is code
+    assert answer.producer_id == -1
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_every_version_of_adding_partitions(transactor: Transactor, topic: str, version: int):
+    assert transactor.add((topic, 0), version=version) == {(topic, 0): ErrorCode.none}
+    assert transactor.describe().topics[0].topic == topic
+    replaced(transactor)
+    expected = ErrorCode.producer_fenced if version >= 2 else FENCED_OF_OLD
+    assert transactor.add((topic, 0), version=version) == {(topic, 0): expected}
+
+
+def test_partitions_are_added_all_or_none(transactor: Transactor, topic: str):
+    assert transactor.add((topic, 0), (topic, 7), ("nowhere", 0)) == {
+        (topic, 0): ErrorCode.operation_not_attempted,
+        (topic, 7): ErrorCode.unknown_topic_or_partition,
+        ("nowhere", 0): ErrorCode.unknown_topic_or_partition,
+    }
+    assert transactor.end(commit=True) is ErrorCode.invalid_txn_state
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_every_version_of_ending(transactor: Transactor, topic: str, version: int):
+    assert transactor.end(commit=True, version=version) is ErrorCode.invalid_txn_state
+    transactor.add((topic, 0))
+    assert transactor.end(commit=True, version=version) is ErrorCode.none
+    assert transactor.end(commit=True, version=version) is ErrorCode.none
+    assert transactor.end(commit=False, version=version) is ErrorCode.invalid_txn_state
+    replaced(transactor)
+    expected = ErrorCode.producer_fenced if version >= 2 else FENCED_OF_OLD
+    assert transactor.end(commit=True, version=version) is expected
+
+
+def test_records_are_taken_only_within_the_transaction(transactor: Transactor, topic: str):
+    assert transactor.send(topic, b"before") is ErrorCode.invalid_txn_state
+    assert transactor.send(topic, b"before", version=11) is ErrorCode.transaction_abortable
+    transactor.add((topic, 0))
+    assert transactor.send(topic, b"within") is ErrorCode.none
+    transactor.commit()
+    assert transactor.send(topic, b"after", 1) is ErrorCode.invalid_txn_state
+    transactor.add((topic, 0))
+    assert transactor.send(topic, b"again", 1) is ErrorCode.none
+    replaced(transactor)
+    assert transactor.send(topic, b"too late", 2) is ErrorCode.invalid_producer_epoch
+
+
+def test_records_of_an_id_that_is_not_known_are_refused(transactor: Transactor, topic: str):
+    transactor.add((topic, 0))
+    transactor.name = "nobody"
+    assert transactor.send(topic, b"whose?") is ErrorCode.invalid_producer_id_mapping
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_every_version_of_committing_offsets(transactor: Transactor, topic: str, version: int):
+    group = f"group-of-{topic}"
+    assert transactor.add_offsets(group, version=version) is ErrorCode.none
+    assert transactor.commit_offset(group, topic, 5, version=version) is ErrorCode.none
+    assert transactor.commit_offset(group, "nowhere", 5, version=version) is ErrorCode.unknown_topic_or_partition
+    transactor.commit()
+    outside = ErrorCode.transaction_abortable if version >= 4 else ErrorCode.invalid_txn_state
+    assert transactor.commit_offset(group, topic, 6, version=version) is outside
+    replaced(transactor)
+    expected = ErrorCode.producer_fenced if version >= 2 else FENCED_OF_OLD
+    assert transactor.add_offsets(group, version=version) is expected
+    assert transactor.commit_offset(group, topic, 7, version=version) is ErrorCode.invalid_producer_epoch
+
+
+def test_the_first_offsets_of_all_are_committed_in_a_transaction(fresh: RawClient, topic: str):
+    """Nobody has asked for the group's coordinator: its topic is not there when the transaction names it."""
+    fresh.create_topic(topic)
+    transactor = Transactor(fresh, "first").begin_epoch()
+    assert transactor.add_offsets("a-group") is ErrorCode.none
+    assert transactor.commit_offset("a-group", topic, 3) is ErrorCode.none
+    transactor.commit()
+
+
+def test_without_the_coordinators_topic_there_is_no_coordinator(fresh: RawClient):
+    answer = fresh.ask(
+        apis.INIT_PRODUCER_ID,
+        4,
+        transactional_id="early",
+        transaction_timeout=seconds(60),
+        producer_id=-1,
+        producer_epoch=-1,
+    )
+    assert answer.error_code is ErrorCode.coordinator_not_available
+
+
+def markers_of(transactor: Transactor, *places: tuple[str, int], commit: bool, **changes: int) -> dict[Any, ErrorCode]:
+    marker = {
+        "producer_id": transactor.producer_id,
+        "producer_epoch": transactor.epoch,
+        "transaction_result": commit,
+        "coordinator_epoch": 0,
+        "topics": [{"name": name, "partition_indexes": [index]} for name, index in places],
+    }
+    answer = transactor.client.ask(apis.WRITE_TXN_MARKERS, 1, markers=[{**marker, **changes}])
+    [result] = answer.markers
+    assert result.producer_id == transactor.producer_id
+    return {(one.name, place.partition_index): place.error_code for one in result.topics for place in one.partitions}
+
+
+def test_markers_end_a_transaction_in_the_named_partitions(transactor: Transactor, topic: str):
+    transactor.add((topic, 0))
+    transactor.send(topic, b"hanging")
+    assert markers_of(transactor, (topic, 0), ("nowhere", 3), commit=False) == {
+        (topic, 0): ErrorCode.none,
+        ("nowhere", 3): ErrorCode.unknown_topic_or_partition,
+    }
+    [described] = transactor.client.ask(
+        apis.DESCRIBE_PRODUCERS, 0, topics=[{"name": topic, "partition_indexes": [0]}]
+    ).topics
+    [producer] = described.partitions[0].active_producers
+    assert producer.current_txn_start_offset == -1
+    stale = {"producer_epoch": transactor.epoch - 1}
+    assert markers_of(transactor, (topic, 0), commit=False, **stale) == {(topic, 0): ErrorCode.invalid_producer_epoch}
+
+
+def test_transactions_are_listed_by_state_producer_and_duration(transactor: Transactor, topic: str):
+    def listed(version: int = 1, **filters: Any) -> list[tuple[str, str]]:
+        body = {"state_filters": [], "producer_id_filters": [transactor.producer_id], "duration_filter": -1}
+        answer = transactor.client.ask(apis.LIST_TRANSACTIONS, version, **{**body, **filters})
+        assert answer.error_code is ErrorCode.none
+        return [(state.transactional_id, state.transaction_state) for state in answer.transaction_states]
+
+    transactor.add((topic, 0))
+    assert listed(0) == listed(1) == [(transactor.name, "Ongoing")]
+    assert listed(state_filters=["Ongoing", "Empty"]) == [(transactor.name, "Ongoing")]
+    assert listed(state_filters=["Empty"]) == []
+    assert listed(duration_filter=3_600_000) == []
+    answer = transactor.client.ask(
+        apis.LIST_TRANSACTIONS, 1, state_filters=["Nonsense"], producer_id_filters=[], duration_filter=-1
+    )
+    assert (answer.unknown_state_filters, answer.transaction_states) == (("Nonsense",), ())
+
+
+def test_an_id_that_is_not_there_is_not_described(transactor: Transactor, topic: str):
+    transactor.add((topic, 0))
+    states = transactor.client.ask(
+        apis.DESCRIBE_TRANSACTIONS, 0, transactional_ids=["nobody", "", transactor.name]
+    ).transaction_states
+    assert [state.error_code for state in states] == [
+        ErrorCode.transactional_id_not_found,
+        ErrorCode.invalid_request,
+        ErrorCode.none,
+    ]

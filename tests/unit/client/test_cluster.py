@@ -1,0 +1,71 @@
+from typing import Any
+
+import pytest
+
+from skep.base.clock import ManualClock
+from skep.base.errors import ErrorCode, KafkaError
+from skep.client.cluster import GROUP, ClusterClient, Node, parse_addresses
+from skep.client.errors import ClientError
+from skep.wire.apis import OFFSET_DELETE, Api
+from skep.wire.codec import Body
+
+HERE = Node(1, "b1", 9092)
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("h:1", [("h", 1)]),
+        ("h", [("h", 9092)]),
+        ("a:1, b:2,", [("a", 1), ("b", 2)]),
+        ("PLAINTEXT://h:1", [("h", 1)]),
+        ("[::1]:7", [("::1", 7)]),
+        ("[::1]", [("::1", 9092)]),
+    ],
+)
+def test_addresses_are_understood_as_kafka_writes_them(text: str, addresses: list[tuple[str, int]]) -> None:
+    assert parse_addresses(text) == addresses
+
+
+@pytest.mark.parametrize("text", ["", ",", ":1", "h:", "h:x", "h:0", "h:70000"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ClientError):
+        parse_addresses(text)
+
+
+class Coordinator(ClusterClient):
+    """A cluster whose coordinator answers with these codes, one after the other."""
+
+    def __init__(self, *codes: ErrorCode) -> None:
+        self.clock = ManualClock()
+        self.codes = list(codes)
+        self.lookups = 0
+        super().__init__("b1", timeout_s=10, clock=self.clock, sleep=lambda s: self.clock.advance_ms(round(s * 1000)))
+
+    def _find_coordinator(self, kind: int, key: str) -> tuple[Node | None, ErrorCode, str]:
+        self.lookups += 1
+        return HERE, ErrorCode.none, ""
+
+    def ask_node(self, node: Node, api: Api, body: Body) -> Any:
+        return self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
+
+    def ask(self) -> tuple[Node, Any]:
+        return self.ask_coordinator(GROUP, "g", OFFSET_DELETE, {}, lambda answer: answer)
+
+
+def test_a_coordinator_that_is_loading_or_has_moved_is_looked_up_and_asked_again() -> None:
+    cluster = Coordinator(ErrorCode.coordinator_load_in_progress, ErrorCode.not_coordinator, ErrorCode.none)
+    assert cluster.ask() == (HERE, ErrorCode.none)
+    assert cluster.lookups == 3
+
+
+def test_another_code_is_the_callers_to_read() -> None:
+    assert Coordinator(ErrorCode.non_empty_group).ask() == (HERE, ErrorCode.non_empty_group)
+
+
+def test_a_coordinator_that_never_gets_ready_is_given_up_when_the_time_is_over() -> None:
+    cluster = Coordinator(ErrorCode.coordinator_load_in_progress)
+    with pytest.raises(KafkaError) as given_up:
+        cluster.ask()
+    assert given_up.value.code is ErrorCode.coordinator_load_in_progress
+    assert 10 <= cluster.clock.monotonic() < 11

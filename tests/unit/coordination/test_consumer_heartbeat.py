@@ -1,0 +1,499 @@
+"""Consumer groups (KIP-848): joining, staying, epochs, subscriptions, and what members are told."""
+
+import dataclasses
+
+import pytest
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.coordination.groups import consumer_changes
+from skep.coordination.groups.assignors import uniform
+from skep.coordination.groups.consumer_member import MemberState
+from tests.unit.coordination.consumer_clients import (
+    GROUP,
+    SESSION_MS,
+    World,
+    check_owners,
+    logged_state,
+    settle,
+)
+
+JOINING = {"rebalance_timeout_ms": 60_000, "topic_names": frozenset({"t"}), "owned": {}}
+
+
+def refusal(world, *said, **more) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        world.beat(*said, **more)
+    return caught.value.code
+
+
+def test_the_first_member_gets_everything_at_once():
+    world = World(t=3)
+    answer = world.beat("a", 0, **JOINING)
+    assert answer["member_epoch"] == 1
+    assert answer["assignment"] == {"topic_partitions": [{"topic_id": world.topic_id("t"), "partitions": [0, 1, 2]}]}
+    assert answer["heartbeat_interval"].total_seconds() == 5
+    assert world.group().state_name == "Stable"
+
+
+def test_a_heartbeat_without_news_writes_nothing_and_tells_nothing():
+    world = World(t=3)
+    world.beat("a", 0, **JOINING)
+    written = len(world.driver.log)
+    answer = world.beat("a", 1)
+    assert answer["assignment"] is None
+    assert len(world.driver.log) == written
+
+
+def test_a_full_heartbeat_is_told_everything():
+    world = World(t=1)
+    world.beat("a", 0, **JOINING)
+    answer = world.beat("a", 1, **{**JOINING, "owned": {world.topic_id("t"): frozenset({0})}})
+    assert answer["assignment"]["topic_partitions"][0]["partitions"] == [0]
+
+
+def test_version_0_is_given_a_member_id():
+    world = World(t=1)
+    answer = world.beat("", 0, version=0, **JOINING)
+    assert len(answer["member_id"]) == 22
+    assert world.beat(answer["member_id"], answer["member_epoch"], version=0)["member_epoch"] == 1
+
+
+def test_a_partition_moves_only_when_its_owner_has_let_go_of_it():
+    world = World(t=4)
+    first = world.client("a", "t").join()
+    first.is_slow = True
+    second = world.client("b", "t").join()
+    assert second.partitions("t") == set()
+    first.beat()
+    assert first.epoch == 1 and first.partitions("t") == {0, 1, 2, 3}
+    assert world.group().members["a"].state is MemberState.UNREVOKED_PARTITIONS
+    second.beat()
+    assert second.partitions("t") == set() and second.epoch == 2
+    assert world.group().state_name == "Reconciling"
+
+    first.let_go()
+    first.beat()
+    second.beat()
+    assert first.epoch == second.epoch == 2
+    assert first.partitions("t") == {0, 1} and second.partitions("t") == {2, 3}
+    settle(first, second)
+    assert world.group().state_name == "Stable"
+
+
+def test_a_member_that_does_not_let_go_in_time_is_fenced():
+    world = World(t=2)
+    first = world.client("a", "t", rebalance_timeout_ms=20_000).join()
+    first.is_slow = True
+    second = world.client("b", "t").join()
+    first.beat()
+    for _ in range(4):
+        world.driver.pass_ms(5_000)
+        if "a" in world.group().members:
+            first.beat()
+        second.beat()
+    assert set(world.group().members) == {"b"}
+    second.beat()
+    assert second.partitions("t") == {0, 1}
+    assert first.beat() is None and first.epoch == 0
+    assert first.join().epoch > 0
+
+
+def test_letting_go_in_time_stops_the_rebalance_timer():
+    world = World(t=2)
+    first = world.client("a", "t", rebalance_timeout_ms=20_000).join()
+    second = world.client("b", "t").join()
+    settle(first, second, rounds=4)
+    for _ in range(8):
+        world.driver.pass_ms(5_000)
+        settle(first, second, rounds=1)
+    assert set(world.group().members) == {"a", "b"}
+
+
+def test_a_silent_member_is_fenced_after_its_session():
+    world = World(t=2)
+    world.client("a", "t").join()
+    second = world.client("b", "t").join()
+    world.driver.pass_ms(SESSION_MS - 1)
+    assert set(world.group().members) == {"a", "b"}
+    second.beat()
+    world.driver.pass_ms(1)
+    assert set(world.group().members) == {"b"}
+    settle(second, rounds=2)
+    assert second.partitions("t") == {0, 1}
+
+
+def test_a_group_may_have_a_session_and_an_interval_of_its_own():
+    world = World(t=1)
+    world.image = world.image.with_group_config(
+        GROUP, {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "10000"}
+    )
+    assert world.beat("a", 0, **JOINING)["heartbeat_interval"].total_seconds() == 10
+    world.driver.pass_ms(49_999)
+    assert "a" in world.group().members
+    world.driver.pass_ms(1)
+    assert world.group().is_empty
+
+
+def test_a_group_config_outside_the_limits_of_the_broker_is_bounded():
+    world = World(t=1)
+    world.image = world.image.with_group_config(GROUP, {"consumer.heartbeat.interval.ms": "1"})
+    assert world.beat("a", 0, **JOINING)["heartbeat_interval"].total_seconds() == 5
+
+
+def test_the_last_member_to_leave_leaves_an_empty_group():
+    world = World(t=1)
+    client = world.client("a", "t").join()
+    assert client.leave()["member_epoch"] == -1
+    group = world.group()
+    assert group.state_name == "Empty" and group.group_epoch == group.assignment_epoch == 2
+    assert not group.owners and not group.targets
+    assert client.join().epoch == 3
+
+
+def test_a_lost_answer_is_told_again():
+    world = World(t=4)
+    first = world.client("a", "t").join()
+    second = world.client("b", "t").join()
+    first.beat()
+    first.beat(is_answer_lost=True)
+    assert first.epoch == 1 and world.group().members["a"].member_epoch == 2
+    first.beat(is_answer_lost=True)
+    first.beat()
+    assert first.epoch == 2
+    second.beat()
+    assert second.partitions("t") == {2, 3}
+
+
+def test_a_join_whose_answer_was_lost_is_repeated_without_a_second_member():
+    world = World(t=1)
+    client = world.client("a", "t")
+    client.beat(is_answer_lost=True)
+    client.join()
+    assert client.epoch == 1 and client.partitions("t") == {0}
+    assert len(world.group().members) == 1
+
+
+def test_a_member_one_epoch_behind_that_has_more_than_it_was_told_is_fenced():
+    world = World(t=2)
+    topic = world.topic_id("t")
+    world.beat("a", 0, **JOINING)
+    world.beat("b", 0, **JOINING)
+    world.beat("a", 1)
+    world.beat("a", 1, owned={topic: frozenset({0})})
+    assert world.group().members["a"].member_epoch == 2
+    assert refusal(world, "a", 1, owned={topic: frozenset({0, 1})}) is ErrorCode.fenced_member_epoch
+    assert refusal(world, "a", 1) is ErrorCode.fenced_member_epoch
+    assert world.beat("a", 1, owned={topic: frozenset({0})})["member_epoch"] == 2
+
+
+def test_an_epoch_that_never_was_is_fenced():
+    world = World(t=1)
+    world.beat("a", 0, **JOINING)
+    assert refusal(world, "a", 2, owned={}) is ErrorCode.fenced_member_epoch
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        (("", 0), ErrorCode.invalid_request),
+        (("", 1), ErrorCode.invalid_request),
+        (("a", -3), ErrorCode.invalid_request),
+        (("a", -2), ErrorCode.invalid_request),
+        (("a", 0, ""), ErrorCode.invalid_request),
+        (("a", 1, "nobody"), ErrorCode.group_id_not_found),
+        (("a", -1, "nobody"), ErrorCode.group_id_not_found),
+        (("other", 1), ErrorCode.unknown_member_id),
+        (("other", -1), ErrorCode.unknown_member_id),
+    ],
+)
+def test_what_makes_no_sense_is_refused(said, code):
+    world = World(t=1)
+    world.beat("a", 0, **JOINING)
+    assert refusal(world, *said) is code
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"rebalance_timeout_ms": -1}, ErrorCode.invalid_request),
+        ({"owned": None}, ErrorCode.invalid_request),
+        ({"owned": {1: frozenset({0})}}, ErrorCode.invalid_request),
+        ({"topic_names": None}, ErrorCode.invalid_request),
+        ({"instance_id": ""}, ErrorCode.invalid_request),
+        ({"rack_id": ""}, ErrorCode.invalid_request),
+        ({"server_assignor": "sticky"}, ErrorCode.unsupported_assignor),
+        ({"topic_names": None, "topic_regex": "(a"}, ErrorCode.invalid_regular_expression),
+    ],
+)
+def test_a_join_that_cannot_be_is_refused_and_leaves_no_group(change, code):
+    world = World(t=1)
+    assert refusal(world, "a", 0, **{**JOINING, **change}) is code
+    assert not world.driver.shard.groups and not world.driver.log
+
+
+def test_a_group_takes_only_so_many_members():
+    world = World(t=1)
+    world.set_option("group.consumer.max.size", "2")
+    world.beat("a", 0, instance_id="i", **JOINING)
+    world.beat("b", 0, **JOINING)
+    assert refusal(world, "c", 0, **JOINING) is ErrorCode.group_max_size_reached
+    assert world.beat("b", 0, **JOINING)["member_epoch"] > 0
+    world.beat("a", -2, instance_id="i")
+    assert world.beat("a2", 0, instance_id="i", **JOINING)["member_epoch"] > 0
+
+
+def test_a_shard_takes_only_so_many_groups():
+    world = World(t=1)
+    world.set_option("skep.max.groups", "1")
+    world.beat("a", 0, "one", **JOINING)
+    assert refusal(world, "a", 0, "two", **JOINING) is ErrorCode.policy_violation
+
+
+def test_a_member_that_subscribes_to_nothing_is_a_member_all_the_same():
+    world = World(t=1)
+    client = world.client("a").join()
+    assert client.epoch == 1 and not client.owned
+    assert world.group().state_name == "Stable"
+
+
+def test_topics_that_come_grow_and_go_are_noticed_at_the_next_heartbeat():
+    world = World()
+    client = world.client("a", "t", "u").join()
+    assert client.epoch == 1 and not client.owned
+    world.create("t", 1)
+    world.create("unrelated", 1)
+    client.beat()
+    assert client.partitions("t") == {0} and client.epoch == 2
+    world.create("another", 1)
+    client.beat()
+    assert client.epoch == 2
+    world.grow("t", 3)
+    client.beat()
+    assert client.partitions("t") == {0, 1, 2}
+    world.delete("t")
+    settle(client, rounds=3)
+    assert not client.owned and not world.group().owners
+    world.create("t", 2)
+    client.beat()
+    assert client.partitions("t") == {0, 1}
+
+
+def test_topics_that_changed_while_the_broker_was_down_are_noticed():
+    world = World(t=1)
+    client = world.client("a", "t").join()
+    world.grow("t", 2)
+    world.driver.restart()
+    client.beat()
+    assert client.partitions("t") == {0, 1}
+    epoch = client.epoch
+    world.driver.restart()
+    settle(client, rounds=2)
+    assert client.epoch == epoch
+
+
+def test_a_changed_subscription_is_a_new_assignment():
+    world = World(t=1, u=1)
+    client = world.client("a", "t").join()
+    client.subscribe("u")
+    settle(client, rounds=3)
+    assert client.owned == {world.topic_id("u"): frozenset({0})}
+    client.subscribe()
+    settle(client, rounds=3)
+    assert not client.owned
+
+
+def test_a_member_that_has_yet_to_revoke_gives_up_what_it_no_longer_wants_at_once():
+    world = World(t=2, u=1)
+    first = world.client("a", "t", "u").join()
+    first.is_slow = True
+    second = world.client("b", "t").join()
+    first.beat()
+    first.subscribe("t")
+    first.beat()
+    member = world.group().members["a"]
+    assert world.topic_id("u") in member.pending_revocation and member.state is MemberState.UNREVOKED_PARTITIONS
+    first.let_go()
+    settle(first, second)
+    assert first.partitions("t") | second.partitions("t") == {0, 1}
+    assert world.group().state_name == "Stable"
+
+
+def test_the_assignor_that_most_members_name_is_used():
+    world = World(t=3, u=3)
+    clients = [world.client(name, "t", "u", assignor="range").join() for name in "ab"]
+    settle(*clients)
+    assert clients[0].partitions("t") == clients[0].partitions("u") == {0, 1}
+    assert clients[1].partitions("t") == clients[1].partitions("u") == {2}
+    epoch = world.group().group_epoch
+    clients[0].assignor = clients[1].assignor = "uniform"
+    for client in clients:
+        client.subscribe("t", "u")
+    settle(*clients)
+    assert world.group().group_epoch > epoch
+    assert {sum(map(len, client.owned.values())) for client in clients} == {3}
+
+
+def test_an_expression_finds_the_topics_of_now_and_of_later():
+    world = World(**{"orders-eu": 1, "orders-us": 1, "payments": 1, "__consumer_offsets": 50})
+    client = world.client("a", regex="^orders-.*").join()
+    assert set(client.owned) == {world.topic_id("orders-eu"), world.topic_id("orders-us")}
+    world.create("orders-jp", 2)
+    client.beat()
+    assert client.partitions("orders-jp") == {0, 1}
+    world.driver.restart()
+    world.delete("orders-eu")
+    world.create("orders-cn", 1)
+    settle(client, rounds=3)
+    assert set(client.owned) == {world.topic_id(f"orders-{name}") for name in ("us", "jp", "cn")}
+    everything = world.client("b", regex=".*", group_id="other").join()
+    assert world.topic_id("__consumer_offsets") not in everything.owned and len(everything.owned) == 4
+
+
+def test_an_expression_that_nobody_has_any_more_is_forgotten():
+    world = World(t=1, u=1)
+    first = world.client("a", regex="t").join()
+    second = world.client("b", regex="u").join()
+    settle(first, second)
+    second.regex = "[tu]"
+    second.subscribe()
+    settle(first, second)
+    assert set(world.group().regexes) == {"t", "[tu]"}
+    first.leave()
+    assert set(world.group().regexes) == {"[tu]"}
+    settle(second)
+    assert set(second.owned) == {world.topic_id("t"), world.topic_id("u")}
+    second.leave()
+    assert not world.group().regexes and not world.group().regex_counts
+
+
+def test_when_records_cannot_be_written_nothing_has_happened():
+    world = World(t=2)
+    first = world.client("a", "t").join()
+    before = logged_state(world.group())
+    world.driver.refuse_writes = KafkaError(ErrorCode.coordinator_not_available)
+    second = world.client("b", "t")
+    with pytest.raises(KafkaError):
+        second.beat()
+    with pytest.raises(KafkaError):
+        first.leave()
+    assert logged_state(world.group()) == before
+    world.driver.refuse_writes = None
+    first.beat()
+    second.join()
+    settle(first, second)
+    assert first.partitions("t") and second.partitions("t")
+
+
+def test_a_replay_gives_the_same_group():
+    world = World(t=5, u=3)
+    clients = [world.client("a", "t"), world.client("b", "u", "t"), world.client("c", regex="u", instance_id="i")]
+    settle(*clients)
+    clients[0].leave()
+    clients[2].leave(for_a_while=True)
+    clients[1].beat()
+    again = world.driver.replayed().groups[GROUP]
+    assert logged_state(again) == logged_state(world.group())
+    check_owners(again)
+
+
+def test_after_a_restart_members_have_a_whole_session_and_time_to_revoke():
+    world = World(t=2)
+    first = world.client("a", "t", rebalance_timeout_ms=10_000).join()
+    first.is_slow = True
+    world.client("b", "t").join()
+    first.beat()
+    world.driver.pass_ms(9_000)
+    world.driver.restart()
+    world.driver.pass_ms(9_999)
+    assert set(world.group().members) == {"a", "b"}
+    world.driver.pass_ms(1)
+    assert set(world.group().members) == {"b"}
+    world.driver.pass_ms(SESSION_MS)
+    assert world.group().is_empty
+
+
+def test_compaction_may_leave_the_records_of_a_member_in_any_order():
+    world = World(t=4)
+    clients = [world.client("a", "t"), world.client("b", "t")]
+    settle(*clients)
+    clients[0].rebalance_timeout_ms = 1
+    clients[0].subscribe("t")
+    settle(*clients)
+    latest = {key: place for place, (key, _, _) in enumerate(world.driver.log)}
+    expected = logged_state(world.group())
+    world.driver.log = [entry for place, entry in enumerate(world.driver.log) if latest[entry[0]] == place]
+    again = world.driver.replayed().groups[GROUP]
+    assert logged_state(again) == expected
+
+
+def test_a_group_whose_assignment_takes_long_is_assigned_less_often(monkeypatch):
+    world = World(t=4)
+
+    def slowly(subscribers, counts):
+        world.driver.clock.advance_ms(10)
+        return uniform.assign(subscribers, counts)
+
+    monkeypatch.setitem(consumer_changes.ASSIGNORS, "uniform", slowly)
+    first = world.client("a", "t").join()
+    second = world.client("b", "t").join()
+    assert second.epoch == 1 and not second.owned
+    assert world.group().state_name == "Assigning"
+    world.driver.pass_ms(10 * consumer_changes.ASSIGNMENT_PAUSE)
+    settle(first, second, rounds=3)
+    assert first.partitions("t") == {0, 1} and second.partitions("t") == {2, 3}
+
+
+# Offsets.
+
+
+def committed(world, member_id, epoch, *, version=9, is_transactional=False, instance_id=None):
+    world.group().check_offset_commit(member_id, instance_id, epoch, is_transactional=is_transactional, version=version)
+
+
+def test_only_members_of_this_epoch_commit_and_read():
+    world = World(t=1)
+    world.client("a", "t").join()
+    group = world.group()
+    committed(world, "a", 1)
+    group.check_offset_fetch("a", 1)
+    group.check_offset_fetch(None, -1)
+    for check, code in (
+        (lambda: committed(world, "a", 2), ErrorCode.stale_member_epoch),
+        (lambda: committed(world, "a", 0), ErrorCode.stale_member_epoch),
+        (lambda: committed(world, "b", 1), ErrorCode.unknown_member_id),
+        (lambda: committed(world, "", -1), ErrorCode.unknown_member_id),
+        (lambda: committed(world, "a", 1, version=8), ErrorCode.unsupported_version),
+        (lambda: group.check_offset_fetch("a", 0), ErrorCode.stale_member_epoch),
+        (lambda: group.check_offset_fetch("b", 1), ErrorCode.unknown_member_id),
+    ):
+        with pytest.raises(KafkaError) as caught:
+            check()
+        assert caught.value.code is code
+
+
+def test_anybody_sets_the_offsets_of_an_empty_group():
+    world = World(t=1)
+    world.client("a", "t").join().leave()
+    committed(world, "", -1)
+    with pytest.raises(KafkaError):
+        committed(world, "a", 1)
+
+
+def test_a_transaction_need_not_say_for_whom_it_commits():
+    world = World(t=1)
+    world.client("a", "t").join()
+    committed(world, "", -1, is_transactional=True)
+    committed(world, "a", 1, is_transactional=True, version=3)
+    with pytest.raises(KafkaError):
+        committed(world, "a", 0, is_transactional=True)
+
+
+def test_the_member_records_hold_all_that_a_member_says():
+    world = World(t=1)
+    world.beat(
+        "a", 0, instance_id="i", rack_id="r", client_id="c", client_host="/h", server_assignor="range", **JOINING
+    )
+    member = world.driver.replayed().groups[GROUP].members["a"]
+    assert dataclasses.asdict(member) == dataclasses.asdict(world.group().members["a"])
+    assert (member.instance_id, member.rack_id, member.client_id, member.client_host) == ("i", "r", "c", "/h")
+    assert member.rebalance_timeout_ms == 60_000 and member.server_assignor == "range"

@@ -1,0 +1,97 @@
+"""Members of both protocols in one group, at random: whatever comes and goes, the group comes to rest.
+
+While it is a consumer group no partition is held twice; at the end every partition is owned once, and the group is of
+the kind that its members speak.
+"""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from skep.coordination.groups.classic_group import ClassicGroup
+from skep.coordination.groups.consumer_group import ConsumerGroup
+from tests.unit.coordination.consumer_clients import GROUP, World, check_owners, logged_state
+from tests.unit.coordination.mixed_clients import Classic, run
+
+
+class MixedGroups(RuleBasedStateMachine):
+    members = Bundle("members")
+
+    @initialize(partitions=st.integers(1, 6))
+    def begin(self, partitions):
+        self.world = World(t=partitions)
+        self.alive = []
+        self.count = 0
+
+    @rule(target=members)
+    def come_with_the_new_protocol(self):
+        self.count += 1
+        member = self.world.client(f"n{self.count}", "t")
+        self.alive.append(member)
+        return member
+
+    @rule(target=members, is_eager=st.booleans())
+    def come_with_the_classic_protocol(self, is_eager):
+        member = Classic(self.world, "t", is_eager=is_eager).join()
+        self.alive.append(member)
+        return member
+
+    @rule(rounds=st.integers(1, 6))
+    def everybody_goes_on(self, rounds):
+        run(self.world, *self.alive, rounds=rounds)
+
+    @rule(member=members)
+    def one_goes_on(self, member):
+        if member in self.alive:
+            run(self.world, member, rounds=1)
+
+    @rule(member=consumes(members))
+    def leave(self, member):
+        if member in self.alive:
+            self.alive.remove(member)
+            group = self.world.driver.shard.groups.get(GROUP)
+            if group is not None and member.member_id in group.members:
+                member.leave()
+
+    @rule(member=consumes(members))
+    def die(self, member):
+        if member in self.alive:
+            self.alive.remove(member)
+
+    @rule(seconds=st.sampled_from([5, 31, 61]))
+    def time_passes(self, seconds):
+        self.world.driver.pass_ms(seconds * 1000)
+
+    @rule()
+    def the_topic_grows(self):
+        self.world.grow("t", min(8, len(self.world.image.topics["t"].partitions) + 1))
+
+    @rule()
+    def the_broker_restarts(self):
+        self.world.driver.restart()
+
+    @invariant()
+    def a_consumer_group_is_what_its_records_say(self):
+        group = self.world.driver.shard.groups.get(GROUP)
+        if isinstance(group, ConsumerGroup):
+            check_owners(group)
+            assert logged_state(group) == logged_state(self.world.driver.replayed().groups[GROUP])
+
+    def teardown(self):
+        # Sessions of 45 s, and rebalances that wait 60 s for members that are gone, one after the other.
+        run(self.world, *self.alive, rounds=200)
+        group = self.world.driver.shard.groups.get(GROUP)
+        if not self.alive:
+            assert group is None or group.is_empty
+            return
+        has_new = any(not isinstance(member, Classic) for member in self.alive)
+        assert type(group) is (ConsumerGroup if has_new else ClassicGroup)
+        assert group.state_name == "Stable"
+        owned = sorted(number for member in self.alive for number in member.partitions("t"))
+        # Clients of classic groups look for new partitions themselves, which those here do not.
+        count = len(self.world.image.topics["t"].partitions)
+        assert owned == list(range(count)) if has_new else owned == list(range(len(owned)))
+
+
+TestMixedGroups = MixedGroups.TestCase
+TestMixedGroups.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)

@@ -1,0 +1,64 @@
+"""Whether all records of a produced batch have keys."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.records.batch import HEADER_SIZE, read_header
+from skep.records.builder import NewRecord, build_batch
+from skep.records.compression import Codec
+from skep.records.keys import InvalidRecord, check_keys
+
+LIMIT = 1000
+
+
+def check(batch: bytes, max_records: int = LIMIT) -> None:
+    check_keys(batch, read_header(batch), max_records=max_records)
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=200), st.none() | st.binary(max_size=200)), min_size=1, max_size=30),
+    st.sampled_from(list(Codec)),
+)
+def test_records_with_keys_pass(pairs: list, codec: Codec) -> None:
+    check(build_batch([NewRecord(key, value, 7, [("h", None)]) for key, value in pairs], codec=codec))
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_the_first_record_without_a_key_is_named(codec: Codec) -> None:
+    batch = build_batch([NewRecord(key, b"v") for key in (b"a", b"", None, b"b", None)], codec=codec)
+    with pytest.raises(InvalidRecord, match="record 2 has none") as caught:
+        check(batch)
+    assert (caught.value.index, caught.value.code) == (2, ErrorCode.invalid_record)
+
+
+def test_a_batch_with_too_many_records_is_refused_before_it_is_unpacked() -> None:
+    batch = build_batch([NewRecord(b"a", b"v")] * 11)
+    check(batch, 11)
+    with pytest.raises(KafkaError) as caught:
+        check(batch, 10)
+    assert caught.value.code == ErrorCode.record_list_too_large
+
+
+def test_a_batch_that_unpacks_to_too_much_is_refused() -> None:
+    batch = build_batch([NewRecord(b"a", bytes(33 << 20))], codec=Codec.ZSTD)
+    with pytest.raises(KafkaError, match="unpack to more"):
+        check(batch)
+
+
+@given(st.data())
+def test_damaged_records_are_refused_or_harmless(data: st.DataObject) -> None:
+    batch = bytearray(build_batch([NewRecord(b"key", b"value", 1000 + n) for n in range(4)]))
+    batch[data.draw(st.integers(HEADER_SIZE, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        check(bytes(batch))
+    except KafkaError as error:
+        assert error.code in (ErrorCode.invalid_record, ErrorCode.corrupt_message)
+
+
+def test_offset_deltas_that_do_not_count_up_are_refused() -> None:
+    batch = build_batch([NewRecord(b"a", b"1"), NewRecord(b"b", b"2")])
+    swapped = batch[:HEADER_SIZE] + build_batch([NewRecord(b"a", b"1")])[HEADER_SIZE:] * 2
+    with pytest.raises(InvalidRecord, match="offset delta 0"):
+        check(swapped)

@@ -1,0 +1,50 @@
+"""What a client sends is what kio would send, in every version that is served, and it reads what a broker answers."""
+
+import pytest
+
+from skep.base.errors import DecodeError
+from skep.wire import apis
+from skep.wire.apis import SERVED, Api
+from skep.wire.client_codec import common_version, decode_response, encode_request
+from skep.wire.codec import encode_response, request_class
+from tests.kio_entities import written
+
+EVERY_VERSION = [
+    pytest.param(api, version, id=f"{api.name}-v{version}")
+    for api in SERVED.values()
+    for version in range(api.oldest, api.newest + 1)
+]
+
+
+@pytest.mark.parametrize(("api", "version"), EVERY_VERSION)
+def test_a_request_is_what_kio_writes(api: Api, version: int) -> None:
+    entity = request_class(api.key, version)
+    header = {
+        "request_api_key": api.key,
+        "request_api_version": version,
+        "correlation_id": 4711,
+        "client_id": "tèst",
+    }
+    expected = written(entity.__header_schema__, header) + written(entity, {})
+    assert encode_request(api, version, 4711, "tèst", {}) == expected
+
+
+@pytest.mark.parametrize(("api", "version"), EVERY_VERSION)
+def test_an_answer_is_read_with_its_header(api: Api, version: int) -> None:
+    correlation_id, answer = decode_response(api, version, encode_response(api.key, version, 4711, {}))
+    assert correlation_id == 4711
+    assert type(answer).__name__ == f"{api.name}Response"
+
+
+@pytest.mark.parametrize("frame", [b"", b"\0\0", b"\0\0\0\1\0", b"\0\0\0\1\0\0\0\0\0\x7f\xff\xff\xff"])
+def test_an_answer_that_is_cut_short_is_a_decode_error(frame: bytes) -> None:
+    with pytest.raises(DecodeError, match="Metadata v12"):
+        decode_response(apis.METADATA, 12, frame)
+
+
+@pytest.mark.parametrize(
+    ("oldest", "newest", "version"),
+    [(0, 6, 6), (0, 4, 4), (6, 9, 6), (7, 9, None), (0, -1, None)],
+)
+def test_the_newest_version_of_both_sides_is_chosen(oldest: int, newest: int, version: int | None) -> None:
+    assert common_version(Api(10, "FindCoordinator", 0, 6, 3), oldest, newest) == version
