@@ -9,7 +9,7 @@ from skep.base.errors import ErrorCode
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
 from tests.raw_client import RawClient
-from tests.raw_requests import batch_of
+from tests.raw_requests import batch_of, create_topics_body
 from tests.waiting import wait_until
 
 GROUP = "readers"
@@ -174,3 +174,5 @@ def test_the_topics_of_the_coordinators_are_the_brokers_alone(ready: RawClient) 
     assert produced.error_code is ErrorCode.invalid_topic_exception
     grown = ready.ask(apis.CREATE_PARTITIONS, 3, topics=[{"name": "__consumer_offsets", "count": 51}])
     assert [result.error_code for result in grown.results] == [ErrorCode.invalid_partitions]
+    made = ready.ask(apis.CREATE_TOPICS, 7, **create_topics_body("__transaction_state", 1, {}))
+    assert [topic.error_code for topic in made.topics] == [ErrorCode.invalid_topic_exception]

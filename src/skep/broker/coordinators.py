@@ -1,18 +1,15 @@
 """The coordinators of this broker, and how they follow the cluster: which shards are here, which topics are gone."""
 
-import contextlib
-import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Executor
 
 from skep.base.broker_config import BrokerConfig
 from skep.base.clock import Clock
-from skep.base.errors import KafkaError
 from skep.base.ids import BrokerId
 from skep.base.tasks import Supervisor
 from skep.broker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from skep.coordination.group_records import decode_group_record
-from skep.coordination.groups import committing
+from skep.coordination.groups.forgetting import forget_topics
 from skep.coordination.groups.shard import GroupShard
 from skep.coordination.runtime import CoordinatorRuntime
 from skep.coordination.transaction_records import decode_transaction_record
@@ -22,8 +19,6 @@ from skep.coordination.transactions.shard import TransactionShard
 from skep.metadata.catalog import Catalog
 from skep.metadata.image import ClusterImage
 from skep.replication.replicas import Replicas
-
-logger = logging.getLogger(__name__)
 
 
 class Coordinators:
@@ -41,7 +36,6 @@ class Coordinators:
     ) -> None:
         self._node_id = node_id
         self._catalog = catalog
-        self._supervisor = supervisor
         self.groups: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
             lambda context: GroupShard(context, settings, lambda: catalog.image),
@@ -66,7 +60,10 @@ class Coordinators:
 
     def start(self) -> None:
         """Begins to load what is on the disk. Groups first: transactions that were under way write to theirs."""
-        self._follow(self._catalog.image)
+        image = self._catalog.image
+        self._follow(image)
+        # Whose deletion a crash interrupted: their offsets may not have been forgotten before it.
+        self._forget(frozenset(self._catalog.pending_deletions.values()).difference(image.topics))
 
     def stop(self) -> None:
         self._transaction_runtime.stop()
@@ -82,24 +79,13 @@ class Coordinators:
             for name, topic in old.topics.items()
             if (now := new.topics.get(name)) is not topic and (now is None or now.topic_id != topic.topic_id)
         )
-        if deleted:
-            self._forget_offsets(deleted)
+        self._forget(deleted)
+
+    def _forget(self, topics: frozenset[str]) -> None:
+        if topics:
+            for shard in self.groups.shards():
+                forget_topics(shard, topics)
 
     def _follow(self, image: ClusterImage) -> None:
         self.groups.follow(image.topics.get(CONSUMER_OFFSETS), self._node_id)
         self._transaction_runtime.follow(image.topics.get(TRANSACTION_STATE), self._node_id)
-
-    def _forget_offsets(self, topics: frozenset[str]) -> None:
-        for index, _ in self.groups.loaded_shards():
-            try:
-                done = self.groups.submit_to(index, lambda shard: committing.topics_deleted(shard, topics))
-            except KafkaError as error:
-                logger.warning("%s-%d keeps the offsets of deleted topics: %s", CONSUMER_OFFSETS, index, error)
-                continue
-            if isinstance(done, Awaitable):
-                self._supervisor.spawn("forget offsets", _settled(done))
-
-
-async def _settled(done: Awaitable[None]) -> None:
-    with contextlib.suppress(KafkaError):
-        await done

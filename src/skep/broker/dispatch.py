@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
-from skep.base.errors import DecodeError, ErrorCode
+from skep.base.errors import DecodeError, ErrorCode, KafkaError
 from skep.broker.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -167,6 +167,6 @@ class Dispatcher:
 
     def _refuse(self, request: Request, error: Exception) -> Parts:
         code = code_of(error)
-        if code is ErrorCode.unknown_server_error:
+        if code is ErrorCode.unknown_server_error and not isinstance(error, KafkaError):
             logger.error("%s v%d of %s failed", request.api.name, request.version, request.client_host, exc_info=error)
         return self._encode(request, HANDLERS[request.api.key].refuse(request, code))

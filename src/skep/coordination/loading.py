@@ -4,10 +4,10 @@ import asyncio
 from concurrent.futures import Executor
 from typing import NamedTuple
 
-from skep.base.errors import StorageError
+from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.coordination.partitions import WritablePartition
 from skep.coordination.shard import Decoder, ProducerStamp, Shard
-from skep.records.batch import BatchHeader
+from skep.records.batch import BatchHeader, is_intact
 from skep.records.record import batches_in, iterate_records
 
 PIECE_BYTES = 128 * 1024
@@ -38,6 +38,9 @@ async def replay_log(partition: WritablePartition, shard: Shard, decode: Decoder
         if len(data) < piece.size:
             raise StorageError(f"{piece.file.path}: ends before byte {piece.position + piece.size}")
         for header, batch in batches_in(data):
+            if not is_intact(batch):
+                # Who knows what it said: better no coordinator than one that has forgotten a decision.
+                raise KafkaError(ErrorCode.corrupt_message, f"the batch at offset {header.base_offset} is damaged")
             if header.is_control:
                 _replay_marker(header, batch, shard)
                 continue

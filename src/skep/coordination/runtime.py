@@ -34,7 +34,8 @@ logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=Shard)
 
 RETRY_MS = 500
-"""After a timer's operation could not be carried out, or a log could not be read."""
+"""After a timer's operation could not be carried out, or a log could not be read; for a log twice as long each time."""
+LONGEST_RETRY_MS = 60_000
 
 
 class _Active(Generic[S]):
@@ -78,6 +79,7 @@ class CoordinatorRuntime(Generic[S]):
         self._led: frozenset[int] = frozenset()
         self._shards: dict[int, _Active[S]] = {}
         self._by_key: dict[str, _Active[S]] = {}
+        self._unopened: set[int] = set()
 
     # Which shards there are.
 
@@ -90,6 +92,7 @@ class CoordinatorRuntime(Generic[S]):
                 self._unload(index)
         self._record = record
         partitions = record.partitions if record is not None else ()
+        self._unopened.clear()
         self._led = frozenset(index for index, partition in enumerate(partitions) if partition.leader == node_id)
         for index in list(self._shards):
             if index not in self._led:
@@ -97,6 +100,7 @@ class CoordinatorRuntime(Generic[S]):
         for index in self._partitions.indexes_with_files(self.topic):
             if index in self._led and index not in self._shards:
                 with contextlib.suppress(KafkaError):
+                    # What cannot be opened is tried again by the next request for it.
                     self._load(index)
 
     def partition_for(self, key: str) -> int:
@@ -111,9 +115,14 @@ class CoordinatorRuntime(Generic[S]):
             if active.is_loaded:
                 yield index, active.shard
 
+    def shards(self) -> list[S]:
+        """All, those included that are still being loaded."""
+        return [active.shard for active in self._shards.values()]
+
     @property
     def is_loading(self) -> bool:
-        return any(not active.is_loaded for active in self._shards.values())
+        """Whether a part of what is on the disk is not there yet, or cannot be opened."""
+        return bool(self._unopened) or any(not active.is_loaded for active in self._shards.values())
 
     def stop(self) -> None:
         """Forgets everything; those who wait are told to look elsewhere."""
@@ -205,8 +214,9 @@ class CoordinatorRuntime(Generic[S]):
             )
         limit = partition.log.config.max_message_bytes
         if len(batch) > limit:
+            # No code of its own: which records an answer takes is nothing that a client knows of.
             raise KafkaError(
-                ErrorCode.record_list_too_large,
+                ErrorCode.unknown_server_error,
                 f"what there is to remember has {len(batch)} bytes, max.message.bytes of {self.topic} is {limit}",
             )
         try:
@@ -249,36 +259,42 @@ class CoordinatorRuntime(Generic[S]):
                 logger.warning("%s-%d: a timer has to wait: %s", self.topic, active.index, error)
                 active.timers.schedule(("again", id(operation)), RETRY_MS, operation)
             except Exception:
+                # A bug; without another try a session might never end, or a group wait for ever.
                 logger.exception("%s-%d: a timer failed", self.topic, active.index)
+                active.timers.schedule(("again", id(operation)), LONGEST_RETRY_MS, operation)
         self._arm(active.index)
 
     # Loading and unloading.
 
-    def _load(self, index: int) -> _Active[S]:
+    def _load(self, index: int, attempt: int = 0) -> _Active[S]:
         try:
             partition = self._partitions.partition(self.topic, index)
         except (KafkaError, StorageError) as error:
             logger.error("%s-%d cannot be opened: %s", self.topic, index, error)
+            self._unopened.add(index)
             raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from error
+        self._unopened.discard(index)
         timers = Timers(self._clock, functools.partial(self._arm, index))
         shard = self._make_shard(ShardContext(index, self._clock, timers))
         active = self._shards[index] = _Active(index, partition, shard, timers)
         if partition.log.log_end_offset == partition.log.log_start_offset:
             self._become_active(active)
         else:
-            self._supervisor.spawn(f"load {self.topic}-{index}", self._replay(active))
+            self._supervisor.spawn(f"load {self.topic}-{index}", self._replay(active, attempt))
         return active
 
-    async def _replay(self, active: _Active[S]) -> None:
+    async def _replay(self, active: _Active[S], attempt: int) -> None:
         name, began = f"{self.topic}-{active.index}", self._clock.monotonic()
         try:
             replayed = await replay_log(active.partition, active.shard, self._decode, self._executor)
-        except (StorageError, KafkaError) as error:
-            logger.error("%s cannot be loaded, trying again: %s", name, error)
-            await asyncio.sleep(RETRY_MS / 1000)
+        except Exception as error:
+            is_ours = not isinstance(error, StorageError | KafkaError)
+            logger.error("%s cannot be loaded, trying again: %s", name, error, exc_info=error if is_ours else None)
+            await asyncio.sleep(min(RETRY_MS << min(attempt, 10), LONGEST_RETRY_MS) / 1000)
             if self._shards.get(active.index) is active:
                 self._unload(active.index)
-                self._load(active.index)
+                with contextlib.suppress(KafkaError):
+                    self._load(active.index, attempt + 1)
             return
         if self._shards.get(active.index) is not active:
             return

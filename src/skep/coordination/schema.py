@@ -17,6 +17,8 @@ from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 from kio.static.primitive import i16
 
+from skep.base.errors import DecodeError
+from skep.wire.bounds import RequestBounds
 from skep.wire.encoders import entity_encoder
 
 _L = TypeVar("_L", bound="Layout")
@@ -116,12 +118,21 @@ def layout(*, version: int = 0, flexible: bool = False, kind: int = -1) -> Calla
 
 
 def decode(cls: type[_L], data: bytes) -> _L:
-    """What ``Layout.encode`` wrote; ValueError when it is not that. The leading number is for the caller to look at."""
+    """What ``Layout.encode`` wrote; ValueError when it is not that, or a value of another version."""
+    if cls.kind < 0 and (version := leading_number(data)) != cls.__version__:
+        raise ValueError(f"{cls.__name__}: version {version} instead of {cls.__version__}")
     try:
-        entity, _ = entity_reader(cast(Any, cls))(memoryview(data), _INT16.size)
-    except (SerialError, ValueError, OverflowError, IndexError) as error:
+        # kio believes the lengths that it reads: one that is damaged would have it allocate what they say.
+        frame, position = _bounds(cast(Any, cls)).checked(memoryview(data), _INT16.size)
+        entity, _ = entity_reader(cast(Any, cls))(frame, position)
+    except (DecodeError, SerialError, ValueError, OverflowError, IndexError) as error:
         raise ValueError(f"{cls.__name__}: {error!r}") from None
     return cast(_L, entity)
+
+
+@functools.cache
+def _bounds(cls: Any) -> RequestBounds:
+    return RequestBounds(cls)
 
 
 def leading_number(data: bytes) -> int:

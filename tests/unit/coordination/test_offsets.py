@@ -12,6 +12,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.group_records import decode_group_record
 from skep.coordination.groups import committing
 from skep.coordination.groups.committing import Committer, WantedOffset
+from skep.coordination.groups.forgetting import forget_topics
 from skep.coordination.groups.shard import GroupShard
 from skep.coordination.shard import ProducerStamp
 from skep.metadata.image import ClusterImage
@@ -131,10 +132,25 @@ def test_a_text_that_is_too_long_is_refused_for_its_partition_alone():
     assert scene.everything() == {("t", 0): 1}
 
 
-def test_a_generation_without_a_group_is_illegal():
+def test_a_generation_without_a_group_is_refused():
     scene = Scene()
-    assert refusal(lambda: scene.commit(1, committer=Committer("m", None, 3))) is ErrorCode.illegal_generation
+    member = Committer("m", None, 3)
+    wanted = [WantedOffset("t", 0, 1, -1, "")]
+    for version, code in ((8, ErrorCode.illegal_generation), (9, ErrorCode.group_id_not_found)):
+        commit = lambda shard, v=version: committing.commit(shard, "g", member, wanted, v)  # noqa: E731
+        assert refusal(lambda commit=commit: scene.submit(commit)) is code
+    in_transaction = lambda shard: committing.commit_transactional(  # noqa: E731
+        shard, "g", member, ProducerStamp(1, 0), wanted, 4
+    )
+    assert refusal(lambda: scene.submit(in_transaction)) is ErrorCode.illegal_generation
     assert scene.log == []
+
+
+def test_a_producer_of_older_versions_is_told_of_an_old_epoch_by_the_code_that_it_knows():
+    scene = Scene()
+    scene.join(FakeGroup()).refusal = KafkaError(ErrorCode.stale_member_epoch)
+    assert refusal(lambda: scene.commit_in(ProducerStamp(1, 0), 5)) is ErrorCode.illegal_generation
+    assert refusal(lambda: scene.commit(5)) is ErrorCode.stale_member_epoch
 
 
 def test_what_the_group_says_of_who_commits_or_reads_holds():
@@ -223,9 +239,30 @@ def test_offsets_of_deleted_topics_are_forgotten():
     scene = Scene()
     scene.commit(5)
     scene.commit(6, topic="u", group="h")
-    scene.submit(lambda shard: committing.topics_deleted(shard, frozenset(["u"])))
+    producer = ProducerStamp(1, 0)
+    scene.commit_in(producer, 7, topic="u")
+    scene.commit_in(producer, 8, topic="u", group="only in a transaction")
+    forget_topics(scene.shard, frozenset(["u"]))
+    scene.pass_ms(1)
+    scene.end_transaction(producer, is_committed=True)
     assert scene.everything() == {("t", 0): 5}
     assert scene.shard.offsets.groups() == ["g"]
+
+
+def test_offsets_of_deleted_topics_are_forgotten_when_it_could_not_be_written_at_first():
+    scene = Scene()
+    for partition in range(1500):
+        scene.commit(5, partition=partition)
+    scene.refuse_writes = KafkaError(ErrorCode.coordinator_not_available)
+    forget_topics(scene.shard, frozenset(["t"]))
+    scene.pass_ms(100)
+    assert len(scene.everything()) == 1500
+    scene.refuse_writes = None
+    scene.pass_ms(1000)
+    assert scene.everything() == {}
+    scene.commit(6)
+    scene.pass_ms(1000)
+    assert scene.everything() == {("t", 0): 6}
 
 
 def test_offsets_expire_when_nobody_has_used_them_for_the_retention():

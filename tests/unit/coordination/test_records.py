@@ -1,5 +1,6 @@
 """Records of coordinators: what is written can be read, in the bytes that Kafka writes, and damage is told."""
 
+import contextlib
 import uuid
 
 import pytest
@@ -124,6 +125,31 @@ def test_a_record_that_is_cut_off_is_a_value_error(record, data):
     cut = data.draw(st.integers(0, len(key) - 1))
     with pytest.raises(ValueError):
         g.decode_group_record(key[:cut], value)
+
+
+@given(st.sampled_from(GROUP_RECORDS), st.data())
+def test_a_record_with_other_bytes_in_it_gives_a_record_or_a_value_error(record, data):
+    """Lengths above all: kio would allocate whatever they say."""
+    huge = [b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff", b"\0"]
+    parts = [bytearray(part.encode()) for part in record]
+    for part in parts:
+        for _ in range(data.draw(st.integers(0, 3))):
+            place = data.draw(st.integers(2, len(part) - 1)) if len(part) > 2 else 0
+            part[place : place + 5] = data.draw(st.sampled_from(huge))
+    with contextlib.suppress(ValueError):
+        g.decode_group_record(bytes(parts[0]), bytes(parts[1]))
+
+
+def test_a_length_that_the_bytes_do_not_back_is_a_value_error():
+    key = g.ConsumerGroupRegularExpressionKey(group_id="g", regular_expression="a").encode()
+    with pytest.raises(ValueError, match="ConsumerGroupRegularExpressionValue"):
+        g.decode_group_record(key, b"\0\0" + b"\xff\xff\xff\xff\x0f" + bytes(16))
+
+
+def test_a_value_of_a_version_that_is_not_known_is_a_value_error():
+    key, value = g.GroupMetadataKey(group="g").encode(), GROUP_RECORDS[1][1].encode()
+    with pytest.raises(ValueError, match="version 4"):
+        g.decode_group_record(key, b"\0\4" + value[2:])
 
 
 @given(st.binary(max_size=40), st.one_of(st.none(), st.binary(max_size=60)))

@@ -9,8 +9,8 @@ Behaviour
     ``validate_only`` checks all of it and makes nothing; there is no topic id then.
 
 Refusals, per topic, in order
-    INVALID_REQUEST: the same name twice; INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS; INVALID_REQUEST: an option
-    twice; INVALID_CONFIG: an unknown option, a bad or no value; INVALID_REQUEST: numbers given although replicas are
+    INVALID_REQUEST: the same name twice; INVALID_TOPIC_EXCEPTION: a bad name, or a topic of the coordinators;
+    TOPIC_ALREADY_EXISTS; INVALID_REQUEST: an option twice; INVALID_CONFIG: an unknown option, a bad or no value; INVALID_REQUEST: numbers given although replicas are
     chosen; INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS: numbers that mean nothing; POLICY_VIOLATION: more than
     ``skep.max.partitions``; INVALID_REPLICA_ASSIGNMENT; INVALID_REPLICATION_FACTOR: more than there are brokers.
 
@@ -29,7 +29,7 @@ from skep.broker.configs import check_topic_overrides, checked_topic_value, text
 from skep.broker.refusals import ANSWERABLE, code_of, message_of, repeated
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.broker.topics import USE_DEFAULT, check_assignment, place, room_for
+from skep.broker.topics import INTERNAL_TOPICS, USE_DEFAULT, check_assignment, place, room_for
 from skep.wire.codec import Body
 
 _UNKNOWN = -1
@@ -51,6 +51,10 @@ async def handle(services: Services, request: Request) -> Body:
 
 
 async def _create(services: Services, topic: Any, validate_only: bool) -> dict[str, Any]:
+    if topic.name in INTERNAL_TOPICS:
+        raise KafkaError(
+            ErrorCode.invalid_topic_exception, f"{topic.name} is made by the broker, when it is first needed."
+        )
     services.catalog.check_new_topic(topic.name)
     texts = texts_in(topic.configs, null_is=ErrorCode.invalid_config)
     overrides = {name: checked_topic_value(name, text) for name, text in texts.items()}

@@ -6,7 +6,8 @@ Behaviour
 
 Refusals of all partitions, in order
     INVALID_GROUP_ID; no coordinator here (NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE);
-    what the group says of who commits: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH,
+    GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION below version 9) for a member of a group that is not there; what the group
+    says of who commits: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH,
     REBALANCE_IN_PROGRESS.
 Refusals per partition
     UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID); OFFSET_METADATA_TOO_LARGE.

@@ -23,7 +23,7 @@ from skep.coordination.groups.classic_syncing import SyncRequest
 from skep.wire.codec import Body
 
 NOT_WRITTEN: dict[ErrorCode, ErrorCode] = {
-    ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
+    ErrorCode.unknown_server_error: ErrorCode.unknown_server_error,
     ErrorCode.message_too_large: ErrorCode.unknown_server_error,
     ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
     ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,

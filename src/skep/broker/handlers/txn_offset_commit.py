@@ -9,7 +9,7 @@ Refusals of all partitions, in order
     INVALID_GROUP_ID; no coordinator here (COORDINATOR_NOT_AVAILABLE for one that is loading, below version 2: clients
     of that time do not know the other); INVALID_PRODUCER_ID_MAPPING, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE
     (TRANSACTION_ABORTABLE from version 4 on) when the producer, or the group, is not in the transaction;
-    UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH.
+    UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION (also for an old member epoch).
 Refusals per partition
     UNKNOWN_TOPIC_OR_PARTITION; OFFSET_METADATA_TOO_LARGE.
 """

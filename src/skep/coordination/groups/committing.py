@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from skep.coordination.groups.shard import GroupShard
 
 NO_OFFSET = -1
+TELLS_THAT_THERE_IS_NO_GROUP = 9
+"""The version of OffsetCommit; before it the answer is ILLEGAL_GENERATION."""
 _NO_EPOCH = -1
 
 
@@ -63,7 +65,13 @@ def commit_transactional(
     version: int,
 ) -> Outcome:
     """TxnOffsetCommit: the offsets count when the producer's transaction commits (KIP-447 checks the member, too)."""
-    _check_committer(shard, group_id, committer, version, is_transactional=True)
+    try:
+        _check_committer(shard, group_id, committer, version, is_transactional=True)
+    except KafkaError as error:
+        if error.code is ErrorCode.stale_member_epoch:
+            # What the versions that are served know: to an older producer the new code would be a fatal one.
+            raise KafkaError(ErrorCode.illegal_generation, str(error)) from error
+        raise
     outcome = _commit(shard, group_id, offsets)
     outcome.producer = producer
     return outcome
@@ -76,7 +84,9 @@ def _check_committer(
     if group is not None:
         group.check_offset_commit(*committer, is_transactional=is_transactional, version=version)
     elif committer.generation_or_epoch >= 0:
-        raise KafkaError(ErrorCode.illegal_generation, f"there is no group {group_id!r} with a generation")
+        is_told_so = version >= TELLS_THAT_THERE_IS_NO_GROUP and not is_transactional
+        code = ErrorCode.group_id_not_found if is_told_so else ErrorCode.illegal_generation
+        raise KafkaError(code, f"there is no group {group_id!r}")
     elif not shard.offsets.has_offsets(group_id):
         shard.check_room()
 
@@ -184,15 +194,3 @@ def delete_group(shard: "GroupShard", group_id: str) -> Outcome:
         for topic, partition in shard.offsets.partitions_of_group(group_id)
     ]
     return Outcome(records=[*records, *(group.tombstones() if group is not None else ())])
-
-
-def topics_deleted(shard: "GroupShard", topics: frozenset[str]) -> Outcome:
-    """Offsets of topics that are gone mean nothing to a later topic of the name."""
-    return Outcome(
-        records=[
-            CoordinatorRecord(OffsetCommitKey(group, topic, partition), None)
-            for group in shard.offsets.groups()
-            for topic, partition in shard.offsets.partitions_of_group(group)
-            if topic in topics
-        ]
-    )

@@ -45,8 +45,15 @@ class Offsets:
         """Those that have an offset."""
         return list(self._committed)
 
+    def all_groups(self) -> list[str]:
+        """Those that have an offset, or will have one when a transaction commits."""
+        return list(
+            dict.fromkeys((*self._committed, *(group for groups in self._pending.values() for group in groups)))
+        )
+
     def has_offsets(self, group: str) -> bool:
-        return group in self._committed
+        """Also one that a transaction is going to commit."""
+        return group in self._committed or self.has_pending(group)
 
     def is_pending(self, group: str, topic: str, partition: int) -> bool:
         """Whether a transaction that has not ended has an offset for it."""

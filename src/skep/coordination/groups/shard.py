@@ -39,6 +39,8 @@ class GroupShard:
         self.image = image
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
+        self.gone_topics: set[str] = set()
+        """Deleted, and their offsets not forgotten yet."""
 
     # Replay.
 
