@@ -70,34 +70,43 @@ def measure() -> Iterator[Row]:
     for number in range(ROUNDS):
         rounds.append(_round(number))
         say(f"{number + 1} of {ROUNDS}: {rounds[-1]}")
-    best = max(rounds, key=lambda one: one.compaction_rate / one.plain_rate)
+    middle = _middle(rounds, lambda one: one.compaction_rate / one.plain_rate)
     yield Row(
         "compaction",
-        f"compacting {BYTES / 1e6:,.0f} MB, {best.records:,} records of 100 bytes to {best.records_left:,}",
+        f"compacting {BYTES / 1e6:,.0f} MB, {middle.records:,} records of 100 bytes to {middle.records_left:,}",
         0.3,
         "at least",
-        best.compaction_rate / best.plain_rate,
-        f"{best.compaction_rate / 1e6:.0f} MB/s",
-        f"{best.plain_rate / 1e6:.0f} MB/s read and written by plain file I/O",
+        middle.compaction_rate / middle.plain_rate,
+        f"{middle.compaction_rate / 1e6:.0f} MB/s",
+        f"{middle.plain_rate / 1e6:.0f} MB/s read and written by plain file I/O",
         details={
             "compaction": spread([one.compaction_rate / 1e6 for one in rounds]),
             "plain": spread([one.plain_rate / 1e6 for one in rounds]),
         },
     )
-    calm = min(rounds, key=lambda one: one.busy_p99_us / one.quiet_p99_us)
+    middle = _middle(rounds, lambda one: one.busy_p99_us / one.quiet_p99_us)
     yield Row(
         "compaction-latency",
         "p99 of one-record produce requests, one at a time, while that goes on, to the same without",
         3.0,
         "at most",
-        calm.busy_p99_us / calm.quiet_p99_us,
-        f"{calm.busy_p99_us:.0f} us",
-        f"{calm.quiet_p99_us:.0f} us",
+        middle.busy_p99_us / middle.quiet_p99_us,
+        f"{middle.busy_p99_us:.0f} us",
+        f"{middle.quiet_p99_us:.0f} us",
         details={
             "quiet": spread([one.quiet_p99_us for one in rounds]),
             "busy": spread([one.busy_p99_us for one in rounds]),
         },
     )
+
+
+def _middle(rounds: list[Round], ratio: Callable[[Round], float]) -> Round:
+    """The round with the median ratio, whose own numbers then stand beside it.
+
+    Not the best one, as in other rows: the two sides of these ratios are measured one after the other, so that a noisy
+    second can make a round look better than it was.
+    """
+    return sorted(rounds, key=ratio)[len(rounds) // 2]
 
 
 def _round(number: int) -> Round:

@@ -30,7 +30,13 @@ def compact(
         return None
     remove_leftovers(files, log.path)
     request = request_for(
-        log, what, high_watermark=log.log_end_offset, now_ms=now_ms, map_bytes=map_bytes, max_bytes_per_second=0
+        log,
+        what,
+        log.producers.last_records(),
+        high_watermark=log.log_end_offset,
+        now_ms=now_ms,
+        map_bytes=map_bytes,
+        max_bytes_per_second=0,
     )
     compaction = CompactionPass(files, request, lambda size: None)
     for group in compaction.run():

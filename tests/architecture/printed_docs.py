@@ -109,7 +109,8 @@ NOTES = """## Differences from Kafka
   from the batch's header, and so trusts the producer that wrote it. `message.timestamp.before.max.ms` and
   `after.max.ms` are checked against these two.
 - `compression.type` other than `producer` is refused: a broker that compresses anew would open every batch.
-- `cleanup.policy=compact` is refused: compaction is not there yet.
+- A batch for a compacted topic may have `skep.max.compacted.batch.records` records and unpack to 32 MiB at the most:
+  each record is looked at for its key when it comes.
 - A topic with `flush.messages=1` syncs before it acknowledges, many requests sharing one sync, and readers see a record
   when it is on the disk. With other values a sync is begun in the background when it is due.
 - Consumer groups (KIP-848). A regular expression finds internal topics only if it has `__` in it; `\\b` and classes of

@@ -331,6 +331,7 @@ def memory_file(path: str = "/d/a") -> tuple[MemoryFiles, str]:
         (Survivors.SYNCED, b"safe"),
         (Survivors.TORN, b"safeun"),
         (Survivors.ZEROS, b"safeun\0\0"),
+        (Survivors.CUT, b"safe"),
         (Survivors.ALL, b"safeunsa"),
     ],
 )
@@ -341,6 +342,18 @@ def test_a_crash_leaves_what_was_synced(survivors: Survivors, left: bytes) -> No
     file.append((b"safe",))
     file.sync()
     file.append((b"unsa",))
+    files.crash(names=Survivors.ALL, content=survivors)
+    assert files.read_whole(path) == left
+
+
+@pytest.mark.parametrize(("survivors", "left"), [(Survivors.SYNCED, b"safe"), (Survivors.CUT, b"s")])
+def test_that_a_file_was_made_shorter_may_survive_alone(survivors: Survivors, left: bytes) -> None:
+    files, path = memory_file()
+    file = files.open(path, create=True)
+    file.append((b"safe",))
+    file.sync()
+    file.truncate(1)
+    file.append((b"anew",))
     files.crash(names=Survivors.ALL, content=survivors)
     assert files.read_whole(path) == left
 

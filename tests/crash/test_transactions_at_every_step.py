@@ -180,6 +180,7 @@ def test_the_workload_has_what_is_tested() -> None:
         (Survivors.ALL, Survivors.SYNCED),
         (Survivors.ALL, Survivors.TORN),
         (Survivors.ALL, Survivors.ZEROS),
+        (Survivors.ALL, Survivors.CUT),
         (Survivors.ALL, Survivors.ALL),
     ],
 )
@@ -194,17 +195,28 @@ def test_stopped_at_every_write_and_sync(names: Survivors, survivors: Survivors)
             raise AssertionError(f"stopped at step {step} of {total}: {error}") from error
 
 
-@pytest.mark.parametrize("survivors", [Survivors.SYNCED, Survivors.ZEROS])
-def test_stopped_again_at_every_step_of_the_recovery(survivors: Survivors) -> None:
+@pytest.mark.parametrize("first", [60, 100, 107, 180, 240, 300])
+@pytest.mark.parametrize("first_survivors", [Survivors.TORN, Survivors.SYNCED])
+@pytest.mark.parametrize(
+    ("names", "survivors"),
+    [
+        (Survivors.SYNCED, Survivors.SYNCED),
+        (Survivors.SYNCED, Survivors.ZEROS),
+        (Survivors.ALL, Survivors.CUT),
+    ],
+)
+def test_stopped_again_at_every_step_of_the_recovery(
+    first: int, first_survivors: Survivors, names: Survivors, survivors: Survivors
+) -> None:
     for step in count(1):
-        workload = stopped_at(100, Survivors.ALL, Survivors.TORN)
+        workload = stopped_at(first, Survivors.ALL, first_survivors)
         workload.files.stop_at(step)
         directory = LogDirectory(workload.files, PATH, workload.clock)
         try:
             directory.open()
             directory.log(NAME, CONFIG, TOPIC_ID)
         except Crashed:
-            workload.files.crash(names=Survivors.SYNCED, content=survivors)
+            workload.files.crash(names=names, content=survivors)
             check_twice(workload)
         else:
             assert step > 5

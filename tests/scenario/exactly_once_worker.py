@@ -42,8 +42,9 @@ def work(servers: str, name: str) -> None:
         if any(message.error() for message in messages):
             raise KafkaException(next(message.error() for message in messages if message.error()))
         if messages:
-            # After the broker was away librdkafka may stay in send_offsets_to_transaction for ever, whatever its
-            # timeout is: it has its answer to AddOffsetsToTxn and sends nothing more. So there is a watchdog.
+            # After the broker was away, this process has been seen to stay in send_offsets_to_transaction past its
+            # timeout: AddOffsetsToTxn was answered, and nothing more was sent. Whose fault that is, is not known; so
+            # that the test is about what is read in the end, a watchdog ends such a process.
             faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
             transform(producer, consumer, messages)
             faulthandler.cancel_dump_traceback_later()

@@ -109,6 +109,13 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedBroker]:
         yield broker
 
 
+def test_an_id_that_has_begun_no_transaction_yet_is_described(broker: EmbeddedBroker, transactional_id: str) -> None:
+    transactional_producer(broker, transactional_id)
+    [described] = json.loads(done("transactions", "describe", transactional_id, "--json"))
+    assert (described["state"], described["start_ms"], described["partitions"]) == ("Empty", None, [])
+    assert "Empty" in done("transactions", "describe", transactional_id)
+
+
 def test_an_open_transaction_is_listed_and_described(topic: str, transactional_id: str, producer: Producer) -> None:
     [listed] = json.loads(done("transactions", "list", "--id", transactional_id, "--json"))
     assert (listed["state"], listed["coordinator"]) == ("Ongoing", 1)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 from skep.base.errors import ErrorCode
@@ -11,6 +12,7 @@ from skep.testing import EmbeddedBroker
 from skep.wire import apis
 from tests.raw_client import RawClient
 from tests.raw_requests import seconds
+from tests.waiting import wait_until
 
 PROTOCOLS = [{"name": "range", "metadata": b"\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff"}]
 MEBIBYTE = 1 << 20
@@ -167,15 +169,59 @@ def rejoin_when_asked(client: RawClient, group: str, joined: Any) -> Any:
     return join(client, group, joined.member_id)
 
 
-def test_a_thousand_joins_to_one_group_are_answered_and_forgotten(skep_broker: EmbeddedBroker, group: str) -> None:
+def test_a_thousand_joins_to_one_group_are_answered_and_forgotten() -> None:
     """Each gives up when it has its id, as a client in a crash loop would."""
-    with RawClient(skep_broker.bootstrap_servers) as client:
+    with (
+        EmbeddedBroker(options={"group.min.session.timeout.ms": "1000"}) as broker,
+        RawClient(broker.bootstrap_servers) as client,
+    ):
+        client.ask(apis.FIND_COORDINATOR, 6, key_type=0, coordinator_keys=["g"])
+        before = rss(broker)
         for _ in range(1_000):
-            client.send(apis.JOIN_GROUP, 9, **join_body(group, session_timeout=seconds(6)))
+            client.send(apis.JOIN_GROUP, 9, **join_body("g", session_timeout=seconds(1)))
         answers = [client.receive() for _ in range(1_000)]
         assert {answer.error_code for answer in answers} == {ErrorCode.member_id_required}
         assert len({answer.member_id for answer in answers}) == 1_000
-        assert describe(client, group).members == ()
+        wait_until(lambda: describe(client, "g").group_state == "Dead", "the group is forgotten")
+        assert rss(broker) - before < 16 * MEBIBYTE
+
+
+def rss(broker: EmbeddedBroker) -> int:
+    return int(psutil.Process(broker.pid).memory_info().rss)
+
+
+def test_large_joins_do_not_fill_the_memory() -> None:
+    """Of 40 members with 3 MiB each one is let in; the others are told to give up, and nothing is kept of them."""
+    large = [{"name": "range", "metadata": bytes(3 * MEBIBYTE)}]
+    with EmbeddedBroker() as broker, RawClient(broker.bootstrap_servers) as client:
+        client.ask(apis.FIND_COORDINATOR, 6, key_type=0, coordinator_keys=["g"])
+        before = rss(broker)
+        codes = [client.ask(apis.JOIN_GROUP, 3, **join_body("g", protocols=large)).error_code for _ in range(40)]
+        assert codes == [ErrorCode.none] + [ErrorCode.group_max_size_reached] * 39
+        assert rss(broker) - before < 40 * MEBIBYTE
+
+
+def test_large_subscriptions_do_not_fill_the_memory() -> None:
+    topics = [f"{number:06}" + "x" * 200 for number in range(10_000)]
+    with EmbeddedBroker() as broker, RawClient(broker.bootstrap_servers) as client:
+        client.ask(apis.FIND_COORDINATOR, 6, key_type=0, coordinator_keys=["g"])
+        before = rss(broker)
+        answers = [
+            client.ask(
+                apis.CONSUMER_GROUP_HEARTBEAT,
+                1,
+                group_id="g",
+                member_id=f"m{number}",
+                member_epoch=0,
+                rebalance_timeout=seconds(60),
+                subscribed_topic_names=topics,
+                topic_partitions=[],
+            )
+            for number in range(40)
+        ]
+        assert [answer.error_code for answer in answers] == [ErrorCode.none] + [ErrorCode.group_max_size_reached] * 39
+        assert "skep.max.group.metadata.bytes" in answers[-1].error_message
+        assert rss(broker) - before < 60 * MEBIBYTE
 
 
 @pytest.fixture

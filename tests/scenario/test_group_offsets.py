@@ -176,3 +176,17 @@ def test_the_topics_of_the_coordinators_are_the_brokers_alone(ready: RawClient) 
     assert [result.error_code for result in grown.results] == [ErrorCode.invalid_partitions]
     made = ready.ask(apis.CREATE_TOPICS, 7, **create_topics_body("__transaction_state", 1, {}))
     assert [topic.error_code for topic in made.topics] == [ErrorCode.invalid_topic_exception]
+
+
+def test_every_type_of_coordinator_is_found_in_both_shapes(ready: RawClient) -> None:
+    share_partition = "group:AAAAAAAAAAAAAAAAAAAAAA:3"
+    for key_type, key in enumerate(("a group", "a transactional id", share_partition)):
+        [found] = ready.ask(apis.FIND_COORDINATOR, 6, key_type=key_type, coordinator_keys=[key]).coordinators
+        assert (found.error_code, found.key, found.node_id) == (ErrorCode.none, key, 1)
+        if key != share_partition:
+            single = ready.ask(apis.FIND_COORDINATOR, 2, key_type=key_type, key=key)
+            assert (single.error_code, single.host, single.port) == (ErrorCode.none, found.host, found.port)
+    refused = [(5, 2, share_partition), (6, 3, "x"), (6, 2, "no share partition"), (6, 2, ":AAAAAAAAAAAAAAAAAAAAAA:3")]
+    for version, key_type, key in refused:
+        [answer] = ready.ask(apis.FIND_COORDINATOR, version, key_type=key_type, coordinator_keys=[key]).coordinators
+        assert answer.error_code is ErrorCode.invalid_request

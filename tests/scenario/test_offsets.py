@@ -165,6 +165,16 @@ def test_deleting_never_moves_the_log_start_back_or_past_the_end(client: RawClie
     assert (missing.error_code, missing.low_watermark) == (ErrorCode.unknown_topic_or_partition, -1)
 
 
+def test_records_of_a_topic_that_is_only_compacted_are_not_deleted_by_offset(client: RawClient, topic: str) -> None:
+    for policy, code, start in (("compact", ErrorCode.policy_violation, 0), ("compact,delete", ErrorCode.none, 2)):
+        name = f"{topic}-{policy.replace(',', '-')}"
+        client.create_topic(name, cleanup_policy=policy)
+        client.append(name, build_batch([NewRecord(b"k", b"v", now_ms())] * 3))
+        deleted = delete_records(client, name, 2)
+        assert (deleted.error_code, deleted.low_watermark) == (code, start if code is ErrorCode.none else -1)
+        assert client.list_offset(name, EARLIEST).offset == start
+
+
 def test_deleting_records_takes_whole_segments_off_the_disk(client: RawClient, topic: str, skep_broker: Any) -> None:
     batch = batch_of(b"x" * 100)
     client.create_topic(topic, segment_bytes=2 * len(batch), file_delete_delay_ms=0)

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from skep.base.errors import ErrorCode
+from skep.records.record import records_in
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
 from tests.raw_client import RawClient
-from tests.raw_requests import batch_of, produce_body, seconds
+from tests.raw_requests import Want, batch_of, produce_body, seconds
+from tests.waiting import wait_until
 
 FENCED_OF_OLD = ErrorCode.invalid_producer_epoch
 
@@ -122,6 +124,11 @@ def replaced(transactor: Transactor) -> Transactor:
     return transactor
 
 
+def committed_values(client: RawClient, topic: str) -> list[bytes | None]:
+    partition = client.fetch_one(Want(topic, 0), isolation_level=1)
+    return [record.value for record in records_in(partition.records)]
+
+
 @pytest.fixture
 def fresh(topic: str) -> Iterator[RawClient]:
     """A broker on which nobody has asked for a coordinator."""
@@ -215,6 +222,48 @@ def test_records_are_taken_only_within_the_transaction(transactor: Transactor, t
     assert transactor.send(topic, b"again", 1) is ErrorCode.none
     replaced(transactor)
     assert transactor.send(topic, b"too late", 2) is ErrorCode.invalid_producer_epoch
+
+
+@pytest.mark.parametrize("ahead", [1, 32_767], ids=["next", "highest"])
+def test_records_of_an_epoch_that_was_never_given_do_not_touch_the_transaction(
+    transactor: Transactor, topic: str, ahead: int
+):
+    forger = Transactor(transactor.client, transactor.name)
+    forger.producer_id, forger.epoch = transactor.producer_id, min(transactor.epoch + ahead, 32_767)
+    transactor.add((topic, 0))
+    assert transactor.send(topic, b"genuine") is ErrorCode.none
+    assert forger.send(topic, b"forged") is ErrorCode.invalid_producer_epoch
+    assert transactor.send(topic, b"genuine too", 1) is ErrorCode.none
+    transactor.commit()
+    assert forger.send(topic, b"forged") is ErrorCode.invalid_producer_epoch
+    wait_until(lambda: transactor.describe().transaction_state == "CompleteCommit", "the transaction is complete")
+    assert committed_values(transactor.client, topic) == [b"genuine", b"genuine too"]
+
+
+def test_a_transaction_that_another_epoch_has_written_to_is_not_complete_until_it_is_ended_there(topic: str):
+    """Without verification anybody can write to it. The commit was promised, so it must not be forgotten."""
+    options = {"transaction.partition.verification.enable": "false"}
+    with EmbeddedBroker(options=options) as broker, RawClient(broker.bootstrap_servers) as client:
+        client.create_topic(topic)
+        transactor = Transactor(client, "undermined").begin_epoch()
+        transactor.add((topic, 0))
+        assert transactor.send(topic, b"genuine") is ErrorCode.none
+        transactor.epoch += 1
+        assert transactor.send(topic, b"forged") is ErrorCode.none
+        transactor.epoch -= 1
+        transactor.commit()
+        open_in = [(topic, [0])]
+        for _ in range(2):  # EndTxn was answered, InitProducerId is not: by then the marker has been refused
+            assert transactor.init().error_code is ErrorCode.concurrent_transactions
+            state = transactor.describe()
+            assert (state.transaction_state, [(one.topic, list(one.partitions)) for one in state.topics]) == (
+                "PrepareCommit",
+                open_in,
+            )
+        later = {"producer_epoch": transactor.epoch + 1}
+        assert markers_of(transactor, (topic, 0), commit=True, **later) == {(topic, 0): ErrorCode.none}
+        wait_until(lambda: transactor.describe().transaction_state == "CompleteCommit", "the transaction is complete")
+        assert committed_values(client, topic) == [b"genuine", b"forged"]
 
 
 def test_records_of_an_id_that_is_not_known_are_refused(transactor: Transactor, topic: str):

@@ -1,5 +1,7 @@
 """What a client sends is what kio would send, in every version that is served, and it reads what a broker answers."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from skep.base.errors import DecodeError
@@ -9,6 +11,7 @@ from skep.wire.client_codec import common_version, decode_response, encode_reque
 from skep.wire.codec import encode_response, request_class
 from tests.kio_entities import written
 
+EPOCH = datetime.fromtimestamp(0, UTC)
 EVERY_VERSION = [
     pytest.param(api, version, id=f"{api.name}-v{version}")
     for api in SERVED.values()
@@ -34,6 +37,16 @@ def test_an_answer_is_read_with_its_header(api: Api, version: int) -> None:
     correlation_id, answer = decode_response(api, version, encode_response(api.key, version, 4711, {}))
     assert correlation_id == 4711
     assert type(answer).__name__ == f"{api.name}Response"
+
+
+def test_a_transaction_that_has_not_begun_has_no_start_time() -> None:
+    for start_ms, read in ((-1, None), (0, EPOCH), (1_500, EPOCH + timedelta(milliseconds=1_500))):
+        state = {"transactional_id": "till", "transaction_start_time": EPOCH + timedelta(milliseconds=start_ms)}
+        frame = encode_response(apis.DESCRIBE_TRANSACTIONS.key, 0, 1, {"transaction_states": [state]})
+        assert start_ms.to_bytes(8, "big", signed=True) in frame
+        _, answer = decode_response(apis.DESCRIBE_TRANSACTIONS, 0, frame)
+        assert answer.transaction_states[0].transaction_start_time == read
+        assert answer.transaction_states[0].transactional_id == "till"
 
 
 @pytest.mark.parametrize("frame", [b"", b"\0\0", b"\0\0\0\1\0", b"\0\0\0\1\0\0\0\0\0\x7f\xff\xff\xff"])

@@ -110,7 +110,8 @@ class BrokerConfig(CoordinatorConfig):
         "skep.max.producers.per.partition",
         10_000,
         at_least(1),
-        "Idempotent producers that one partition remembers; past that the longest silent is forgotten as if expired.",
+        "Idempotent producers that one partition remembers, not counting those in a transaction; past that the longest "
+        "silent is forgotten as if expired.",
         dynamic=False,
     )
     producer_id_expiration_ms: int = option(

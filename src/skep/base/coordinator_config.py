@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from skep.base.options import OptionType, anything, at_least, each_of, one_of, option
+from skep.base.options import OptionType, anything, at_least, between, each_of, one_of, option
 
 ASSIGNORS = ("uniform", "range")
 """The assignors of consumer groups (KIP-848), the default first."""
@@ -35,7 +35,17 @@ class CoordinatorConfig:
         "Groups that one partition of __consumer_offsets holds at the most; another one is refused.",
     )
     max_group_id_bytes: int = option(
-        "skep.max.group.id.bytes", 1_024, at_least(1), "The longest id of a group, and the longest transactional id."
+        "skep.max.group.id.bytes",
+        1_024,
+        # A text in a record has 32,767 bytes at the most, and ids are made longer (by a UUID, for a member).
+        between(1, 30_000),
+        "The longest id of a group, and the longest transactional id.",
+    )
+    max_group_metadata_bytes: int = option(
+        "skep.max.group.metadata.bytes",
+        4 << 20,
+        at_least(1),
+        "What the members of one group may say of themselves, all together; another one is refused.",
     )
     group_consumer_session_timeout_ms: int = option(
         "group.consumer.session.timeout.ms",
@@ -162,5 +172,26 @@ class CoordinatorConfig:
         104_857_600,
         at_least(1),
         "segment.bytes of __transaction_state, when it is created.",
+        dynamic=False,
+    )
+    share_topic_num_partitions: int = option(
+        "share.coordinator.state.topic.num.partitions",
+        50,
+        at_least(1),
+        "Partitions of __share_group_state, when it is created; never changed after.",
+        dynamic=False,
+    )
+    share_topic_replication_factor: int = option(
+        "share.coordinator.state.topic.replication.factor",
+        3,
+        at_least(1),
+        "Replicas of __share_group_state, when it is created; no more than there are brokers.",
+        dynamic=False,
+    )
+    share_topic_segment_bytes: int = option(
+        "share.coordinator.state.topic.segment.bytes",
+        104_857_600,
+        at_least(1),
+        "segment.bytes of __share_group_state, when it is created.",
         dynamic=False,
     )

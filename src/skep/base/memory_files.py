@@ -31,6 +31,7 @@ class Survivors(enum.Enum):
     SYNCED = "nothing"
     TORN = "the first half; of names, what was taken away is gone, and what was added too; what was renamed, is"
     ZEROS = "the first half, and zeros for the rest"
+    CUT = "that files were made shorter, and nothing of what was written; of names, nothing"
     ALL = "everything, as after kill -9, which does not make it durable"
 
 
@@ -42,6 +43,13 @@ class _Content:
         self.durable = b""
         self.dirty: list[tuple[int, int]] = []
         self.lost: list[tuple[int, int]] = []
+        self.shortest: int | None = None
+        """To which size it was cut since the last sync."""
+
+    def truncate(self, size: int) -> None:
+        del self.data[size:]
+        self.shortest = size if self.shortest is None else min(self.shortest, size)
+        self.lost = [piece for piece in _without(self.lost, size, 1 << 62) if piece[0] < piece[1]]
 
     def write(self, position: int, data: bytes) -> None:
         end = position + len(data)
@@ -53,7 +61,7 @@ class _Content:
         durable = bytearray(self.data)
         for start, end in self.lost:
             durable[start:end] = self.durable[start:end].ljust(end - start, b"\0")
-        self.durable, self.dirty = bytes(durable), []
+        self.durable, self.dirty, self.shortest = bytes(durable), [], None
 
     def sync_failed(self) -> None:
         self.lost += self.dirty
@@ -62,13 +70,15 @@ class _Content:
     def crash(self, survivors: Survivors) -> None:
         if survivors is Survivors.ALL:
             return  # and it is no more durable than before
+        if survivors is Survivors.CUT:
+            self.durable = self.durable[: self.shortest]
         extra = len(self.data) - len(self.durable)
         if extra > 0 and survivors is Survivors.TORN:
             self.durable += self.data[len(self.durable) :][: extra // 2]
         elif extra > 0 and survivors is Survivors.ZEROS:
             self.durable += self.data[len(self.durable) :][: extra // 2].ljust(extra, b"\0")
         self.data = bytearray(self.durable)
-        self.dirty, self.lost = [], []
+        self.dirty, self.lost, self.shortest = [], [], None
 
 
 def _without(ranges: list[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
@@ -131,7 +141,7 @@ class MemoryFile:
 
     def truncate(self, size: int) -> None:
         self._files.step("write", self.path)
-        del self._content.data[size:]
+        self._content.truncate(size)
         self.size = size
 
     def pinned(self) -> AbstractContextManager[int]:

@@ -9,6 +9,7 @@ from skep.broker.topics import alive_brokers, place
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
+SHARE_GROUP_STATE = "__share_group_state"
 
 MAX_RECORD_BYTES = 5 << 20
 """A group is one record when its members agree: some 15,000 of them fit."""
@@ -27,10 +28,14 @@ def _shape(name: str, config: BrokerConfig) -> _Shape:
             config.offsets_topic_replication_factor,
             config.offsets_topic_segment_bytes,
         )
+    if name == TRANSACTION_STATE:
+        return _Shape(
+            config.transaction_topic_num_partitions,
+            config.transaction_topic_replication_factor,
+            config.transaction_topic_segment_bytes,
+        )
     return _Shape(
-        config.transaction_topic_num_partitions,
-        config.transaction_topic_replication_factor,
-        config.transaction_topic_segment_bytes,
+        config.share_topic_num_partitions, config.share_topic_replication_factor, config.share_topic_segment_bytes
     )
 
 

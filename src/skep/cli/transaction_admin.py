@@ -111,7 +111,7 @@ def find_transaction(client: ClusterClient, transactional_id: str) -> Transactio
         return None
     if row.error_code is not ErrorCode.none:
         raise CommandError(f"'{transactional_id}' cannot be described: {in_words(row.error_code)}")
-    start_ms = round(row.transaction_start_time.timestamp() * 1000)
+    start_time = row.transaction_start_time
     return TransactionView(
         transactional_id,
         node.node_id,
@@ -119,7 +119,7 @@ def find_transaction(client: ClusterClient, transactional_id: str) -> Transactio
         row.producer_id,
         row.producer_epoch,
         round(row.transaction_timeout.total_seconds() * 1000),
-        start_ms if start_ms >= 0 else None,
+        None if start_time is None else round(start_time.timestamp() * 1000),
         sorted(TopicPartition(topic.topic, number) for topic in row.topics for number in topic.partitions),
     )
 

@@ -47,6 +47,7 @@ TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
 """Records that mean a deletion may go from ``base_timestamp`` on, which is then that time (KIP-534)."""
+_CLIENT_ATTRIBUTES = CODEC_MASK | APPEND_TIME_FLAG | TRANSACTIONAL_FLAG
 HIGHEST_CODEC = 4
 NO_TIMESTAMP = -1
 SMALLEST_RECORD = 7
@@ -181,14 +182,22 @@ def _check_fields(header: BatchHeader) -> None:
         problem = f"{header.records_count} records do not fit into {header.size} bytes"
     elif header.codec > HIGHEST_CODEC:
         problem = f"there is no compression codec {header.codec}"
-    elif header.attributes & CONTROL_FLAG:
-        problem = "clients do not write control batches"
+    elif header.attributes & ~_CLIENT_ATTRIBUTES:
+        problem = _not_for_clients(header.attributes)
     elif header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         problem = f"an idempotent batch has a sequence and an epoch, this one {header.base_sequence} and " + str(
             header.producer_epoch
         )
     if problem is not None:
         raise KafkaError(ErrorCode.invalid_record, problem)
+
+
+def _not_for_clients(attributes: int) -> str:
+    if attributes & CONTROL_FLAG:
+        return "clients do not write control batches"
+    # Kafka lets these pass. But by a delete horizon of the client's the next compaction would take tombstones away that
+    # no reader has seen, and what a bit without a meaning will once mean, a client of today cannot have meant.
+    return f"clients set no attributes but 0x{_CLIENT_ATTRIBUTES:02x}, this batch has 0x{attributes & 0xFFFF:x}"
 
 
 def prefix_for(base_offset: int, batch_length: int, leader_epoch: int) -> bytes:

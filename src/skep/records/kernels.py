@@ -30,8 +30,8 @@ COPY, EMPTY, REWRITE, REWRITE_MARKED = range(4)
 """What has come of a batch: unchanged; without records; fewer records; also with the delete horizon set (KIP-534)."""
 
 USED, LATEST, READ, KEYLESS = range(4)
-"""Fields of the state of a pass: rows of the map in use, offset up to which it is complete, records seen, those without
-a key."""
+"""Fields of the state of a pass: rows of the map in use, offset up to which it is complete, records seen, those that go
+because they have no key."""
 
 FULL = -(1 << 62)
 
@@ -319,11 +319,11 @@ def _look_at(data, batch, position, mode, secret, state, tombstones_go, keep, bl
         if mode != FILTER:
             keep[index] = _STAYS if mode >= KEEP else _GOES
             continue
-        state[KEYLESS] += key_length < 0
         if offset > state[LATEST]:
             keep[index] = _STAYS
         elif key_length < 0 or (value_length < 0 and tombstones_go):
             keep[index] = _GOES
+            state[KEYLESS] += key_length < 0
         else:
             keep[index] = _ASK
             hashes[index, 0], hashes[index, 1] = key_hash(data, key, key_length, secret)

@@ -55,7 +55,9 @@ def _check_record(data: bytes, position: int, index: int) -> int:
     if key_length < 0:
         raise InvalidRecord(index, f"a compacted topic takes no records without a key, record {index} has none")
     value_length, position = _varint(data, position + key_length)
-    if value_length < -1 or position + max(value_length, 0) > end:
+    # Behind the value the number of headers takes a byte. So no record is shorter than SMALLEST_RECORD, as the kernels
+    # want it; headers are copied and not looked at.
+    if value_length < -1 or position + max(value_length, 0) >= end:
         raise InvalidRecord(index, f"the fields of record {index} do not fit into it")
     return end
 

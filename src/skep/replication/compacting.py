@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
+from functools import partial
 from typing import TypeVar
 
 from skep.base.broker_config import BrokerConfig
@@ -58,7 +59,7 @@ class Compactor:
         self._executor = executor
         self._cleaner = cleaner
         self._holds = holds
-        self._process = CompactionProcess(directory.path)
+        self._process = CompactionProcess(directory.path, executor)
         self._partition: Partition | None = None
         self._ended = asyncio.Event()
         self._last_pass_s = 0.0
@@ -134,14 +135,17 @@ class Compactor:
         directory.note_cleaned(log.topic_partition, what.first_dirty_offset)
         await self._in_thread(directory.checkpoint_work())
         rate = config.log_cleaner_io_max_bytes_per_second
-        request = request_for(
+        prepare = partial(
+            request_for,
             log,
             what,
+            log.producers.last_records(),
             high_watermark=partition.high_watermark,
             now_ms=self._clock.now_ms(),
             map_bytes=config.log_cleaner_dedupe_buffer_size,
             max_bytes_per_second=int(rate) if rate < _NO_LIMIT else 0,
         )
+        request = await self._in_thread(prepare)
         self._check_held(partition)
         result = await self._process.run(request, lambda group: self._swap(partition, group))
         self._check_held(partition)

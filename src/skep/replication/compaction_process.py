@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
 from typing import Any
 
 from skep.base.errors import StorageError
@@ -30,9 +31,11 @@ class CompactionProcess:
     It dies with the broker, however that ends: its standard input is a pipe from here.
     """
 
-    def __init__(self, data_directory: str) -> None:
+    def __init__(self, data_directory: str, executor: Executor) -> None:
         self._cache_directory = os.path.join(data_directory, CACHE_DIRECTORY)
+        self._executor = executor
         self._process: asyncio.subprocess.Process | None = None
+        self._is_unwanted = False
 
     @property
     def pid(self) -> int | None:
@@ -40,11 +43,15 @@ class CompactionProcess:
 
     async def run(self, request: CompactionRequest, on_group: Callable[[CleanedGroup], Awaitable[None]]) -> PassResult:
         """One pass. DamagedLog, StorageError, HelperFailed; cancelled or failed, the process is gone afterwards."""
-        is_done = False
+        is_done = self._is_unwanted = False
         try:
+            loop = asyncio.get_running_loop()
+            message = await loop.run_in_executor(self._executor, encode, request.to_json())
             process = await self._started()
+            if self._is_unwanted:
+                raise HelperFailed("it was ended before it had begun")
             assert process.stdin is not None and process.stdout is not None
-            process.stdin.write(encode(request.to_json()))
+            process.stdin.write(message)
             await process.stdin.drain()
             while "group" in (answer := await _read(process.stdout)):
                 await on_group(CleanedGroup(**answer["group"]))
@@ -77,6 +84,8 @@ class CompactionProcess:
         return self._process
 
     def kill(self) -> None:
+        """Ends the process, and the pass that is being asked for, also while the process is only being started."""
+        self._is_unwanted = True
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()

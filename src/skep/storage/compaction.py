@@ -11,7 +11,7 @@ that is not below the last stable offset or not synced, nothing younger than ``m
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -46,7 +46,8 @@ class CompactionRequest:
     """Of each producer that is remembered: id, offset of its last record (-1: none), epoch."""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        # Not asdict, which copies each of a hundred thousand numbers: a third of a second with 50,000 aborted.
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 class CleanedGroup(NamedTuple):
@@ -119,8 +120,16 @@ def _is_too_young(segment: Segment, config: TopicConfig, now_ms: int) -> bool:
 
 
 def request_for(
-    log: Log, what: Cleanable, *, high_watermark: Offset, now_ms: int, map_bytes: int, max_bytes_per_second: int
+    log: Log,
+    what: Cleanable,
+    last_records: list[tuple[int, int, int]],
+    *,
+    high_watermark: Offset,
+    now_ms: int,
+    map_bytes: int,
+    max_bytes_per_second: int,
 ) -> CompactionRequest:
+    """In a thread: all indexes of aborted transactions are read. ``last_records`` are the log's producers'."""
     config = log.config
     return CompactionRequest(
         directory=log.path,
@@ -135,6 +144,6 @@ def request_for(
         index_interval_bytes=config.index_interval_bytes,
         map_bytes=map_bytes,
         max_bytes_per_second=max_bytes_per_second,
-        aborted=list(log.aborted_transactions(log.segments[0].base_offset, what.end_offset)),
-        last_records=log.producers.last_records(),
+        aborted=log.aborted_transactions(what.segments[0].base_offset, what.end_offset),
+        last_records=last_records,
     )

@@ -6,6 +6,7 @@ its records packed with the codec that it came with.
 """
 
 import struct
+from bisect import bisect_right
 
 from crc32c import crc32c
 
@@ -119,8 +120,12 @@ class CleanedSegments:
             self._write()
 
     def add_aborted(self, aborted: AbortedTransaction) -> None:
-        """An entry for the index of the segment that now ends with this transaction's marker."""
-        self._current.transaction_index.add(aborted)
+        """An entry for the index of the segment that this transaction's marker was added to, which may not be the last.
+
+        In the index of a later one recovery would take it for damage.
+        """
+        holds = bisect_right(self.segments, aborted.last_offset, key=lambda segment: segment.base_offset) - 1
+        self.segments[holds].transaction_index.add(aborted)
 
     def _write(self) -> None:
         if self._pending:

@@ -64,10 +64,11 @@ class FlushPlan:
         for segment in self.aborts:
             self._sync_side_file(segment.transaction_index.path)
         for segment in self.indexes:
-            self._sync_side_file(segment.offset_index.path)
-            self._sync_side_file(segment.time_index.path)
+            # First, for it alone is not missed when it is lost: a segment with an offset index is taken for whole.
             if segment.transaction_index.count:
                 self._sync_side_file(segment.transaction_index.path)
+            self._sync_side_file(segment.offset_index.path)
+            self._sync_side_file(segment.time_index.path)
         for offset in self.snapshots:
             self._sync_side_file(self._snapshot_path(offset))
         if self.is_new_partition:

@@ -17,7 +17,9 @@ A transaction's marker comes from a coordinator, with its own epoch. It may rais
 coordinator keeps out a producer that still writes to a transaction which it has given up.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
@@ -31,6 +33,7 @@ from skep.storage.snapshot_format import (
     SnapshotRow,
     decode_snapshot,
     encode_snapshot,
+    pack_row,
 )
 from skep.storage.transactions import AbortedTransaction, Transactions
 
@@ -76,17 +79,18 @@ class _Producer:
 
 
 class Producers:
-    """The producers of one log, the one that wrote last at the end of ``_producers``.
+    """The producers of one log; ``_idle`` are those in no transaction, the one that wrote last at the end.
 
-    There are ``max_producers`` at the most: past that the one that was silent for the longest time is forgotten, as if
-    it had expired. One that is in a transaction is never forgotten, for readers wait for its end.
+    There are ``max_producers`` idle ones at the most: past that the one that was silent for the longest time is
+    forgotten, as if it had expired. One that is in a transaction is never forgotten, for readers wait for its end.
     """
 
-    __slots__ = ("_max_producers", "_producers", "transactions")
+    __slots__ = ("_idle", "_max_producers", "_producers", "transactions")
 
     def __init__(self, max_producers: int = MAX_PRODUCERS) -> None:
         self.transactions = Transactions()
         self._producers: dict[int, _Producer] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()
         self._max_producers = max_producers
 
     def __len__(self) -> int:
@@ -123,23 +127,23 @@ class Producers:
     def record(self, header: BatchHeader, base_offset: Offset, now_ms: int) -> None:
         """The batch, checked or found in the log, is at ``base_offset``."""
         producer_id = header.producer_id
-        # As _take and _put, without the calls: this is the path of every produce.
-        producer = self._producers.pop(producer_id, None)
-        if producer is None:
-            producer = _Producer(header.producer_epoch)
-        elif producer.epoch != header.producer_epoch:
-            producer.enter_epoch(header.producer_epoch)
-        if header.attributes & TRANSACTIONAL_FLAG:
-            self.transactions.begin(producer_id, base_offset)
+        # As _known and _wrote_outside, without the calls: this is the path of every produce.
+        producer = self._producers.get(producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            producer = self._known(producer_id, header.producer_epoch)
         last_offset = Offset(base_offset + header.last_offset_delta)
         batches = producer.batches
         batches.append(ProducedBatch(header.base_sequence, header.last_sequence, base_offset, last_offset, now_ms))
         if len(batches) > BATCHES_KEPT:
             del batches[0]
         producer.last_timestamp = now_ms
-        self._producers[producer_id] = producer
-        if len(self._producers) > self._max_producers:
-            self._forget_one()
+        if header.attributes & TRANSACTIONAL_FLAG:
+            self.transactions.begin(producer_id, base_offset)
+            self._idle.pop(producer_id, None)
+        elif producer_id in self._idle:
+            self._idle.move_to_end(producer_id)
+        else:
+            self._wrote_outside(producer_id)
 
     def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
         """KafkaError when the marker comes from a coordinator, or for a producer, that has been replaced."""
@@ -158,56 +162,45 @@ class Producers:
         self, header: BatchHeader, marker: EndTxnMarker, offset: Offset, now_ms: int
     ) -> AbortedTransaction | None:
         """The marker, checked or found in the log, is at ``offset``. What is to be remembered if it aborts."""
-        producer = self._take(header.producer_id, header.producer_epoch)
+        producer = self._known(header.producer_id, header.producer_epoch)
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.last_timestamp = now_ms
         ended = self.transactions.end(header.producer_id, offset)
-        self._put(header.producer_id, producer, None)
+        self._wrote_outside(header.producer_id)
         return None if marker.committed else ended
 
-    def is_in_transaction(self, producer_id: int) -> bool:
-        return producer_id in self.transactions.ongoing
+    def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """With this epoch; a transaction that is open with another one is not this producer's."""
+        return producer_id in self.transactions.ongoing and self._producers[producer_id].epoch == producer_epoch
 
-    def _take(self, producer_id: int, epoch: int) -> _Producer:
-        producer = self._producers.pop(producer_id, None)
+    def _known(self, producer_id: int, epoch: int) -> _Producer:
+        producer = self._producers.get(producer_id)
         if producer is None:
-            return _Producer(epoch)
-        producer.enter_epoch(epoch)
+            producer = self._producers[producer_id] = _Producer(epoch)
+        elif producer.epoch != epoch:
+            producer.enter_epoch(epoch)
         return producer
 
-    def _put(self, producer_id: int, producer: _Producer, batch: ProducedBatch | None) -> None:
-        if batch is not None:
-            producer.batches.append(batch)
-            if len(producer.batches) > BATCHES_KEPT:
-                del producer.batches[0]
-            producer.last_timestamp = batch.timestamp
-        self._producers[producer_id] = producer
-        if len(self._producers) > self._max_producers:
-            self._forget_one()
-
-    def _forget_one(self) -> None:
-        ongoing = self.transactions.ongoing
-        if len(ongoing) >= len(self._producers):
+    def _wrote_outside(self, producer_id: int) -> None:
+        """The producer, unless it is in a transaction, is idle now; the one that has been so for longest may have to
+        go, which is never this one: it may be about to repeat what it wrote."""
+        if producer_id in self.transactions.ongoing:
             return
-        while (oldest := next(iter(self._producers))) in ongoing:
-            # Behind the others, so that they are not gone through again for the next one.
-            self._producers[oldest] = self._producers.pop(oldest)
-        del self._producers[oldest]
+        idle = self._idle
+        idle[producer_id] = None
+        idle.move_to_end(producer_id)
+        if len(idle) > self._max_producers:
+            del self._producers[idle.popitem(last=False)[0]]
 
     def expire(self, before_ms: int) -> None:
         """Forgets the producers that have not written since."""
-        ongoing = self.transactions.ongoing
-        expired = [
-            producer_id
-            for producer_id, producer in self._producers.items()
-            if producer.last_timestamp < before_ms and producer_id not in ongoing
-        ]
-        for producer_id in expired:
-            del self._producers[producer_id]
+        producers = self._producers
+        for producer_id in [one for one in self._idle if producers[one].last_timestamp < before_ms]:
+            del self._idle[producer_id], producers[producer_id]
 
     def states(self) -> Iterator[ProducerState]:
         ongoing = self.transactions.ongoing
-        for producer_id, producer in self._producers.items():
+        for producer_id, producer in self._in_order():
             yield ProducerState(
                 producer_id,
                 producer.epoch,
@@ -216,6 +209,11 @@ class Producers:
                 producer.coordinator_epoch,
                 ongoing.get(producer_id, NO_OFFSET),
             )
+
+    def _in_order(self) -> Iterator[tuple[int, _Producer]]:
+        """Those in a transaction, then the idle ones in their order, which a snapshot is to keep."""
+        producers = self._producers
+        return ((producer_id, producers[producer_id]) for producer_id in chain(self.transactions.ongoing, self._idle))
 
     def last_records(self) -> list[tuple[int, int, int]]:
         """(producer id, offset of its last record or -1, epoch) of each: what compaction must not lose."""
@@ -230,18 +228,18 @@ class Producers:
         Kafka keeps the last batch only, so a producer that repeats several after a restart is told that they are out
         of order. A reader that takes the last row of a producer, as Kafka does, still gets what it expects.
         """
-        return encode_snapshot(self._rows())
-
-    def _rows(self) -> Iterator[SnapshotRow]:
-        for state in self.states():
-            producer = self._producers[state.producer_id]
-            shared = (state.coordinator_epoch, state.transaction_first_offset)
+        # Of ten thousand producers these are fifty thousand rows, on the event loop: so no objects for them.
+        ongoing, pack = self.transactions.ongoing, pack_row
+        rows: list[bytes] = []
+        for producer_id, producer in self._in_order():
+            epoch, coordinator_epoch = producer.epoch, producer.coordinator_epoch
+            first = ongoing.get(producer_id, NO_OFFSET)
             if not producer.batches:
-                batch = (NO_SEQUENCE, NO_OFFSET, 0, producer.last_timestamp)
-                yield SnapshotRow(state.producer_id, state.epoch, *batch, *shared)
-            for sent in producer.batches:
-                batch = (sent.last_sequence, sent.last_offset, sent.last_offset - sent.base_offset, sent.timestamp)
-                yield SnapshotRow(state.producer_id, state.epoch, *batch, *shared)
+                only = (NO_SEQUENCE, NO_OFFSET, 0, producer.last_timestamp)
+                rows.append(pack(producer_id, epoch, *only, coordinator_epoch, first))
+            for _, sequence, base, last, timestamp in producer.batches:
+                rows.append(pack(producer_id, epoch, sequence, last, last - base, timestamp, coordinator_epoch, first))
+        return encode_snapshot(rows)
 
     @classmethod
     def decode(cls, data: bytes, max_producers: int = MAX_PRODUCERS) -> "Producers":
@@ -250,10 +248,13 @@ class Producers:
         rows = decode_snapshot(data)
         producers.transactions = Transactions(_ongoing(rows).items())
         for row in rows:
-            producer = producers._take(row.producer_id, row.epoch)
+            producer = producers._known(row.producer_id, row.epoch)
             producer.coordinator_epoch = row.coordinator_epoch
             producer.last_timestamp = row.timestamp
-            producers._put(row.producer_id, producer, _batch_of(row))
+            if row.last_offset >= 0:
+                producer.batches.append(_batch_of(row))
+                del producer.batches[:-BATCHES_KEPT]
+            producers._wrote_outside(row.producer_id)
         return producers
 
 
@@ -261,9 +262,7 @@ def _ongoing(rows: Iterable[SnapshotRow]) -> dict[int, Offset]:
     return {row.producer_id: Offset(row.transaction_first_offset) for row in rows if row.transaction_first_offset >= 0}
 
 
-def _batch_of(row: SnapshotRow) -> ProducedBatch | None:
-    if row.last_offset < 0:
-        return None
+def _batch_of(row: SnapshotRow) -> ProducedBatch:
     has_sequence = row.last_sequence != NO_SEQUENCE
     base_sequence = (row.last_sequence - row.offset_delta) & _HIGHEST_SEQUENCE if has_sequence else NO_SEQUENCE
     base_offset, last_offset = Offset(row.last_offset - row.offset_delta), Offset(row.last_offset)

@@ -208,7 +208,9 @@ class _Loader:
                 self._drop(number, f"offset {self.end_offset} is missing before it")
                 break
             position = _keep_index_below(segment, recovery_point) if number == first else segment.keep_index(0, 0)
-            lost_from = recovery_point if position else segment.base_offset
+            # Also when the other indexes begin anew: entries below the recovery point are synced. Were they made again,
+            # a second crash could leave a good offset index and none of them, which nobody would notice.
+            lost_from = max(recovery_point, segment.base_offset)
             self.end_offset, size = self._count(segment, position, recovery_point, lost_from)
             if size < segment.size:
                 logger.warning(

@@ -1,7 +1,7 @@
 """The bytes of a ``.snapshot``: Kafka's format, one row after the other; see ``docs/ON-DISK.md``."""
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -30,9 +30,13 @@ class SnapshotRow(NamedTuple):
     transaction_first_offset: int
 
 
-def encode_snapshot(rows: Iterable[SnapshotRow]) -> bytes:
-    packed = [_ROW.pack(*row) for row in rows]
-    body = _COUNT.pack(len(packed)) + b"".join(packed)
+pack_row = _ROW.pack
+"""The fields of a ``SnapshotRow``, in their order, as bytes."""
+
+
+def encode_snapshot(rows: Sequence[bytes]) -> bytes:
+    """Of rows that ``pack_row`` has made."""
+    body = _COUNT.pack(len(rows)) + b"".join(rows)
     return _HEAD.pack(_VERSION, crc32c(body)) + body
 
 

@@ -4,6 +4,8 @@ import itertools
 import uuid
 from typing import Any
 
+import pytest
+
 from skep.base.broker_config import BrokerConfig, read_broker_config
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
@@ -19,6 +21,8 @@ SESSION_MS = 45_000
 GROUP = "g"
 TO_JOIN_AGAIN = (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id, ErrorCode.group_id_not_found)
 Owned = dict[uuid.UUID, frozenset[int]]
+JOINING: dict[str, Any] = {"rebalance_timeout_ms": 60_000, "topic_names": frozenset({"t"}), "owned": {}}
+"""What a first heartbeat says besides who sends it."""
 
 
 class World:
@@ -69,6 +73,12 @@ class World:
 
     def client(self, member_id: str, *topics: str, **settings: Any) -> "Client":
         return Client(self, member_id, *topics, **settings)
+
+
+def refusal(world: World, *said: Any, **more: Any) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        world.beat(*said, **more)
+    return caught.value.code
 
 
 class Client:

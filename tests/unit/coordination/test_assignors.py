@@ -1,9 +1,10 @@
 """The assignors of consumer groups: every partition once, only to subscribers, balanced, sticky, the same each time."""
 
+import time
 import uuid
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skep.coordination.groups.assignors import range as range_assignor
@@ -175,9 +176,10 @@ def test_a_partition_that_two_members_had_is_kept_by_one():
     assert {len(pairs(partitions)) for partitions in assignment.values()} == {1}
 
 
-@settings(max_examples=1, deadline=1_000)
-@given(st.sampled_from(sorted(ALL)))
+@pytest.mark.parametrize("name", ALL)
 def test_a_large_group_is_assigned_in_no_time(name):
     topics = frozenset(uuid.UUID(int=number) for number in range(1, 101))
     subscribers = {f"m{number}": Subscriber(None, topics, {}) for number in range(500)}
+    before = time.process_time()
     ALL[name](subscribers, dict.fromkeys(topics, 100))
+    assert time.process_time() - before < 1

@@ -1,14 +1,17 @@
 """Consumer groups under everything at once: members come, go, freeze, lose answers; topics change; the broker restarts.
 
 At every step no partition is held by two members, and no two clients that the group knows believe that they own the
-same partition. Left alone, the group comes to rest with every partition owned once; a replay gives the same group.
+same partition; every offset that was committed is there. Left alone, the group comes to rest with every partition owned
+once; a replay gives the same group.
 """
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
+from skep.coordination.groups.committing import Committer
 from skep.coordination.groups.consumer_group import ConsumerGroup
+from tests.unit.coordination.committing_machine import CommitsOffsets
 from tests.unit.coordination.consumer_clients import (
     GROUP,
     SESSION_MS,
@@ -26,14 +29,25 @@ instances = st.sampled_from([None, None, "i", "j"])
 assignors = st.sampled_from([None, "range"])
 
 
-class ConsumerGroups(RuleBasedStateMachine):
+class ConsumerGroups(CommitsOffsets, RuleBasedStateMachine):
     clients = Bundle("clients")
 
     @initialize(partitions=st.lists(st.integers(1, 5), min_size=1, max_size=3))
     def begin(self, partitions):
         self.world = World(**dict(zip(TOPICS, partitions, strict=False)))
         self.alive: list[Client] = []
+        self.gone: list[Client] = []
         self.count = 0
+
+    @property
+    def driver(self):
+        return self.world.driver
+
+    def committers(self):
+        return [Committer(client.member_id, client.instance_id, client.epoch) for client in self.alive + self.gone]
+
+    def is_member_of_now(self, group, committer):
+        return committer.generation_or_epoch == group.members[committer.member_id].member_epoch
 
     # Members.
 
@@ -79,21 +93,26 @@ class ConsumerGroups(RuleBasedStateMachine):
     @rule(client=consumes(clients))
     def leave(self, client):
         if client in self.alive:
-            self.alive.remove(client)
+            self._go(client)
             if client.epoch and self._knows(client):
                 client.leave()
 
     @rule(client=consumes(clients))
     def leave_for_a_while(self, client):
         if client in self.alive and client.instance_id is not None:
-            self.alive.remove(client)
+            self._go(client)
             if client.epoch and self._knows(client):
                 client.leave(for_a_while=True)
 
     @rule(client=consumes(clients))
     def die(self, client):
+        """Or freeze: it may yet commit what it has read."""
         if client in self.alive:
-            self.alive.remove(client)
+            self._go(client)
+
+    def _go(self, client):
+        self.alive.remove(client)
+        self.gone.append(client)
 
     @rule(seconds=st.sampled_from([5, 20, 46]))
     def time_passes(self, seconds):
@@ -149,6 +168,7 @@ class ConsumerGroups(RuleBasedStateMachine):
             assert logged_state(group) == logged_state(again)
 
     def teardown(self):
+        super().teardown()
         for client in self.alive:
             client.let_go()
         for _ in range(SESSION_MS // 5_000 + 1):

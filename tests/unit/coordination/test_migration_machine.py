@@ -1,7 +1,7 @@
 """Members of both protocols in one group, at random: whatever comes and goes, the group comes to rest.
 
 While it is a consumer group no partition is held twice; at the end every partition is owned once, and the group is of
-the kind that its members speak.
+the kind that its members speak. Offsets stay whatever the group becomes.
 """
 
 from hypothesis import settings
@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from skep.coordination.groups.classic_group import ClassicGroup
+from skep.coordination.groups.committing import Committer
 from skep.coordination.groups.consumer_group import ConsumerGroup
+from tests.unit.coordination.committing_machine import CommitsOffsets
 from tests.unit.coordination.consumer_clients import GROUP, World, check_owners, logged_state
 from tests.unit.coordination.mixed_clients import Classic, run
 
 
-class MixedGroups(RuleBasedStateMachine):
+class MixedGroups(CommitsOffsets, RuleBasedStateMachine):
     members = Bundle("members")
 
     @initialize(partitions=st.integers(1, 6))
@@ -22,6 +24,21 @@ class MixedGroups(RuleBasedStateMachine):
         self.world = World(t=partitions)
         self.alive = []
         self.count = 0
+
+    @property
+    def driver(self):
+        return self.world.driver
+
+    def committers(self):
+        return [
+            Committer(member.member_id, None, member.generation if isinstance(member, Classic) else member.epoch)
+            for member in self.alive
+        ]
+
+    def is_member_of_now(self, group, committer):
+        member = group.members[committer.member_id]
+        now = group.generation_id if isinstance(group, ClassicGroup) else member.member_epoch
+        return committer.generation_or_epoch == now
 
     @rule(target=members)
     def come_with_the_new_protocol(self):
@@ -78,6 +95,7 @@ class MixedGroups(RuleBasedStateMachine):
             assert logged_state(group) == logged_state(self.world.driver.replayed().groups[GROUP])
 
     def teardown(self):
+        super().teardown()
         # Sessions of 45 s, and rebalances that wait 60 s for members that are gone, one after the other.
         run(self.world, *self.alive, rounds=200)
         group = self.world.driver.shard.groups.get(GROUP)

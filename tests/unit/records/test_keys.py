@@ -57,6 +57,14 @@ def test_damaged_records_are_refused_or_harmless(data: st.DataObject) -> None:
         assert error.code in (ErrorCode.invalid_record, ErrorCode.corrupt_message)
 
 
+def test_a_record_without_its_number_of_headers_is_refused() -> None:
+    batch = build_batch([NewRecord(b"", b"")])
+    assert batch[HEADER_SIZE:] == bytes([12, 0, 0, 0, 0, 0, 0])
+    check(batch)
+    with pytest.raises(InvalidRecord, match="do not fit"):
+        check(batch[:HEADER_SIZE] + bytes([10, 0, 0, 0, 0, 0]))
+
+
 def test_offset_deltas_that_do_not_count_up_are_refused() -> None:
     batch = build_batch([NewRecord(b"a", b"1"), NewRecord(b"b", b"2")])
     swapped = batch[:HEADER_SIZE] + build_batch([NewRecord(b"a", b"1")])[HEADER_SIZE:] * 2

@@ -1,6 +1,7 @@
 """The broker's side of compaction: which log is next, what becomes of a pass, and who has to wait. No process here."""
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from uuid import uuid4
@@ -21,6 +22,7 @@ from skep.replication.housekeeping import Housekeeping
 from skep.replication.replicas import Replicas
 from skep.storage.compaction_pass import CompactionPass
 from skep.storage.directory import LogDirectory
+from skep.storage.log import Log
 from tests.compacting import records_of
 
 CONFIG = {
@@ -222,6 +224,25 @@ def test_a_partition_that_is_dropped_during_a_pass_is_left_alone():
         assert scene.helper.is_killed
         assert partition.log.segments == segments
         assert scene.directory.cleaned_up_to(partition.topic_partition) in (None, 0)
+
+    run(scenario)
+
+
+def test_the_indexes_of_aborted_transactions_are_read_in_a_thread(monkeypatch):
+    readers = []
+
+    def read(log, first, end):
+        readers.append(threading.current_thread())
+        return []
+
+    monkeypatch.setattr(Log, "aborted_transactions", read)
+
+    async def scenario(scene):
+        await scene.fill(0, 30)
+        await scene.housekeeping.compact()
+        assert scene.keys_once(0)
+        assert readers
+        assert threading.main_thread() not in readers
 
     run(scenario)
 

@@ -185,22 +185,6 @@ def test_records_without_a_key_go_and_are_counted(kit) -> None:
     assert offsets_of(writer.log) == [1]
 
 
-def test_keys_that_do_not_fit_into_the_map_are_left_for_the_next_pass(kit) -> None:
-    files = kit.files()
-    writer = Writer(kit.log(CONFIG, files))
-    for n in range(200):
-        writer.data([(b"key-%d" % (n % 100), b"%d" % n)], kit.now_ms)
-    seal(writer.log)
-    done, passes = 0, 0
-    while done < 200:
-        result = compact(files, writer.log, kit.now_ms, cleaned_up_to=done, map_bytes=1)
-        assert result is not None
-        assert result.clean_up_to > done
-        done, passes = result.clean_up_to, passes + 1
-    assert passes > 2
-    assert offsets_of(writer.log) == list(range(100, 200))
-
-
 def test_small_neighbours_become_one_segment(kit) -> None:
     files = kit.files()
     writer = Writer(kit.log(CONFIG, files))

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from skep.base.clock import ManualClock
 from skep.base.errors import StorageError
-from skep.base.ids import LeaderEpoch
+from skep.base.ids import LeaderEpoch, Offset
 from skep.base.memory_files import MemoryFiles, Survivors
 from skep.base.topic_config import TopicConfig
 from skep.storage.directory import LogDirectory
+from skep.storage.log import Log
+from skep.storage.recovery import LogOnDisk, load_log
 from skep.storage.transaction_index import TransactionIndex, aborted_between
 from skep.storage.transactions import AbortedTransaction, Transactions
 
@@ -176,3 +178,37 @@ def test_the_name_of_the_first_index_is_synced_with_its_entry(kit) -> None:
     log.flush()
     files.crash(names=Survivors.SYNCED, content=Survivors.SYNCED)
     assert files.size(log.segments[0].transaction_index.path) == 34
+
+
+def aborted_and_rolled(kit, files: MemoryFiles) -> Log:
+    """A synced abort in the first segment, whose other indexes are written when it is sealed, and not synced yet."""
+    log = kit.log(TopicConfig(segment_bytes=250, index_interval_bytes=1), files)
+    kit.append(log, 1, producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+    log.append_marker(1, 0, 0, False, LeaderEpoch(0), kit.now_ms)
+    log.flush()
+    kit.append(log, 1, 150)
+    assert len(log.segments) == 2
+    return log
+
+
+def test_recovery_leaves_synced_entries_alone_when_the_other_indexes_are_lost(kit) -> None:
+    files = kit.files()
+    log = aborted_and_rolled(kit, files)
+    index = log.segments[0].transaction_index.path
+    files.crash(names=Survivors.ALL, content=Survivors.SYNCED)
+    assert files.size(log.segments[0].offset_index.path) == 0
+    disk = LogOnDisk(files, kit.path, kit.partition, log.flushed_offset, Offset(0))
+    load_log(disk, 1, kit.now_ms)
+    files.crash(names=Survivors.ALL, content=Survivors.CUT)
+    assert files.size(index) == 34
+
+
+def test_the_index_is_synced_before_the_one_that_tells_that_a_segment_is_whole(kit) -> None:
+    files = kit.files()
+    log = aborted_and_rolled(kit, files)
+    synced = []
+    step = files.step
+    files.step = lambda kind, path: (step(kind, path), synced.append(path) if kind == "sync" else None)
+    log.flush()
+    first = log.segments[0]
+    assert synced.index(first.transaction_index.path) < synced.index(first.offset_index.path)

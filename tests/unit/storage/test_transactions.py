@@ -132,13 +132,47 @@ def test_a_producer_in_a_transaction_is_neither_expired_nor_forgotten(kit) -> No
     producers.expire(1000)
     for producer in (2, 3, 4):
         producers.record(data(kit, producer=producer, is_transactional=False), producer, 0)
-    assert {state.producer_id for state in producers.states()} == {1, 4}
+    assert {state.producer_id for state in producers.states()} == {1, 3, 4}
     producers.record(data(kit, producer=5), 5, 0)
     producers.record(data(kit, producer=6), 6, 0)
-    assert {state.producer_id for state in producers.states()} == {1, 5, 6}
+    assert {state.producer_id for state in producers.states()} == {1, 3, 4, 5, 6}
     end(producers, 7, committed=True, producer=1)
+    assert {state.producer_id for state in producers.states()} == {1, 4, 5, 6}
     producers.expire(501)
     assert {state.producer_id for state in producers.states()} == {5, 6}
+    assert len(producers) == 2
+
+
+def test_the_producer_that_has_just_written_is_not_forgotten_whoever_is_in_a_transaction(kit) -> None:
+    producers = Producers(max_producers=2)
+    for producer in (1, 2):
+        producers.record(data(kit, producer=producer), producer, 0)
+    producers.record(data(kit, producer=3, is_transactional=False), 3, 0)
+    assert producers.check(data(kit, producer=3, is_transactional=False)).base_offset == 3
+    again = Producers.decode(producers.encode(), max_producers=2)
+    assert again.check(data(kit, producer=3, is_transactional=False)).base_offset == 3
+
+
+@pytest.mark.timeout(20)
+def test_many_open_transactions_do_not_slow_the_others_down(kit) -> None:
+    """Going through all of them at each append would take a minute."""
+    producers, first = Producers(max_producers=10_000), data(kit)
+    for producer in range(10_000):
+        producers.record(first._replace(producer_id=producer), producer, 0)
+    plain = data(kit, is_transactional=False)
+    for producer in range(10_000, 12_000):
+        producers.record(plain._replace(producer_id=producer), producer, 0)
+    assert len(producers) == 12_000
+
+
+def test_the_longest_silent_goes_first_also_after_a_snapshot(kit) -> None:
+    producers = Producers(max_producers=3)
+    for producer in (1, 2, 3, 1):
+        producers.record(data(kit, producer=producer, epoch=producer, is_transactional=False), producer, 0)
+    again = Producers.decode(producers.encode(), max_producers=3)
+    for forgetful in (producers, again):
+        forgetful.record(data(kit, producer=4, is_transactional=False), 9, 0)
+        assert {state.producer_id for state in forgetful.states()} == {3, 1, 4}
 
 
 def test_a_snapshot_remembers_transactions_and_coordinators(kit) -> None:
@@ -188,7 +222,15 @@ def test_a_refused_marker_changes_nothing(kit) -> None:
     with pytest.raises(KafkaError):
         log.append_marker(1, 0, 0, True, LeaderEpoch(0), kit.now_ms)
     assert log.log_end_offset == 1
-    assert log.producers.is_in_transaction(1)
+    assert log.producers.is_in_transaction(1, 1)
+
+
+def test_a_producer_is_in_a_transaction_with_the_epoch_that_it_has_there(kit) -> None:
+    producers = Producers()
+    producers.record(data(kit, epoch=3), 0, 0)
+    assert [epoch for epoch in (2, 3, 4, 32_767) if producers.is_in_transaction(1, epoch)] == [3]
+    end(producers, 1, committed=True, epoch=3)
+    assert not producers.is_in_transaction(1, 3)
 
 
 def test_a_transaction_whose_beginning_was_deleted_is_unstable_from_the_log_start_on(kit) -> None:

@@ -11,7 +11,8 @@ Behaviour
 Refusals, in order
     INVALID_REQUEST for what is missing or makes no sense; UNSUPPORTED_ASSIGNOR; INVALID_GROUP_ID for a name that is too
     long; no coordinator here; GROUP_ID_NOT_FOUND; GROUP_MAX_SIZE_REACHED; UNKNOWN_MEMBER_ID; FENCED_MEMBER_EPOCH;
-    UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID; INVALID_REGULAR_EXPRESSION.
+    UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID; GROUP_MAX_SIZE_REACHED when the members would say more than
+    skep.max.group.metadata.bytes of themselves, topic names for the most part; INVALID_REGULAR_EXPRESSION.
 
 Left out
     ``rack_id`` is kept and shown, and no assignor looks at it, as in Kafka.

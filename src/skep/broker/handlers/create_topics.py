@@ -10,9 +10,10 @@ Behaviour
 
 Refusals, per topic, in order
     INVALID_REQUEST: the same name twice; INVALID_TOPIC_EXCEPTION: a bad name, or a topic of the coordinators;
-    TOPIC_ALREADY_EXISTS; INVALID_REQUEST: an option twice; INVALID_CONFIG: an unknown option, a bad or no value; INVALID_REQUEST: numbers given although replicas are
-    chosen; INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS: numbers that mean nothing; POLICY_VIOLATION: more than
-    ``skep.max.partitions``; INVALID_REPLICA_ASSIGNMENT; INVALID_REPLICATION_FACTOR: more than there are brokers.
+    TOPIC_ALREADY_EXISTS; INVALID_REQUEST: an option twice; INVALID_CONFIG: an unknown option, a bad or no value;
+    INVALID_REQUEST: numbers given although replicas are chosen; INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS: numbers
+    that mean nothing; POLICY_VIOLATION: more than ``skep.max.partitions``; INVALID_REPLICA_ASSIGNMENT;
+    INVALID_REPLICATION_FACTOR: more than there are brokers.
 
 Left out
     ``timeout`` is read and ignored: nothing but the metadata store is waited for.

@@ -6,7 +6,8 @@ Behaviour
     log starts are on the disk when the answer goes out: what was deleted does not come back after a crash.
 
 Refusals, per partition, in order
-    unknown topic or partition; OFFSET_OUT_OF_RANGE beyond the high watermark.
+    unknown topic or partition; POLICY_VIOLATION for a topic that is compacted and nothing else; OFFSET_OUT_OF_RANGE
+    beyond the high watermark.
 """
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
@@ -41,6 +42,9 @@ async def handle(services: Services, request: Request) -> Body:
 
 def _delete(services: Services, topic: str, index: int, offset: int) -> int:
     partition = services.replicas.partition(topic, index)
+    config = partition.log.config
+    if config.is_compacted and not config.expires:
+        raise KafkaError(ErrorCode.policy_violation, f"{topic} is compacted, its records are not deleted by offset")
     before = partition.high_watermark if offset == HIGH_WATERMARK else offset
     if not 0 <= before <= partition.high_watermark:
         raise KafkaError(ErrorCode.offset_out_of_range, f"{offset} is not within 0 and {partition.high_watermark}")

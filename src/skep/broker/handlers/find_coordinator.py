@@ -1,15 +1,17 @@
 """FindCoordinator (API 10), versions 0 to 6.
 
 Behaviour
-    Which broker a group (type 0) or a transactional id (type 1) belongs to: the leader of the partition of
-    ``__consumer_offsets`` or ``__transaction_state`` that its name falls into. The topic is made when somebody asks for
-    the first time. From version 4 on several keys in one request, each with a code of its own.
+    Which broker a group (type 0), a transactional id (1) or, from version 6 on, a share partition (2, its key is
+    ``group:topic id:partition``) belongs to: the leader of the partition of ``__consumer_offsets``,
+    ``__transaction_state`` or ``__share_group_state`` that its name falls into. The topic is made when somebody asks
+    for the first time. From version 4 on several keys in one request, each with a code of its own. What share groups
+    would then be asked is not served yet.
 
-Refusals, in order
-    INVALID_REQUEST for a type that is not known; share groups (type 2, from version 6 on) are not served.
+Refusals
+    INVALID_REQUEST for a type that the version does not know.
 Refusals per key
-    INVALID_GROUP_ID, or INVALID_REQUEST for an empty transactional id; COORDINATOR_NOT_AVAILABLE while the partition
-    has no leader.
+    INVALID_GROUP_ID, or INVALID_REQUEST for an empty transactional id and for a share partition that is not three
+    parts; COORDINATOR_NOT_AVAILABLE while the partition has no leader.
 """
 
 from typing import Any
@@ -24,14 +26,20 @@ from skep.coordination.partitioner import partition_for
 from skep.wire.codec import Body
 
 HAS_SEVERAL_KEYS = 4
-_GROUP, _TRANSACTION = range(2)
-_TOPICS = {_GROUP: internal_topics.CONSUMER_OFFSETS, _TRANSACTION: internal_topics.TRANSACTION_STATE}
+UUID_TEXT_LENGTH = 22
+HAS_SHARE_PARTITIONS = 6
+_GROUP, _TRANSACTION, _SHARE_PARTITION = range(3)
+_TOPICS = {
+    _GROUP: internal_topics.CONSUMER_OFFSETS,
+    _TRANSACTION: internal_topics.TRANSACTION_STATE,
+    _SHARE_PARTITION: internal_topics.SHARE_GROUP_STATE,
+}
 
 
 async def handle(services: Services, request: Request) -> Body:
     key_type = getattr(request.body, "key_type", _GROUP)
     topic = _TOPICS.get(key_type)
-    if topic is None:
+    if topic is None or (key_type == _SHARE_PARTITION and request.version < HAS_SHARE_PARTITIONS):
         raise KafkaError(ErrorCode.invalid_request, f"there is no coordinator of type {key_type} here")
     await internal_topics.ensure(services, topic)
     if request.version < HAS_SEVERAL_KEYS:
@@ -47,6 +55,8 @@ def _coordinator(services: Services, key_type: int, topic: str, key: str) -> dic
     try:
         if key_type == _GROUP:
             check_group_id(services, key, may_be_empty=True)
+        elif key_type == _SHARE_PARTITION and not _is_share_partition(key):
+            raise KafkaError(ErrorCode.invalid_request, f"{key!r} is not group:topic id:partition")
         elif not key:
             raise KafkaError(ErrorCode.invalid_request, "the transactional id is empty")
         partitions = services.catalog.image.topics[topic].partitions
@@ -56,6 +66,11 @@ def _coordinator(services: Services, key_type: int, topic: str, key: str) -> dic
     except KafkaError as error:
         return _nobody(error.code, str(error))
     return {"node_id": leader.id, "host": leader.host, "port": leader.port}
+
+
+def _is_share_partition(key: str) -> bool:
+    group, *others = key.rsplit(":", 2)
+    return bool(group) and len(others) == 2 and len(others[0]) == UUID_TEXT_LENGTH and others[1].isdecimal()
 
 
 def _nobody(code: ErrorCode, message: str) -> dict[str, Any]:

@@ -12,9 +12,14 @@ Refusals, in order
     UNKNOWN_MEMBER_ID for an id in a group that is not there; POLICY_VIOLATION when there are too many groups;
     GROUP_MAX_SIZE_REACHED; INCONSISTENT_GROUP_PROTOCOL; FENCED_INSTANCE_ID, UNKNOWN_MEMBER_ID.
 
+    GROUP_MAX_SIZE_REACHED says that there are group.max.size members, or that with this one they would bring more
+    metadata than skep.max.group.metadata.bytes; a member that comes back with too much stays as it was. Clients give up
+    on this code; they would repeat the request for ever on most others.
+
 Differences
     A static member that comes back to a stable group with other topics begins a rebalance; in Kafka it does not. A
-    group that nobody has been assigned anything in is not written to the log.
+    group that nobody has been assigned anything in is not written to the log. Kafka has no limit for the metadata of a
+    group; of a client id that is longer than 255 characters only these are in the member id.
 """
 
 from datetime import timedelta

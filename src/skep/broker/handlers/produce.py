@@ -124,8 +124,9 @@ def _check_attributes(services: Services, request: Request, partition: Partition
             # What Kafka answers: who does not say which id it acts for may not act for it.
             raise KafkaError(ErrorCode.transactional_id_authorization_failed, "there is no transactional id")
         # Asked for the batch that begins the transaction here, not for the others: were the partition no part of it,
-        # nobody would ever end it, and readers would wait for ever (KIP-890).
-        if not partition.log.producers.is_in_transaction(header.producer_id):
+        # nobody would ever end it, and readers would wait for ever (KIP-890). Nor for one of another epoch: it would
+        # raise the partition's, which then refuses the coordinator's marker.
+        if not partition.log.producers.is_in_transaction(header.producer_id, header.producer_epoch):
             _verify(services, request, partition, header)
 
 

@@ -12,6 +12,7 @@ Refusals, in order
     INCONSISTENT_GROUP_PROTOCOL (5+); REBALANCE_IN_PROGRESS.
 """
 
+import contextlib
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
@@ -53,10 +54,12 @@ async def handle(services: Services, request: Request) -> Body:
         reason = error.code
         if reason not in NOT_WRITTEN:
             raise
-        services.groups.submit(
-            body.group_id,
-            lambda shard: classic_syncing.assignment_lost(shard, body.group_id, body.generation_id, reason),
-        )
+        with contextlib.suppress(KafkaError):
+            # Also when this is not committed the leader is told why there is no assignment.
+            await services.groups.submit_and_wait(
+                body.group_id,
+                lambda shard, _: classic_syncing.assignment_lost(shard, body.group_id, body.generation_id, reason),
+            )
         return refuse(request, NOT_WRITTEN[reason])
     return answer
 

@@ -27,9 +27,10 @@ from skep.coordination.timers import Timers
 class ClassicGroup:
     """Owns the members of one group.
 
-    Between calls ``static_ids``, ``waiting_to_join`` and ``support`` say what the members say; a group with members has
-    a leader among them and at least one protocol that all of them support; ``pending`` are ids that were handed out and
-    not used yet (KIP-394); members in ``pending_sync`` have been told the generation and not asked for an assignment.
+    Between calls ``static_ids``, ``waiting_to_join``, ``support`` and ``metadata_bytes`` say what the members say; a
+    group with members has a leader among them and at least one protocol that all of them support; ``pending`` are ids
+    that were handed out and not used yet (KIP-394); members in ``pending_sync`` have been told the generation and not
+    asked for an assignment.
     """
 
     type_name = "classic"
@@ -54,6 +55,7 @@ class ClassicGroup:
         self.pending_sync: set[str] = set()
         self.waiting_to_join = 0
         self.support: Counter[str] = Counter()
+        self.metadata_bytes = 0
         self._topics: frozenset[str] | None = None
         self._topics_are_current = False
 
@@ -121,13 +123,14 @@ class ClassicGroup:
         """These are the members now, in this order."""
         self.members = {member.member_id: member for member in members}
         self.pending_sync &= self.members.keys()
-        self.static_ids, self.support, self.waiting_to_join = {}, Counter(), 0
+        self.static_ids, self.support, self.waiting_to_join, self.metadata_bytes = {}, Counter(), 0, 0
         for member in self.members.values():
             self._count(member, 1)
         self._topics_are_current = False
 
     def _count(self, member: ClassicMember, step: int) -> None:
         """Takes a member into the sums, or out of them; it must be the same as when it was taken in."""
+        self.metadata_bytes += step * member.metadata_bytes
         for name, _ in member.protocols:
             self.support[name] += step
             if not self.support[name]:

@@ -1,9 +1,13 @@
 """What somebody says who joins a classic group."""
 
+import uuid
 from typing import NamedTuple
 
 from skep.coordination.groups.classic_leaving import session_of
 from skep.coordination.groups.classic_member import ClassicMember, Protocols
+
+_LONGEST_CLIENT_ID = 255
+"""In characters, of what is made a part of a member id: ids are kept for those who never come back with them."""
 
 
 class JoinRequest(NamedTuple):
@@ -20,6 +24,11 @@ class JoinRequest(NamedTuple):
     protocols: Protocols
     reason: str | None
     version: int
+
+
+def new_member_id(request: JoinRequest) -> str:
+    """As in Kafka, what the client calls itself and something that nobody else has."""
+    return f"{request.group_instance_id or request.client_id[:_LONGEST_CLIENT_ID]}-{uuid.uuid4()}"
 
 
 def member_of(request: JoinRequest, member_id: str) -> ClassicMember:

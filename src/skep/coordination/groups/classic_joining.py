@@ -6,17 +6,17 @@ gives up and starts over would otherwise leave a member behind each time. Static
 """
 
 import logging
-import uuid
 from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.groups.classic_group import ClassicGroup
-from skep.coordination.groups.classic_join_request import JoinRequest, member_of
-from skep.coordination.groups.classic_leaving import reason_shown, session_of
+from skep.coordination.groups.classic_join_request import JoinRequest, member_of, new_member_id
+from skep.coordination.groups.classic_leaving import abandon, reason_shown, session_of
 from skep.coordination.groups.classic_member import ClassicMember
 from skep.coordination.groups.classic_rebalancing import complete_if_all_joined, joined_body, rebalance, refusals
 from skep.coordination.groups.classic_states import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE
 from skep.coordination.groups.classic_static import replace_static_member
+from skep.coordination.groups.metadata_size import has_room, too_large
 from skep.coordination.shard import LATER, Outcome, Waiter
 
 if TYPE_CHECKING:
@@ -36,11 +36,16 @@ MAX_NAME_BYTES = 32_767 - 37
 def join(shard: "GroupShard", request: JoinRequest, waiter: Waiter) -> Outcome:
     """The response is JoinGroup's body, or LATER.
 
-    Refusals in order: names too long; session timeout; unknown group; group full; protocols; unknown or fenced member.
+    Refusals in order: names too long; session timeout; unknown group; group full or too large; protocols; unknown or
+    fenced member.
     """
     check_request(shard, request)
     group = _group_to_join(shard, request)
-    if not _has_room(shard, group, request.member_id):
+    if not _has_place(shard, group, request.member_id):
+        return _turned_away(shard, group, request.member_id)
+    if not _has_room(shard, group, request):
+        if request.member_id in group.members:
+            raise too_large(shard.settings())
         return _turned_away(shard, group, request.member_id)
     if not group.supports(request.protocol_type, request.protocols):
         raise KafkaError(
@@ -82,7 +87,7 @@ def _group_to_join(shard: "GroupShard", request: JoinRequest) -> ClassicGroup:
     return ClassicGroup(request.group_id, shard.clock, shard.timers)
 
 
-def _has_room(shard: "GroupShard", group: ClassicGroup, member_id: str) -> bool:
+def _has_place(shard: "GroupShard", group: ClassicGroup, member_id: str) -> bool:
     """Members that are expected again but have not come do not count while the group rebalances: they may be gone."""
     member = group.members.get(member_id)
     if member is not None and (member.join_waiter is not None or group.state is not PREPARING_REBALANCE):
@@ -94,11 +99,21 @@ def _has_room(shard: "GroupShard", group: ClassicGroup, member_id: str) -> bool:
     return taken < shard.settings().group_max_size
 
 
+def _has_room(shard: "GroupShard", group: ClassicGroup, request: JoinRequest) -> bool:
+    known = request.member_id or group.static_ids.get(request.group_instance_id or "", "")
+    before = group.members.get(known)
+    return has_room(
+        shard.settings(),
+        group.metadata_bytes,
+        before.metadata_bytes if before is not None else 0,
+        member_of(request, known).metadata_bytes,
+    )
+
+
 def _turned_away(shard: "GroupShard", group: ClassicGroup, member_id: str) -> Outcome:
     outcome = Outcome()
     if member_id in group.pending:
-        group.pending.discard(member_id)
-        outcome = complete_if_all_joined(shard, group)
+        outcome = abandon(shard, group, [member_id])
     elif (member := group.members.get(member_id)) is not None:
         # The limit has been lowered: who comes last has to go.
         group.remove(member)
@@ -108,7 +123,7 @@ def _turned_away(shard: "GroupShard", group: ClassicGroup, member_id: str) -> Ou
 
 
 def _join_as_new(shard: "GroupShard", group: ClassicGroup, request: JoinRequest, waiter: Waiter) -> Outcome:
-    member_id = f"{request.group_instance_id or request.client_id}-{uuid.uuid4()}"
+    member_id = new_member_id(request)
     if request.group_instance_id is not None:
         current = group.static_ids.get(request.group_instance_id)
         if current is not None:

@@ -56,7 +56,7 @@ def _silent(group_id: str, member_id: str, shard: "GroupShard") -> Outcome:
     if group is None:
         return Outcome()
     if member_id in group.pending:
-        return _without_pending(shard, group, [member_id])
+        return abandon(shard, group, [member_id])
     member = group.members.get(member_id)
     if member is None or (member.is_waiting and not member.is_new):
         return Outcome()
@@ -66,8 +66,8 @@ def _silent(group_id: str, member_id: str, shard: "GroupShard") -> Outcome:
     return remove_members(shard, group, [member], f"{member_id!r} has been silent for too long")
 
 
-def _without_pending(shard: "GroupShard", group: ClassicGroup, member_ids: Sequence[str]) -> Outcome:
-    # Their timers go off without effect.
+def abandon(shard: "GroupShard", group: ClassicGroup, member_ids: Sequence[str]) -> Outcome:
+    """Nobody is going to use these ids of ``pending``. Their timers go off without effect."""
     group.pending.difference_update(member_ids)
     forget_if_bare(shard, group)
     return complete_if_all_joined(shard, group)
@@ -100,7 +100,7 @@ def leave(shard: "GroupShard", group_id: str, leaving: Sequence[Leaving]) -> Out
         reason = f"{len(going)} members leave"
         outcome = remove_members(shard, group, list(going.values()), reason, abandoned=pending)
     else:
-        outcome = _without_pending(shard, group, pending)
+        outcome = abandon(shard, group, pending)
     outcome.response = answers
     return outcome
 

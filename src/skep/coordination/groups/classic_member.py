@@ -3,6 +3,7 @@
 from collections.abc import Container, Hashable
 from dataclasses import dataclass, field
 
+from skep.coordination.groups.metadata_size import protocols_bytes, text_bytes
 from skep.coordination.shard import Operation, Waiter
 
 Protocols = tuple[tuple[str, bytes], ...]
@@ -38,6 +39,11 @@ class ClassicMember:
     @property
     def is_waiting(self) -> bool:
         return self.join_waiter is not None or self.sync_waiter is not None
+
+    @property
+    def metadata_bytes(self) -> int:
+        """How much it has said of itself."""
+        return text_bytes(self.client_id, self.client_host, self.group_instance_id) + protocols_bytes(self.protocols)
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """What it said for that protocol; nothing if it does not know it."""

@@ -8,6 +8,7 @@ into a copy of the group, which is made when the first of them comes; most heart
 from collections.abc import Mapping, Sequence
 
 from skep.base.clock import Clock
+from skep.base.coordinator_config import CoordinatorConfig
 from skep.coordination.group_records import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
@@ -33,6 +34,7 @@ from skep.coordination.groups.consumer_subscriptions import (
     subscribers_of,
     topic_ids_of,
 )
+from skep.coordination.groups.metadata_size import has_room, too_large
 from skep.coordination.shard import CoordinatorRecord
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": uniform.assign, "range": range_assignor.assign}
@@ -67,6 +69,17 @@ class GroupChange:
         group.seen_topics, group.assignable_at = self.topics, self._assignable_at
 
     # Members.
+
+    def check_room(self, updated: ConsumerMember, settings: CoordinatorConfig) -> None:
+        """GROUP_MAX_SIZE_REACHED when the member, who is in the group already or new, says too much for the group."""
+        before = self.group.members.get(updated.member_id)
+        if not has_room(
+            settings,
+            self.group.metadata_bytes,
+            before.metadata_bytes if before is not None else 0,
+            updated.metadata_bytes,
+        ):
+            raise too_large(settings)
 
     def remove_member(self, member_id: str) -> None:
         for key in member_keys(self.group.group_id, member_id):

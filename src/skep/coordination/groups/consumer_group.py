@@ -22,6 +22,7 @@ from skep.coordination.group_records import (
 )
 from skep.coordination.groups.assignors.spec import Partitions
 from skep.coordination.groups.consumer_member import ConsumerMember
+from skep.coordination.groups.metadata_size import ENTRY_BYTES
 from skep.coordination.shard import CoordinatorRecord, Waiter
 from skep.metadata.model import TopicRecord
 
@@ -56,6 +57,8 @@ class ConsumerGroup:
         self.assignor_counts: Counter[str] = Counter()
         self.classic_count = 0
         self.classic_protocol_counts: Counter[str] = Counter()
+        self.metadata_bytes = 0
+        """What the members say, and the topics that were found for their expressions."""
         self.seen_topics: Mapping[str, TopicRecord] | None = None
         self.assignable_at = 0.0
 
@@ -181,10 +184,11 @@ class ConsumerGroup:
             }
 
     def _replay_regex(self, key: Any, value: Any) -> None:
-        if value is None:
-            self.regexes.pop(key.regular_expression, None)
-        else:
+        before = self.regexes.pop(key.regular_expression, frozenset())
+        self.metadata_bytes -= ENTRY_BYTES * len(before)
+        if value is not None:
             self.regexes[key.regular_expression] = frozenset(value.topics)
+            self.metadata_bytes += ENTRY_BYTES * len(value.topics)
 
     def _replay_member(self, key: Any, value: Any) -> None:
         before = self.members.get(key.member_id)
@@ -223,6 +227,7 @@ class ConsumerGroup:
                     self.owners.pop(topic, None)
 
     def _count(self, member: ConsumerMember, step: int) -> None:
+        self.metadata_bytes += step * member.metadata_bytes
         _add(self.name_counts, member.topic_names, step)
         _add(self.regex_counts, (member.topic_regex,) if member.topic_regex else (), step)
         _add(self.assignor_counts, (member.server_assignor,) if member.server_assignor else (), step)

@@ -75,9 +75,10 @@ def heartbeat(shard: "GroupShard", request: Heartbeat) -> Outcome:
     _check_size(start.group, request, settings.group_consumer_max_size)
     change = GroupChange(start.group, shard.image().topics, shard.clock, start.records)
     member, replaced = _member(change, request)
-    has_subscription_changed = change.update_member(
-        member, _updated(member, request), settings.group_consumer_assignors[0]
-    )
+    updated = _updated(member, request)
+    if updated is not member:
+        change.check_room(updated, settings)
+    has_subscription_changed = change.update_member(member, updated, settings.group_consumer_assignors[0])
     moved, has_moved = change.reconcile(
         member.member_id, owned=request.owned, has_subscription_changed=has_subscription_changed
     )

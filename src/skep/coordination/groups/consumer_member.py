@@ -28,6 +28,7 @@ from skep.coordination.group_records import (
     CurrentTopicPartitions,
 )
 from skep.coordination.groups.assignors.spec import Partitions
+from skep.coordination.groups.metadata_size import protocols_bytes, text_bytes, topics_bytes
 from skep.coordination.shard import CoordinatorRecord
 
 Held = Mapping[uuid.UUID, Mapping[int, int]]
@@ -80,6 +81,16 @@ class ConsumerMember:
     @property
     def is_classic(self) -> bool:
         return self.classic is not None
+
+    @property
+    def metadata_bytes(self) -> int:
+        """How much it has said of itself."""
+        said = text_bytes(
+            self.member_id, self.instance_id, self.rack_id, self.client_id, self.client_host, self.topic_regex
+        )
+        if self.classic is not None:
+            said += protocols_bytes((one.name, one.metadata) for one in self.classic.supported_protocols)
+        return said + topics_bytes(self.topic_names)
 
     def at_epoch(self, member_epoch: int, state: MemberState, assigned: Held, pending: Held) -> "ConsumerMember":
         """The member moved on. Its epoch before is kept: it goes on saying that one when our answer was lost."""

@@ -7,14 +7,13 @@ REBALANCE_IN_PROGRESS. Then it has its rebalance timeout to join, and again to a
 """
 
 import functools
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.groups import consumer_leaving, migration
-from skep.coordination.groups.classic_join_request import JoinRequest
+from skep.coordination.groups.classic_join_request import JoinRequest, new_member_id
 from skep.coordination.groups.classic_joining import MAX_NAME_BYTES
 from skep.coordination.groups.classic_leaving import Leaving
 from skep.coordination.groups.classic_subscriptions import CONSUMER
@@ -37,14 +36,14 @@ def join(shard: "GroupShard", group: ConsumerGroup, request: JoinRequest) -> Out
     """The response is JoinGroup's body."""
     subscription = _check_join(shard, group, request)
     is_new = not request.member_id
-    member_id = request.member_id or f"{request.group_instance_id or request.client_id}-{uuid.uuid4()}"
+    member_id = request.member_id or new_member_id(request)
     if is_new and request.group_instance_id is None and request.version >= REQUIRES_MEMBER_ID:
         return Outcome({"error_code": ErrorCode.member_id_required, "member_id": member_id})
     change = GroupChange(group, shard.image().topics, shard.clock)
     member, replaced = _member(change, request, member_id)
-    has_subscription_changed = change.update_member(
-        member, _updated(member, request, subscription), shard.settings().group_consumer_assignors[0]
-    )
+    updated = _updated(member, request, subscription)
+    change.check_room(updated, shard.settings())
+    has_subscription_changed = change.update_member(member, updated, shard.settings().group_consumer_assignors[0])
     moved, _ = change.reconcile(
         member_id,
         owned=migration.by_id(subscription.owned, change.topics),

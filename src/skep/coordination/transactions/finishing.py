@@ -32,12 +32,6 @@ MARKERS_AT_ONCE = 100
 FIRST_RETRY_MS = 50
 LONGEST_RETRY_MS = 5_000
 
-_ENDED_ALREADY = {
-    ErrorCode.unknown_topic_or_partition: "the topic is deleted",
-    ErrorCode.invalid_producer_epoch: "a later epoch has ended the transaction there",
-}
-"""Refusals of a marker that leave nothing to be ended in that partition."""
-
 
 class Finishing:
     """How far a decided transaction has come. ``unmarked`` are the partitions whose marker is not committed yet."""
@@ -137,12 +131,9 @@ def _mark(
     is_committed = transaction.state is State.PREPARE_COMMIT
     try:
         synced = shard.markers.write(shard.partition, partition, transaction.producer, is_committed=is_committed)
-    except StorageError as error:
-        return error
-    except KafkaError as error:
-        if (reason := _ENDED_ALREADY.get(error.code)) is None:
+    except (KafkaError, StorageError) as error:
+        if not _is_ended(shard, transaction, partition, error):
             return error
-        logger.info("%s: no marker of %r: %s", partition, transaction.transactional_id, reason)
         synced = None
     if synced is None:
         progress.unmarked.discard(partition)
@@ -150,6 +141,33 @@ def _mark(
         progress.syncing.add(partition)
         synced.add_done_callback(functools.partial(_synced, shard, transaction.transactional_id, progress, partition))
     return None
+
+
+def _is_ended(
+    shard: "TransactionShard", transaction: Transaction, partition: TopicPartition, refusal: Exception
+) -> bool:
+    """Whether there is nothing to be ended in a partition that has refused the marker."""
+    code = refusal.code if isinstance(refusal, KafkaError) else None
+    reason = "the topic is deleted"
+    if code is ErrorCode.invalid_producer_epoch:
+        # A later epoch is there. It comes with a marker; if it has come with records, the transaction is still open,
+        # and to call it complete would lose what was promised to its producer and leave readers waiting for ever.
+        try:
+            if shard.markers.is_open(partition, transaction.producer_id):
+                logger.error(
+                    "%s: %s, and the transaction of %r is open: only a marker of that epoch can end it",
+                    partition,
+                    refusal,
+                    transaction.transactional_id,
+                )
+                return False
+        except (KafkaError, StorageError):
+            return False
+        reason = "a later epoch has ended the transaction there"
+    elif code is not ErrorCode.unknown_topic_or_partition:
+        return False
+    logger.info("%s: no marker of %r: %s", partition, transaction.transactional_id, reason)
+    return True
 
 
 def _synced(

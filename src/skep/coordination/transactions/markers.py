@@ -29,6 +29,10 @@ class Markers(Protocol):
         """
         ...
 
+    def is_open(self, partition: TopicPartition, producer_id: int) -> bool:
+        """Whether the producer's transaction in ``partition`` waits for a marker. Raises what ``write`` does."""
+        ...
+
 
 class MarkerWriter:
     """Writes markers to the partitions of this broker, which are all there are."""
@@ -55,3 +59,6 @@ class MarkerWriter:
             producer.producer_id, producer.producer_epoch, coordinator_epoch, is_committed
         )
         return synced
+
+    def is_open(self, partition: TopicPartition, producer_id: int) -> bool:
+        return producer_id in self._partitions.partition(*partition).log.producers.transactions.ongoing

@@ -50,13 +50,17 @@ class Promise:
 
 
 class ModelMarkers:
-    """What ``Markers`` promises, over a list. ``refusals`` are raised, one each time, before a marker is taken."""
+    """What ``Markers`` promises, over a list. ``refusals`` are raised, one each time, before a marker is taken.
+
+    ``is_open`` is what a partition says of a producer's transaction in it.
+    """
 
     def __init__(self) -> None:
         self.written: list[Marker] = []
         self.refusals: dict[TopicPartition, list[Exception]] = {}
         self.decision: Promise | None = None
         self.syncs: dict[TopicPartition, Promise] = {}
+        self.is_open: Callable[[TopicPartition, int], bool] = lambda partition, producer_id: False
         self.on_write: Callable[[Marker], None] = lambda marker: None
 
     def decided(self, index: int) -> Any:

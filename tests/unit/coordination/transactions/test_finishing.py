@@ -121,6 +121,21 @@ def test_a_partition_in_which_nothing_is_left_to_end_is_passed_over(code: ErrorC
     assert [marker.partition for marker in scene.markers.written] == [ORDERS_1]
 
 
+def test_a_partition_with_records_of_a_later_epoch_keeps_its_transaction_from_being_complete():
+    scene = Scene()
+    producer = scene.in_state(State.ONGOING)
+    scene.markers.refusals[ORDERS_0] = [KafkaError(ErrorCode.invalid_producer_epoch)] * 1_000
+    still_open = {(ORDERS_0, producer.producer_id)}
+    scene.markers.is_open = lambda partition, producer_id: (partition, producer_id) in still_open
+    scene.end(producer, commit=True)
+    scene.pass_ms(600_000)
+    assert scene.state() is State.PREPARE_COMMIT
+    assert refusal(lambda: scene.add(producer, ORDERS_1)) is ErrorCode.concurrent_transactions
+    still_open.clear()  # an administrator has ended it with a marker of that epoch
+    scene.pass_ms(5_000)
+    assert scene.state() is State.COMPLETE_COMMIT
+
+
 def test_a_complete_record_that_cannot_be_written_is_tried_again_without_new_markers():
     scene = Scene()
     producer = scene.in_state(State.ONGOING)

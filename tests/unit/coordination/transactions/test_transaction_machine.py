@@ -16,6 +16,7 @@ from skep.base.ids import TopicPartition
 from skep.coordination.shard import ProducerStamp
 from skep.coordination.transaction_records import decode_transaction_record
 from skep.coordination.transactions.states import NEXT, State
+from skep.coordination.transactions.transaction import HIGHEST_EPOCH
 from tests.unit.coordination.transactions.scene import Marker, Scene, refusal
 
 IDS = st.sampled_from(["till-1", "till-1", "till-1", "till-2"])
@@ -71,6 +72,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     def _watch(self) -> None:
         self.scene.markers.on_write = lambda marker: self.partitions[marker.partition].mark(marker)
+        self.scene.markers.is_open = lambda partition, producer_id: producer_id in self.partitions[partition].open
 
     # What applications do.
 
@@ -108,11 +110,19 @@ class TransactionMachine(RuleBasedStateMachine):
     def late_records_arrive(self, client: Client, partition: TopicPartition) -> None:
         self.it_sends_records(client, partition)
 
+    @rule(client=clients, ahead=st.sampled_from([1, 2, HIGHEST_EPOCH]))
+    def records_of_an_epoch_that_was_never_given_arrive(self, client: Client, ahead: int) -> None:
+        producer_id, newest = self.scene.transaction(client.transactional_id).producer
+        forged = ProducerStamp(producer_id, min(newest + ahead, HIGHEST_EPOCH))
+        for partition, log in self.partitions.items():
+            self.it_sends_records(Client(client.transactional_id, forged, self.numbers), partition)
+            assert log.epochs.get(producer_id, -1) < forged.producer_epoch, "they were taken"
+
     def it_sends_records(self, client: Client, partition: TopicPartition) -> None:
         log = self.partitions[partition]
         number, unmarked = client.number, log.open.get(client.producer.producer_id)
         try:
-            if unmarked is None:
+            if unmarked is None or client.producer.producer_epoch != log.epochs[client.producer.producer_id]:
                 self.scene.verify(client.producer, partition, client.transactional_id)
             elif number < 0:
                 # Decided, and the marker is not there yet: what comes until then still counts with the transaction,

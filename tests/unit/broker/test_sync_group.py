@@ -1,0 +1,68 @@
+"""SyncGroup on a log that is synced: what is answered, and when, while an earlier write is on its way to the disk."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from skep.base.broker_config import read_broker_config
+from skep.base.errors import ErrorCode
+from skep.broker.handlers import join_group, sync_group
+from skep.coordination.group_records import decode_group_record
+from skep.coordination.groups import committing
+from skep.coordination.groups.committing import Committer
+from skep.coordination.groups.shard import GroupShard
+from skep.coordination.runtime import CoordinatorRuntime
+from skep.metadata.image import ClusterImage
+from skep.wire import apis
+from tests.raw_requests import seconds
+from tests.unit.broker.conftest import AdminBroker
+from tests.unit.coordination.test_runtime import HERE, TOPIC, Scene, run
+
+JOIN: dict[str, Any] = {
+    "session_timeout": seconds(10),
+    "rebalance_timeout": seconds(20),
+    "member_id": "",
+    "protocol_type": "consumer",
+    "protocols": [{"name": "range", "metadata": b"r"}],
+}
+
+
+def group_services(scene: Scene) -> Any:
+    """As much of the broker's services as the requests of groups ask for."""
+    config = read_broker_config({})
+    groups = CoordinatorRuntime(
+        TOPIC,
+        lambda context: GroupShard(context, lambda: config, lambda: ClusterImage.of("test")),
+        decode_group_record,
+        scene.replicas,
+        scene.clock,
+        scene.threads,
+        scene.supervisor,
+    )
+    groups.follow(scene.topic, HERE)
+    return SimpleNamespace(config=config, groups=groups)
+
+
+def test_an_assignment_that_cannot_be_written_is_refused_when_what_was_written_before_is_synced():
+    async def scenario(scene: Scene) -> None:
+        services = group_services(scene)
+        group, other = [name for name in "abcdefghi" if services.groups.partition_for(name) == 0][:2]
+        joined = await join_group.handle(services, AdminBroker.request(apis.JOIN_GROUP, 3, group_id=group, **JOIN))
+        scene.threads.gate.clear()
+        commit = services.groups.submit(
+            other, lambda shard: committing.commit(shard, other, Committer("", None, -1), [("t", 0, 5, -1, "")], 8)
+        )
+        large = {"member_id": joined["member_id"], "assignment": b"x" * 2_000}
+        request = AdminBroker.request(
+            apis.SYNC_GROUP, 3, group_id=group, generation_id=1, member_id=joined["member_id"], assignments=[large]
+        )
+        refused = asyncio.ensure_future(sync_group.handle(services, request))
+        await asyncio.wait([refused], timeout=0.05)
+        assert not refused.done()
+        assert services.groups.shard_of(group).groups[group].state_name == "PreparingRebalance"
+        scene.threads.gate.set()
+        assert await refused == {"error_code": ErrorCode.unknown_server_error}
+        assert await commit == [ErrorCode.none]
+        services.groups.stop()
+
+    run(scenario, flush_messages=1, max_message_bytes=1_000)
