@@ -99,7 +99,8 @@ def test_partitions_are_shared_as_members_come_and_go(
         wait_until_read([first], values)
         second, third = start(protocol="consumer"), start(protocol="consumer")
         wait_until_shared([first, second, third], PARTITIONS)
-        assert {len(member.owned or ()) for member in (first, second, third)} == {2}
+        three = (first, second, third)
+        wait_until(lambda: {len(member.owned or ()) for member in three} == {2}, lambda: f"two for each: {three}")
         first.stop()
         wait_until_shared([second, third], PARTITIONS)
         later = write(servers, topic, *(f"after {n}" for n in range(30)))
