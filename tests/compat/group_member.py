@@ -107,6 +107,9 @@ def kafka_python(reporter: Reporter, options: dict[str, Any]) -> None:
         session_timeout_ms=options["session_ms"],
         heartbeat_interval_ms=options["session_ms"] // 5,
         auto_commit_interval_ms=200,
+        # kafka-python forgets that it wanted metadata of a new topic when an older Metadata answer is still on its way
+        # (a TODO in its cluster.py); it asks again when what it knows is this old, after five minutes by default.
+        metadata_max_age_ms=1000,
         group_instance_id=options.get("instance"),
     )
     while not reporter.is_over:

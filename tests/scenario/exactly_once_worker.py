@@ -21,7 +21,13 @@ def boiled(message: Message) -> bytes:
 
 def work(servers: str, name: str) -> None:
     producer = Producer(
-        {"bootstrap.servers": servers, "transactional.id": name, "transaction.timeout.ms": 4_000, "linger.ms": 1}
+        {
+            "bootstrap.servers": servers,
+            "transactional.id": name,
+            "transaction.timeout.ms": 4_000,
+            "linger.ms": 1,
+            "log_level": 0,
+        }
     )
     producer.init_transactions(6 * PATIENCE_S)
     consumer = Consumer(
@@ -34,6 +40,7 @@ def work(servers: str, name: str) -> None:
             "enable.auto.commit": False,
             "session.timeout.ms": 1_500,
             "heartbeat.interval.ms": 300,
+            "log_level": 0,
         }
     )
     consumer.subscribe([INPUT])

@@ -43,7 +43,7 @@ def create(broker: EmbeddedBroker, topic: str, **config: str) -> None:
 
 def produce(broker: EmbeddedBroker, topic: str, pairs: list[tuple[str, str | None]], **config: object) -> None:
     errors: list[object] = []
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 4000, **config})
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 4000, "log_level": 0, **config})
     for key, value in pairs:
         producer.produce(topic, key=key, value=value, on_delivery=lambda error, _: errors.append(error))
         producer.poll(0)

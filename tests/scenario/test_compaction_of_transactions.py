@@ -45,7 +45,9 @@ def create(broker: EmbeddedBroker, topic: str, **config: str) -> None:
 
 
 def transactional_producer(broker: EmbeddedBroker, name: str) -> Producer:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name, "linger.ms": 0})
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name, "linger.ms": 0, "log_level": 0}
+    )
     producer.init_transactions(30)
     return producer
 

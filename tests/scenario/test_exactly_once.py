@@ -34,7 +34,9 @@ class Feeder(threading.Thread):
 
     def __init__(self, servers: str) -> None:
         super().__init__(daemon=True)
-        self._producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5})
+        self._producer = Producer(
+            {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+        )
         self._stopping = threading.Event()
         self.failures: list[KafkaError] = []
         self.fed = 0
