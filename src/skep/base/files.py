@@ -46,7 +46,10 @@ class File(Protocol):
         ...
 
     def is_cached(self, position: int, size: int) -> bool:
-        """Whether a read need not wait for the disk, as far as its first and its last byte can tell."""
+        """Whether a read need not wait for the disk, as far as one page inside of each end can tell.
+
+        The pages of the ends themselves tell nothing: whoever found the region has just read them.
+        """
         ...
 
     def sync(self) -> None:

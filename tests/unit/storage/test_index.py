@@ -2,6 +2,7 @@
 
 import struct
 from bisect import bisect_left, bisect_right
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 
 from skep.base.errors import StorageError
 from skep.base.memory_files import MemoryFiles
-from skep.storage.index import BLOCK_ENTRIES, GROUP_ENTRIES, OffsetIndex, TimeIndex
+from skep.base.os_file import OsFile
+from skep.base.os_files import OsFiles
+from skep.storage.index import BLOCK_ENTRIES, GROUP_ENTRIES, NEAR_ENTRIES, OffsetIndex, TimeIndex
 
 BASE = 1000
 
@@ -53,6 +56,45 @@ def test_lookup_by_position_finds_the_last_boundary(steps: list[tuple[int, int]]
     for position in data.draw(st.lists(st.integers(0, size), min_size=1, max_size=20)):
         slot = bisect_right(entries, position, key=lambda entry: entry[1])
         assert index.last_up_to_position(position, size) == (entries[slot - 1][1] if slot else 0)
+
+
+@given(
+    st.lists(st.integers(61, 5000), min_size=1, max_size=40),
+    st.integers(NEAR_ENTRIES - 2, 3 * BLOCK_ENTRIES),
+    st.floats(0.5, 2.0),
+    st.data(),
+)
+def test_lookup_by_position_is_right_however_good_the_guess(
+    sizes: list[int], count: int, size_error: float, data: st.DataObject
+) -> None:
+    entries = growing([(1, sizes[number % len(sizes)]) for number in range(count)])
+    positions = [position for _, position in entries]
+    index = offset_index(entries)
+    guessed_by = int(positions[-1] * size_error)
+    at_entries = st.sampled_from(positions).flatmap(lambda position: st.sampled_from([-1, 0, 1]).map(position.__add__))
+    for wanted in data.draw(st.lists(at_entries | st.integers(0, positions[-1] + 5000), min_size=1, max_size=30)):
+        slot = bisect_right(positions, wanted)
+        assert index.last_up_to_position(wanted, guessed_by) == (positions[slot - 1] if slot else 0)
+
+
+def test_lookup_by_position_in_batches_of_one_size_reads_a_few_entries_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = OffsetIndex(OsFiles(), str(tmp_path / "index"), BASE)
+    count = 4 * GROUP_ENTRIES
+    for number in range(count):
+        index.add(BASE + number, 65_536 * number)
+    read_sizes: list[int] = []
+    read = OsFile.read
+
+    def noted(file: OsFile, position: int, size: int) -> bytes:
+        read_sizes.append(size)
+        return read(file, position, size)
+
+    monkeypatch.setattr(OsFile, "read", noted)
+    for number in range(NEAR_ENTRIES, count - NEAR_ENTRIES):
+        assert index.last_up_to_position(65_536 * number + 100, 65_536 * count) == 65_536 * number
+    assert read_sizes == [NEAR_ENTRIES * 8] * (count - 2 * NEAR_ENTRIES)
 
 
 @given(st.lists(st.integers(-5, 10_000), unique=True, max_size=700).map(sorted), st.data())
