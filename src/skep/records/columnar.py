@@ -1,0 +1,31 @@
+"""Record batches as Arrow columns, both ways: the names that others import.
+
+pyarrow and numba take long to import and much memory, so whoever uses this imports it when it is needed, and the broker
+never does.
+"""
+
+from skep.records.columnar_arrays import record_schema
+from skep.records.columnar_reading import DEFAULT_MAX_BYTES, DEFAULT_MAX_ROWS, Decoder
+from skep.records.columnar_writing import (
+    NO_PRODUCER,
+    EncodedBatch,
+    ProducerIdentity,
+    RecordColumns,
+    RecordTooLarge,
+    encode_batches,
+    partitions_of_keys,
+)
+
+__all__ = [
+    "DEFAULT_MAX_BYTES",
+    "DEFAULT_MAX_ROWS",
+    "NO_PRODUCER",
+    "Decoder",
+    "EncodedBatch",
+    "ProducerIdentity",
+    "RecordColumns",
+    "RecordTooLarge",
+    "encode_batches",
+    "partitions_of_keys",
+    "record_schema",
+]
