@@ -38,7 +38,10 @@ class Node(NamedTuple):
 
 
 class ClusterClient:
-    """Owns one connection to each broker that was asked something, and one to the first address that answered."""
+    """Owns the connections that nobody uses at the moment, and one to the first address that answered.
+
+    Used by one thread at a time; a thread of its own needs a client of its own.
+    """
 
     def __init__(
         self,
@@ -51,17 +54,19 @@ class ClusterClient:
     ) -> None:
         self._addresses = parse_addresses(bootstrap)
         self._client_id = client_id
-        self._timeout_s = timeout_s
-        self._clock = clock or SystemClock()
-        self._sleep = sleep
+        self.timeout_s = timeout_s
+        self.clock = clock or SystemClock()
+        self.sleep = sleep
         self._first: Connection | None = None
-        self._connections: dict[Node, Connection] = {}
+        # Brokers that the cluster had when last asked: they go on answering when the given addresses are down.
+        self._seen: list[tuple[str, int]] = []
+        self._idle: dict[Node, list[Connection]] = {}
 
     def close(self) -> None:
-        for connection in [self._first, *self._connections.values()]:
+        for connection in [self._first, *(one for idle in self._idle.values() for one in idle)]:
             if connection is not None:
                 connection.close()
-        self._first, self._connections = None, {}
+        self._first, self._idle = None, {}
 
     def __enter__(self) -> Self:
         return self
@@ -74,21 +79,32 @@ class ClusterClient:
     def metadata(self, topics: Iterable[str] | None = None) -> Any:
         """Brokers and topics; of all topics when none is named. Creates none."""
         named = None if topics is None else [{"name": topic} for topic in topics]
-        return self._ask_any(METADATA, {"topics": named, "allow_auto_topic_creation": False})
+        answer = self._ask_any(METADATA, {"topics": named, "allow_auto_topic_creation": False})
+        self._seen = [(node.host, node.port) for node in _nodes(answer)]
+        return answer
 
     def nodes(self) -> list[Node]:
         return _nodes(self.metadata(()))
 
     def ask_node(self, node: Node, api: Api, body: Body) -> Any:
-        connection = self._connections.get(node)
-        if connection is None:
-            connection = self._connections[node] = self._connect(node.host, node.port)
+        connection = self.take_connection(node)
         try:
             return connection.ask(api, body)
-        except Unreachable:
-            # Closed; whoever asks again connects again.
-            del self._connections[node]
-            raise
+        finally:
+            self.give_back(node, connection)
+
+    def take_connection(self, node: Node) -> Connection:
+        """A connection for the caller alone, who may have several requests under way on it, until ``give_back``."""
+        idle = self._idle.get(node)
+        return idle.pop() if idle else self._connect(node.host, node.port)
+
+    def give_back(self, node: Node, connection: Connection) -> None:
+        """For the next one who needs it. One with requests under way, or broken, is closed: connecting is cheap."""
+        if connection.unanswered or connection.fileno() < 0:
+            connection.close()
+        else:
+            connection.set_timeout(self.timeout_s)
+            self._idle.setdefault(node, []).append(connection)
 
     def ask_coordinator(
         self, kind: int, key: str, api: Api, body: Body, code_of: Callable[[Any], ErrorCode]
@@ -97,7 +113,7 @@ class ClusterClient:
 
         ``code_of`` finds in an answer the code that says whether to ask again. Any other code is the caller's to read.
         """
-        deadline = self._clock.monotonic() + self._timeout_s
+        deadline = self.clock.monotonic() + self.timeout_s
         while True:
             node, code, detail = self._find_coordinator(kind, key)
             if node is not None:
@@ -105,9 +121,9 @@ class ClusterClient:
                 code = code_of(answer)
                 if code not in RETRIABLE:
                     return node, answer
-            if code not in RETRIABLE or self._clock.monotonic() > deadline:
+            if code not in RETRIABLE or self.clock.monotonic() > deadline:
                 raise KafkaError(code, detail or f"no coordinator for '{key}': {code.name}")
-            self._sleep(PAUSE_S)
+            self.sleep(PAUSE_S)
 
     def leaders(self, topics: Sequence[str]) -> dict[tuple[str, int], Node]:
         """The leader of every partition of these topics that has one. KafkaError for a topic that is not there."""
@@ -141,7 +157,8 @@ class ClusterClient:
 
     def _connect_first(self) -> Connection:
         failures = []
-        for host, port in self._addresses:
+        others = [address for address in self._seen if address not in self._addresses]
+        for host, port in [*self._addresses, *others]:
             try:
                 return self._connect(host, port)
             except Unreachable as error:
@@ -149,7 +166,7 @@ class ClusterClient:
         raise Unreachable("; ".join(failures))
 
     def _connect(self, host: str, port: int) -> Connection:
-        return Connection(host, port, client_id=self._client_id, timeout_s=self._timeout_s)
+        return Connection(host, port, client_id=self._client_id, timeout_s=self.timeout_s)
 
 
 def _nodes(metadata: Any) -> list[Node]:

@@ -2,41 +2,129 @@
 
 The first thing asked on a connection is which versions the broker has (ApiVersions version 0, which every broker
 answers); every later request goes in the newest version that both sides have.
+
+A broker answers the requests of a connection in their order, so who wants several under way calls ``send`` for each and
+``receive`` for each; ``ask`` is one of each.
 """
 
 import socket
+from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from skep.base.errors import DecodeError, ErrorCode, KafkaError
 from skep.client.errors import ClientError, Unreachable, Unsupported
 from skep.wire.apis import API_VERSIONS, Api
-from skep.wire.client_codec import common_version, decode_response, encode_request
+from skep.wire.client_codec import common_version, decode_response, encode_request, request_header
 from skep.wire.codec import Body
 from skep.wire.primitives import INT32
+
+Buffer = bytes | bytearray | memoryview
 
 MAX_ANSWER_BYTES = 256 << 20
 """Longer is taken for something that is not a Kafka broker: the first bytes of an HTTP answer are a length too."""
 
 
+class Unanswered(NamedTuple):
+    correlation_id: int
+    api: Api
+    version: int
+
+
 class Connection:
-    """Owns a socket. Between calls nothing is unanswered on it; after an error it is closed and stays so."""
+    """Owns a socket and the list of what is unanswered on it. After an error it is closed and stays so."""
 
     def __init__(self, host: str, port: int, *, client_id: str, timeout_s: float) -> None:
         self.address = f"{host}:{port}"
         self._client_id = client_id
-        self._timeout_s = timeout_s
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
+        self._unanswered: deque[Unanswered] = deque()
         try:
             self._socket = socket.create_connection((host, port), timeout=timeout_s)
         except OSError as error:
             raise Unreachable(f"no broker answers at {self.address} ({_words(error)})") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
+    @property
+    def unanswered(self) -> int:
+        """How many requests are under way."""
+        return len(self._unanswered)
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """How long the broker may keep quiet while we wait for it."""
+        self._socket.settimeout(timeout_s)
+
+    def fileno(self) -> int:
+        """For ``select``: readable when there is something to receive."""
+        return self._socket.fileno()
+
     def ask(self, api: Api, body: Body) -> Any:
         """The answer to one request. Unsupported, before anything is sent, when the broker does not have the API."""
-        return self._exchange(api, self._version_of(api), body)
+        self.send(api, body)
+        return self.receive()
+
+    def send(self, api: Api, body: Body) -> int:
+        """Sends a request whose answer ``receive`` gives later; the version it went in."""
+        version = self.version_of(api)
+        self._send(api, version, body)
+        return version
+
+    def send_parts(self, api: Api, version: int, parts: Sequence[Buffer]) -> None:
+        """Sends a request whose body is there already, in pieces; none is copied."""
+        header = request_header(api, version, self._remember(api, version), self._client_id)
+        length = len(header) + sum(len(part) for part in parts)
+        try:
+            _send_all(self._socket, [INT32.pack(length) + header, *parts])
+        except OSError as error:
+            raise self._broken(api, error) from None
+
+    def receive(self) -> Any:
+        """The answer to the oldest request that has none yet."""
+        _, api, version = self._unanswered[0]
+        frame = self.receive_frame()
+        try:
+            return decode_response(api, version, bytes(frame))[1]
+        except DecodeError as error:
+            raise self._nonsense(error) from None
+
+    def receive_frame(self, buffer: bytearray | None = None) -> memoryview:
+        """The same as bytes, header included, for who reads them alone.
+
+        They lie in ``buffer`` when they fit, else in a new one, which is the ``obj`` of what is given back: who is done
+        with one answer can receive the next in its place.
+        """
+        correlation_id, api, _ = self._unanswered[0]
+        try:
+            (length,) = INT32.unpack(self._receive(bytearray(INT32.size), INT32.size))
+            if not INT32.size <= length <= MAX_ANSWER_BYTES:
+                raise DecodeError(f"an answer of {length} bytes")
+            frame = self._receive(buffer if buffer is not None and len(buffer) >= length else bytearray(length), length)
+        except OSError as error:
+            raise self._broken(api, error) from None
+        except DecodeError as error:
+            raise self._nonsense(error) from None
+        if INT32.unpack_from(frame)[0] != correlation_id:
+            self.close()
+            raise ClientError(f"{self.address} answered another request than {api.name}")
+        self._unanswered.popleft()
+        return frame
+
+    def version_of(self, api: Api) -> int:
+        """The newest version that both sides have; Unsupported when there is none."""
+        if not self._versions:
+            self._send(API_VERSIONS, 0, {})
+            answer = self.receive()
+            if answer.error_code is not ErrorCode.none:
+                raise KafkaError(answer.error_code, f"{self.address} does not say its versions")
+            self._versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+        oldest, newest = self._versions.get(api.key, (0, -1))
+        version = common_version(api, oldest, newest)
+        if version is None:
+            has = "does not have it" if newest < 0 else f"has versions {oldest} to {newest}"
+            raise Unsupported(f"{api.name} is needed and the broker at {self.address} {has}")
+        return version
 
     def close(self) -> None:
         self._socket.close()
@@ -49,51 +137,49 @@ class Connection:
     ) -> None:
         self.close()
 
-    def _version_of(self, api: Api) -> int:
-        if not self._versions:
-            answer = self._exchange(API_VERSIONS, 0, {})
-            if answer.error_code is not ErrorCode.none:
-                raise KafkaError(answer.error_code, f"{self.address} does not say its versions")
-            self._versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
-        oldest, newest = self._versions.get(api.key, (0, -1))
-        version = common_version(api, oldest, newest)
-        if version is None:
-            has = "does not have it" if newest < 0 else f"has versions {oldest} to {newest}"
-            raise Unsupported(f"{api.name} is needed and the broker at {self.address} {has}")
-        return version
-
-    def _exchange(self, api: Api, version: int, body: Body) -> Any:
+    def _remember(self, api: Api, version: int) -> int:
         self._correlation_id += 1
-        request = encode_request(api, version, self._correlation_id, self._client_id, body)
+        self._unanswered.append(Unanswered(self._correlation_id, api, version))
+        return self._correlation_id
+
+    def _send(self, api: Api, version: int, body: Body) -> None:
+        request = encode_request(api, version, self._remember(api, version), self._client_id, body)
         try:
             self._socket.sendall(INT32.pack(len(request)) + request)
-            frame = self._receive_frame()
-            correlation_id, answer = decode_response(api, version, frame)
         except OSError as error:
-            self.close()
-            raise Unreachable(f"the broker at {self.address} gave no answer to {api.name} ({_words(error)})") from None
-        except DecodeError as error:
-            self.close()
-            raise ClientError(f"what {self.address} answered is not Kafka's protocol: {error}") from None
-        if correlation_id != self._correlation_id:
-            self.close()
-            raise ClientError(f"{self.address} answered another request than {api.name}")
-        return answer
+            raise self._broken(api, error) from None
 
-    def _receive_frame(self) -> bytes:
-        (length,) = INT32.unpack(self._receive(INT32.size))
-        if not INT32.size <= length <= MAX_ANSWER_BYTES:
-            raise DecodeError(f"an answer of {length} bytes")
-        return self._receive(length)
-
-    def _receive(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            piece = self._socket.recv(min(size - len(data), 1 << 20))
-            if not piece:
+    def _receive(self, buffer: bytearray, size: int) -> memoryview:
+        view = memoryview(buffer)[:size]
+        position = 0
+        while position < size:
+            count = self._socket.recv_into(view[position:])
+            if not count:
                 raise ConnectionResetError("the connection was closed")
-            data += piece
-        return bytes(data)
+            position += count
+        return view
+
+    def _broken(self, api: Api, error: OSError) -> Unreachable:
+        self.close()
+        return Unreachable(f"the broker at {self.address} gave no answer to {api.name} ({_words(error)})")
+
+    def _nonsense(self, error: DecodeError) -> ClientError:
+        self.close()
+        return ClientError(f"what {self.address} answered is not Kafka's protocol: {error}")
+
+
+def _send_all(to: socket.socket, parts: Sequence[Buffer]) -> None:
+    left = [memoryview(part) for part in parts if len(part)]
+    while left:
+        sent = to.sendmsg(left[:_MOST_PARTS])
+        while left and sent >= len(left[0]):
+            sent -= len(left.pop(0))
+        if sent:
+            left[0] = left[0][sent:]
+
+
+_MOST_PARTS = 512
+"""In one system call; the system's own limit (IOV_MAX) is 1024."""
 
 
 def _words(error: OSError) -> str:

@@ -24,10 +24,14 @@ _HEADER = struct.Struct(">hhi")
 
 def encode_request(api: Api, version: int, correlation_id: int, client_id: str, body: Body) -> bytes:
     """The whole request, header included, without the length that frames it."""
+    header = request_header(api, version, correlation_id, client_id)
+    return header + entity_encoder(request_class(api.key, version))(body)
+
+
+def request_header(api: Api, version: int, correlation_id: int, client_id: str) -> bytes:
     # The client id is a legacy string even where the version is flexible: see ``headers``.
-    header = _HEADER.pack(api.key, version, correlation_id) + string(client_id)
     tags = b"\0" if api.is_flexible(version) else b""
-    return header + tags + entity_encoder(request_class(api.key, version))(body)
+    return _HEADER.pack(api.key, version, correlation_id) + string(client_id) + tags
 
 
 def decode_response(api: Api, version: int, frame: bytes) -> tuple[int, Any]:

@@ -1,0 +1,102 @@
+"""What a program needs of a cluster's administration: making a topic, reading its configs, committing offsets."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.client.asking import until_answered
+from skep.client.cluster import GROUP, ClusterClient
+from skep.wire.apis import CREATE_TOPICS, DESCRIBE_CONFIGS, OFFSET_COMMIT
+
+_TOPIC = 2
+_NO_GENERATION = -1
+"""Of who commits for a group without being a member; refused while the group has some."""
+_COMMIT_BY_NAME = OFFSET_COMMIT._replace(newest=9)
+"""Version 10 has the ids of topics in place of their names."""
+
+
+def create_topic(cluster: ClusterClient, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> bool:
+    """Whether it was made; False when a topic of that name is there. The broker chooses the number of replicas."""
+    body = {
+        "topics": [
+            {
+                "name": name,
+                "num_partitions": partitions,
+                "replication_factor": -1,
+                "assignments": [],
+                "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
+            }
+        ],
+        "timeout": timedelta(seconds=cluster.timeout_s),
+        "validate_only": False,
+    }
+
+    def ask() -> Any:
+        # Any broker will do for ours; Kafka's has a controller, which Metadata names.
+        metadata = cluster.metadata(())
+        nodes = {node.node_id: node for node in cluster.nodes()}
+        controller = nodes.get(getattr(metadata, "controller_id", -1)) or next(iter(nodes.values()))
+        return cluster.ask_node(controller, CREATE_TOPICS, body)
+
+    answer = until_answered(cluster, f"making topic '{name}'", ask, lambda answer: answer.topics[0].error_code)
+    [result] = answer.topics
+    if result.error_code is ErrorCode.topic_already_exists:
+        return False
+    _check(result.error_code, f"topic '{name}'", getattr(result, "error_message", None))
+    return True
+
+
+def topic_configs(cluster: ClusterClient, topic: str) -> dict[str, str | None]:
+    """Every config of the topic with the value that is in force."""
+    body = {"resources": [{"resource_type": _TOPIC, "resource_name": topic, "configuration_keys": None}]}
+
+    def ask() -> Any:
+        return cluster.ask_node(cluster.nodes()[0], DESCRIBE_CONFIGS, body)
+
+    answer = until_answered(cluster, f"configs of '{topic}'", ask, lambda answer: answer.results[0].error_code)
+    [result] = answer.results
+    _check(result.error_code, f"topic '{topic}'", result.error_message)
+    return {config.name: config.value for config in result.configs}
+
+
+def commit_group_offsets(cluster: ClusterClient, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    """Writes where a group is. KafkaError when the group has members: then only they may."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for (topic, partition), offset in offsets.items():
+        topics.setdefault(topic, []).append(
+            {
+                "partition_index": partition,
+                "committed_offset": offset,
+                "committed_leader_epoch": -1,
+                "committed_metadata": "",
+            }
+        )
+    if not topics:
+        return
+    body = {
+        "group_id": group,
+        "generation_id_or_member_epoch": _NO_GENERATION,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
+    }
+
+    def code_of(answer: Any) -> ErrorCode:
+        codes = (result.error_code for topic in answer.topics for result in topic.partitions)
+        return next((code for code in codes if code is not ErrorCode.none), ErrorCode.none)
+
+    def ask() -> Any:
+        return cluster.ask_coordinator(GROUP, group, _COMMIT_BY_NAME, body, code_of)[1]
+
+    answer = until_answered(cluster, f"offsets of group '{group}'", ask, code_of)
+    for topic in answer.topics:
+        for result in topic.partitions:
+            _check(
+                result.error_code, f"group '{group}': topic '{topic.name}', partition {result.partition_index}", None
+            )
+
+
+def _check(code: ErrorCode, what: str, detail: str | None) -> None:
+    if code is not ErrorCode.none:
+        raise KafkaError(code, f"{what}: {detail or code.name}")

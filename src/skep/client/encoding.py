@@ -1,0 +1,62 @@
+"""Rows of columns into record batches of a good size: large enough to be cheap, and small enough to keep all busy.
+
+A row that is larger than that gets a batch of its own, up to what the topic takes.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from skep.records.columnar import EncodedBatch, ProducerIdentity, RecordColumns, RecordTooLarge, encode_batches
+from skep.records.compression import Codec
+
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+MAX_BATCH_RECORDS = 100_000
+"""The default of ``skep.max.compacted.batch.records``."""
+
+
+def batches_of(
+    columns: RecordColumns,
+    rows: Rows | None,
+    *,
+    codec: Codec,
+    usual_bytes: int,
+    largest_bytes: int,
+    producer: ProducerIdentity,
+    next_sequence: Callable[[], int],
+) -> Iterator[EncodedBatch]:
+    """The batches, one at a time; ``next_sequence`` is asked when those before have been counted.
+
+    RecordTooLarge names the first row that fits into none by its place in the columns.
+    """
+    total = len(columns.value) if rows is None else len(rows)
+    usual = min(usual_bytes, largest_bytes)
+    done, limit, most = 0, usual, MAX_BATCH_RECORDS
+    while done < total:
+        start = done
+        try:
+            for batch in encode_batches(
+                *_slice(columns, rows, start, min(start + most, total)),
+                codec=codec,
+                max_batch_bytes=limit,
+                producer=producer,
+                base_sequence=next_sequence(),
+            ):
+                yield batch
+                done += batch.count
+            limit, most = usual, MAX_BATCH_RECORDS
+        except RecordTooLarge as error:
+            if limit == largest_bytes:
+                row = error.row if rows is not None else start + error.row
+                raise RecordTooLarge(row, error.size, limit) from None
+            limit, most = largest_bytes, 1
+
+
+def _slice(columns: RecordColumns, rows: Rows | None, start: int, end: int) -> tuple[RecordColumns, Rows | None]:
+    if rows is not None:
+        return columns, rows[start:end]
+    if start == 0 and end == len(columns.value):
+        return columns, None
+    return RecordColumns(*(None if column is None else column[start:end] for column in columns)), None

@@ -1,0 +1,156 @@
+"""Requests to the coordinator of a transactional id, each asked until it has an answer that stands.
+
+All of them may be asked twice: a lost answer costs a repetition and changes nothing. That lets somebody end a
+transaction that another process began, who has only the id, the producer id and the epoch.
+
+The transactions are those before KIP-890's second part: partitions are added before they are written, and the epoch
+stays the same from one transaction to the next.
+"""
+
+import functools
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.client.asking import until_answered
+from skep.client.cluster import TRANSACTION, ClusterClient
+from skep.records.columnar import ProducerIdentity
+from skep.wire.apis import ADD_PARTITIONS_TO_TXN, END_TXN, INIT_PRODUCER_ID, LIST_TRANSACTIONS, Api
+from skep.wire.codec import Body
+
+DEFAULT_TIMEOUT_MS = 60_000
+
+FENCED = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch})
+"""Somebody else has become the producer of the transactional id."""
+
+
+class OpenTransaction(NamedTuple):
+    transactional_id: str
+    producer_id: int
+
+
+def init_producer_id(
+    cluster: ClusterClient,
+    transactional_id: str | None,
+    timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    *,
+    current: ProducerIdentity | None = None,
+) -> ProducerIdentity:
+    """A new producer id, or for a transactional id its next epoch.
+
+    With the epoch whoever had the id before is fenced, and a transaction that was open is aborted: this returns when
+    that is done. ``current``: only if the id is still ours (KIP-360), else KafkaError with a code of ``FENCED``.
+    """
+    body = {
+        "transactional_id": transactional_id,
+        "transaction_timeout": timedelta(milliseconds=timeout_ms),
+        "producer_id": -1 if current is None else current.producer_id,
+        "producer_epoch": -1 if current is None else current.producer_epoch,
+    }
+    if transactional_id is None:
+        answer = until_answered(
+            cluster, "a producer id", lambda: cluster.ask_node(cluster.nodes()[0], INIT_PRODUCER_ID, body), _code
+        )
+        _check(answer.error_code, "no producer id was given")
+    else:
+        answer = _ask(cluster, transactional_id, INIT_PRODUCER_ID, body, _code)
+        _check(answer.error_code, f"transactional id '{transactional_id}'")
+    return ProducerIdentity(answer.producer_id, answer.producer_epoch, transactional_id is not None)
+
+
+def add_partitions(
+    cluster: ClusterClient, transactional_id: str, identity: ProducerIdentity, partitions: Iterable[tuple[str, int]]
+) -> None:
+    """Makes these partitions a part of the transaction, which begins with the first ones."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    body = {
+        "v3_and_below_transactional_id": transactional_id,
+        "v3_and_below_producer_id": identity.producer_id,
+        "v3_and_below_producer_epoch": identity.producer_epoch,
+        "v3_and_below_topics": [{"name": name, "partitions": indexes} for name, indexes in topics.items()],
+    }
+    answer = _ask(cluster, transactional_id, ADD_PARTITIONS_TO_TXN, body, _first_added_code)
+    for topic, partition, code in _added(answer):
+        # Said of those that would have been fine, had another one not been refused.
+        if code is not ErrorCode.operation_not_attempted:
+            _check(code, f"transactional id '{transactional_id}': topic '{topic}', partition {partition}")
+
+
+def end_transaction(
+    cluster: ClusterClient,
+    transactional_id: str,
+    identity: ProducerIdentity,
+    *,
+    commit: bool,
+    until_visible: bool = False,
+) -> None:
+    """Decides the transaction. KafkaError, for the caller to judge, when it is not (or no longer) this producer's.
+
+    It returns when the decision stands. Readers see it a moment later, when the markers are written; ``until_visible``
+    returns only then.
+    """
+    body = {
+        "transactional_id": transactional_id,
+        "producer_id": identity.producer_id,
+        "producer_epoch": identity.producer_epoch,
+        "committed": commit,
+    }
+    wish = "commit" if commit else "abort"
+    # Asked again, the coordinator says CONCURRENT_TRANSACTIONS until the markers are written.
+    for _ in range(2 if until_visible else 1):
+        answer = _ask(cluster, transactional_id, END_TXN, body, _code)
+        _check(answer.error_code, f"transactional id '{transactional_id}' was asked to {wish}")
+
+
+def list_open_transactions(cluster: ClusterClient, prefix: str = "") -> list[OpenTransaction]:
+    """The transactions of every broker that are not decided yet and whose id begins so."""
+    found = []
+    body = {"state_filters": ["Ongoing"], "producer_id_filters": []}
+    for node in until_answered(cluster, "the brokers", cluster.nodes):
+        answer = until_answered(
+            cluster, "open transactions", functools.partial(cluster.ask_node, node, LIST_TRANSACTIONS, body), _code
+        )
+        _check(answer.error_code, f"the transactions of broker {node.node_id}")
+        found += [
+            OpenTransaction(state.transactional_id, state.producer_id)
+            for state in answer.transaction_states
+            if state.transactional_id.startswith(prefix)
+        ]
+    return found
+
+
+def _ask(
+    cluster: ClusterClient, transactional_id: str, api: Api, body: Body, code_of: Callable[[Any], ErrorCode]
+) -> Any:
+    def passing_at_once(answer: Any) -> ErrorCode:
+        # While a transaction is being ended the cluster would pause for longer than that takes.
+        code = code_of(answer)
+        return ErrorCode.none if code is ErrorCode.concurrent_transactions else code
+
+    def ask() -> Any:
+        return cluster.ask_coordinator(TRANSACTION, transactional_id, api, body, passing_at_once)[1]
+
+    return until_answered(cluster, f"{api.name} of '{transactional_id}'", ask, code_of)
+
+
+def _code(answer: Any) -> ErrorCode:
+    code: ErrorCode = answer.error_code
+    return code
+
+
+def _added(answer: Any) -> Iterable[tuple[str, int, ErrorCode]]:
+    for topic in answer.results_by_topic_v3_and_below:
+        for result in topic.results_by_partition:
+            yield topic.name, result.partition_index, result.partition_error_code
+
+
+def _first_added_code(answer: Any) -> ErrorCode:
+    return next((code for *_, code in _added(answer) if code is not ErrorCode.none), ErrorCode.none)
+
+
+def _check(code: ErrorCode, what: str) -> None:
+    if code is not ErrorCode.none:
+        raise KafkaError(code, f"{what}: {code.name}")
