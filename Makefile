@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench fuzz docs clean
+.PHONY: help run test check bench fuzz docs demo clean
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -14,11 +14,11 @@ run: $(VENV)/.run ## Start a broker on 127.0.0.1:9092, data in ./skep-data
 	@exec $(BIN)/skep serve $(ARGS)
 
 test: $(VENV)/.dev system-packages ## Run every test
-	$(BIN)/python -m pytest -n $(or $(JOBS),2) $(ARGS)
+	$(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadgroup $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, layers, fast tests
-	$(BIN)/ruff format --check src tests bench
-	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench pipelines
+	$(BIN)/ruff check src tests bench pipelines
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/architecture tests/unit tests/wire tests/contract
 
@@ -28,7 +28,10 @@ bench: $(VENV)/.bench ## Measure against references of the same run; table, JSON
 fuzz: $(VENV)/.dev ## Throw hostile bytes at a broker for a minute (SECONDS=60)
 	$(BIN)/python -m tests.fuzz $(or $(SECONDS),60)
 
-docs: $(VENV)/.dev ## Print docs/CONFIGURATION.md and docs/COMPATIBILITY.md anew
+demo: $(VENV)/.dev java ## Show it all: broker, events, a pipeline on Spark, results in a topic and in Parquet
+	@$(BIN)/python -m pipelines.demo $(ARGS)
+
+docs: $(VENV)/.dev ## Print docs/CONFIGURATION.md, COMPATIBILITY.md and SPARK-OPTIONS.md anew
 	$(BIN)/python -m tests.architecture.printed_docs
 
 clean: ## Remove what the other targets made
@@ -60,13 +63,21 @@ $(VENV)/.bench: $(BIN)/python pyproject.toml
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev,bench]'
 	@touch $@ $(VENV)/.run $(VENV)/.dev
 
-# kcat is a client the tests use; it is a Debian package and not a Python one.
-.PHONY: system-packages
-system-packages:
-	@command -v kcat >/dev/null || { \
-	  echo "skep: installing kcat, a client that the tests use"; \
+# Debian packages: kcat is a client that the tests use, Spark runs on Java 17 or newer.
+.PHONY: system-packages java
+system-packages: java
+	@$(call debian-package,kcat,command -v kcat)
+
+java:
+	@$(call debian-package,default-jre-headless,[ "$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p')" -ge 17 ])
+
+# Installs package $(1) if the command $(2) fails.
+define debian-package
+	{ $(2); } >/dev/null 2>&1 || { \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq kcat >/dev/null; \
+	    echo "skep: installing $(1)"; \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1) >/dev/null; \
 	  else \
-	    echo "skep: kcat is missing and cannot be installed from here: apt-get install kcat" >&2; exit 1; \
+	    echo "skep: $(1) is needed and cannot be installed from here: apt-get install $(1)" >&2; exit 1; \
 	  fi; }
+endef

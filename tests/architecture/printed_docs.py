@@ -1,10 +1,11 @@
-"""Prints docs/CONFIGURATION.md and docs/COMPATIBILITY.md from the code's own tables: ``make docs``."""
+"""Prints docs/CONFIGURATION.md, COMPATIBILITY.md and SPARK-OPTIONS.md from the code's own tables: ``make docs``."""
 
 import inspect
 from pathlib import Path
 
 from kio.schema.index import api_key_map
 
+from pyspark_skep import options, write_options
 from skep.base.broker_config import ALIASES, BrokerConfig, topic_defaults_by_broker_name
 from skep.base.group_config import GROUP_OPTIONS
 from skep.base.options import Option, declared
@@ -45,6 +46,16 @@ kafka-python, aiokafka, kcat. What is listed here as served works in all its ver
 advertised, so that clients find out by ApiVersions and say so.
 """
 
+SPARK_OPTIONS_HEAD = """# Options of the Spark data source
+
+<!-- Printed by `make docs` from the option tables in src/pyspark_skep; a test fails when it is stale. -->
+
+For `spark.read`, `readStream`, `write` and `writeStream` with `format("skep")`. Names, values and meaning are those of
+Spark's own Kafka connector. Upper and lower case in names are the same. An option that is in none of these tables is
+refused, with the reason where there is one; so are settings of Kafka's Java clients (`kafka.*`) that would do nothing.
+What the rows look like, and what is promised: [SPARK.md](SPARK.md).
+"""
+
 
 def configuration() -> str:
     broker = declared(BrokerConfig).values()
@@ -83,6 +94,24 @@ def _default(option: Option) -> str:
         return "never"
     text = option.show(option.default)
     return f"`{text}`" if text else "empty"
+
+
+def spark_options() -> str:
+    lines = [SPARK_OPTIONS_HEAD]
+    for title, config, refused in (
+        ("Reading", options.ReadOptions, options.REFUSED),
+        ("Writing", write_options.WriteOptions, write_options.REFUSED),
+    ):
+        lines += [f"## {title}", "", "| option | default | what it does |", "|---|---|---|"]
+        lines += [f"| `{row.name}` | {_unless_absent(row)} | {row.doc} |" for row in declared(config).values()]
+        lines += ["", "| refused | why |", "|---|---|"]
+        lines += [f"| `{name}` | {why} |" for name, why in refused.items()]
+        lines += ["| `kafka.ssl.*`, `kafka.sasl.*` | only PLAINTEXT connections are there |", ""]
+    return "\n".join(lines)
+
+
+def _unless_absent(row: Option) -> str:
+    return _default(row) if row.default not in ("", (), 0) or row.default is False else ""
 
 
 def compatibility() -> str:
@@ -131,7 +160,7 @@ def _camel(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
-PRINTED = {"CONFIGURATION.md": configuration, "COMPATIBILITY.md": compatibility}
+PRINTED = {"CONFIGURATION.md": configuration, "COMPATIBILITY.md": compatibility, "SPARK-OPTIONS.md": spark_options}
 
 
 if __name__ == "__main__":

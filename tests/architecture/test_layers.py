@@ -25,6 +25,8 @@ LAYER = {
     "pytest_plugin": 9,
 }
 FILES = sorted(SOURCE.rglob("*.py"))
+SPARK_FILES = sorted((SOURCE.parent / "pyspark_skep").rglob("*.py"))
+SPARK_MAY_IMPORT = {"base", "wire", "records", "client"}
 
 
 def package_of(module: str) -> str:
@@ -55,6 +57,12 @@ def test_a_package_imports_only_lower_layers(path):
     package = parts[0]
     for imported, line in imported_packages(ast.parse(path.read_text()), package):
         assert LAYER[imported] < LAYER[package], f"{path}:{line} imports {imported}, which is not below {package}"
+
+
+@pytest.mark.parametrize("path", SPARK_FILES, ids=lambda path: path.name)
+def test_the_data_source_of_spark_imports_only_what_talks_to_a_broker(path):
+    for imported, line in imported_packages(ast.parse(path.read_text()), "pyspark_skep"):
+        assert imported in SPARK_MAY_IMPORT, f"{path}:{line} imports {imported}"
 
 
 def test_the_contract_knows_every_package_and_no_other():

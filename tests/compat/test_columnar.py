@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
 
-from skep.records.columnar import Decoder, ProducerIdentity, RecordColumns, encode_batches, partitions_of_keys
+from skep.records.columnar import Decoder, RecordColumns, encode_batches, partitions_of_keys
 from skep.records.compression import Codec
+from skep.records.producer_identity import ProducerIdentity
 from tests.compat.clients import CODECS, PATIENCE_S, confluent_consumer, confluent_producer, take
 from tests.raw_client import RawClient
 from tests.raw_requests import Want

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from skep.records.columnar import EncodedBatch, ProducerIdentity, RecordColumns, RecordTooLarge, encode_batches
+from skep.records.columnar import EncodedBatch, RecordColumns, RecordTooLarge, encode_batches
 from skep.records.compression import Codec
+from skep.records.producer_identity import ProducerIdentity
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 

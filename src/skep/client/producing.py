@@ -28,8 +28,9 @@ from skep.client.transacting import (
     end_transaction,
     init_producer_id,
 )
-from skep.records.columnar import NO_PRODUCER, ProducerIdentity, RecordColumns
+from skep.records.columnar import RecordColumns
 from skep.records.compression import Codec
+from skep.records.producer_identity import NO_PRODUCER, ProducerIdentity
 
 BATCH_BYTES = 1_000_000
 """What a batch is filled up to before it is packed; a little below the default of ``max.message.bytes``."""

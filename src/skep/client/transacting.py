@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from skep.base.errors import ErrorCode, KafkaError
 from skep.client.asking import until_answered
 from skep.client.cluster import TRANSACTION, ClusterClient
-from skep.records.columnar import ProducerIdentity
+from skep.records.producer_identity import ProducerIdentity
 from skep.wire.apis import ADD_PARTITIONS_TO_TXN, END_TXN, INIT_PRODUCER_ID, LIST_TRANSACTIONS, Api
 from skep.wire.codec import Body
 

@@ -7,9 +7,7 @@ never does.
 from skep.records.columnar_arrays import record_schema
 from skep.records.columnar_reading import DEFAULT_MAX_BYTES, DEFAULT_MAX_ROWS, Decoder
 from skep.records.columnar_writing import (
-    NO_PRODUCER,
     EncodedBatch,
-    ProducerIdentity,
     RecordColumns,
     RecordTooLarge,
     encode_batches,
@@ -19,10 +17,8 @@ from skep.records.columnar_writing import (
 __all__ = [
     "DEFAULT_MAX_BYTES",
     "DEFAULT_MAX_ROWS",
-    "NO_PRODUCER",
     "Decoder",
     "EncodedBatch",
-    "ProducerIdentity",
     "RecordColumns",
     "RecordTooLarge",
     "encode_batches",

@@ -29,6 +29,7 @@ from skep.records.batch import (
 )
 from skep.records.columnar_cache import kernels
 from skep.records.compression import Codec, compress
+from skep.records.producer_identity import NO_PRODUCER, ProducerIdentity
 
 DEFAULT_MAX_BATCH_RECORDS = 50_000
 """Compacted topics have a limit for it: the broker's default is twice as many."""
@@ -51,15 +52,6 @@ class RecordTooLarge(Exception):
     def __reduce__(self) -> tuple[type["RecordTooLarge"], tuple[int, int, int]]:
         # It may cross to another process, and Exception would hand its message to __init__.
         return RecordTooLarge, (self.row, self.size, self.limit)
-
-
-class ProducerIdentity(NamedTuple):
-    producer_id: int
-    producer_epoch: int
-    transactional: bool
-
-
-NO_PRODUCER = ProducerIdentity(-1, -1, False)
 
 
 class RecordColumns(NamedTuple):

@@ -9,7 +9,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.client.cluster import ClusterClient, Node
 from skep.client.errors import TimedOut, Unreachable
 from skep.client.transacting import add_partitions, end_transaction, init_producer_id, list_open_transactions
-from skep.records.columnar import ProducerIdentity
+from skep.records.producer_identity import ProducerIdentity
 from skep.wire.apis import ADD_PARTITIONS_TO_TXN, END_TXN, INIT_PRODUCER_ID, Api
 from skep.wire.codec import Body
 

@@ -13,8 +13,9 @@ from kio.records.schema import NewRecordBatch, RecordHeader
 from kio.records.schema import Record as KioRecord
 from kio.records.writers import write_new_batch
 
-from skep.records.columnar import Decoder, ProducerIdentity, RecordColumns, encode_batches
+from skep.records.columnar import Decoder, RecordColumns, encode_batches
 from skep.records.compression import Codec
+from skep.records.producer_identity import ProducerIdentity
 
 FIELDS = st.one_of(st.none(), st.binary(max_size=200))
 HEADERS = st.lists(st.tuples(st.text(max_size=5), FIELDS), max_size=3)

@@ -15,13 +15,13 @@ from skep.records.builder import NewRecord, build_batch
 from skep.records.columnar import (
     Decoder,
     EncodedBatch,
-    ProducerIdentity,
     RecordColumns,
     RecordTooLarge,
     encode_batches,
     partitions_of_keys,
 )
 from skep.records.compression import Codec
+from skep.records.producer_identity import ProducerIdentity
 from skep.records.record import iterate_records
 from tests.unit.records.uncompiled import uncompiled_kernels
 

@@ -1,0 +1,118 @@
+"""The option ``archive``: a batch read goes on below the beginning of the log, in what ``skep archive`` wrote.
+
+The log has a partition from its first offset on; what is asked for below that comes from the archive's files. Each
+offset is read from one of the two, so nothing comes twice. What neither has is reported as lost.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+from pyspark_skep.filters import Pushed
+from pyspark_skep.lookup import Lookup, time_of
+from pyspark_skep.options import ReadOptions
+from pyspark_skep.planning import OffsetRange, split_ranges
+from pyspark_skep.positions import EARLIEST, AtEnd, AtOffsets, Position, TopicPartition
+from pyspark_skep.reading import report_loss, rows_of
+from skep.base.errors import OptionError
+from skep.client.archive_folder import Archive, ArchiveError, ArchiveFile, is_after, topic_folder
+from skep.client.topics import TopicInfo
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclasses.dataclass(frozen=True)
+class ArchivePartition(InputPartition):
+    """A range of archived offsets with the files that they are in, the work of one task."""
+
+    range: OffsetRange
+    files: tuple[ArchiveFile, ...]
+
+
+class Archives:
+    """The archives of the topics that a query reads, as they were when it was planned."""
+
+    def __init__(self, options: ReadOptions, topics: Mapping[str, TopicInfo]) -> None:
+        """OptionError for a topic that has none, or whose archive is of another topic of that name."""
+        self._options = options
+        self._archives = {name: open_archive(options, info) for name, info in topics.items()}
+
+    def resolve(
+        self,
+        lookup: Lookup,
+        position: Position,
+        partitions: Collection[TopicPartition],
+        log_starts: Mapping[TopicPartition, int],
+    ) -> dict[TopicPartition, int]:
+        """As ``Lookup.resolve``, with archive and log taken as one."""
+        if isinstance(position, AtEnd | AtOffsets):
+            found = lookup.resolve(position, partitions)
+            return {one: self._earliest(one, at) if _is_earliest(position, one) else at for one, at in found.items()}
+        from skep.client.archive_reading import first_offset_from
+
+        archived = {
+            one: first_offset_from(self._archives[one[0]], one[1], time_of(position, one), log_starts[one])
+            for one in partitions
+        }
+        found = {one: offset for one, offset in archived.items() if offset is not None}
+        return found | lookup.resolve(position, [one for one in partitions if one not in found])
+
+    def _earliest(self, one: TopicPartition, log_start: int) -> int:
+        part = self._archives[one[0]].partitions.get(one[1])
+        return log_start if part is None else min(part.start, log_start)
+
+    def tasks(self, wanted: OffsetRange, pushed: Pushed, log_start: int) -> list[ArchivePartition]:
+        """Who reads a range that lies below the beginning of the log. Days that the filters rule out are not read."""
+        from skep.client.archive_reading import in_tasks
+
+        archive = self._archives[wanted.topic]
+        for first, end in archive.missing(wanted.partition, wanted.start, wanted.end):
+            report_loss(
+                f"{wanted.topic}-{wanted.partition}: offsets {first} to {end - 1} are neither in its log, which begins "
+                f"at {log_start}, nor in the archive in {archive.folder}",
+                fail=self._options.fail_on_data_loss,
+            )
+        found = []
+        for piece in split_ranges([wanted], max_records_per_partition=self._options.max_records_per_partition):
+            files = archive.files(piece.partition, piece.start, piece.end, pushed.from_timestamp_ms)
+            chosen = [one for one in files if not is_after(one, pushed.until_timestamp_ms)]
+            found += [ArchivePartition(piece, task) for task in in_tasks(chosen)]
+        return found
+
+
+def open_archive(options: ReadOptions, topic: TopicInfo) -> Archive:
+    folder = topic_folder(Path(options.archive), topic.name)
+    try:
+        archive = Archive.open(folder)
+    except ArchiveError as error:
+        raise OptionError(f"archive: {error} (skep archive {topic.name} --to {options.archive} makes one)") from None
+    if archive.topic_id != topic.topic_id:
+        raise OptionError(
+            f"archive: {folder} is of a topic '{archive.topic}' with the id {archive.topic_id}, and this one has the "
+            f"id {topic.topic_id}: it was made anew, or is on another cluster"
+        )
+    return archive
+
+
+def read_archived(options: ReadOptions, task: ArchivePartition) -> "Iterator[pa.RecordBatch]":
+    from skep.client.archive_reading import read_files
+
+    batches = read_files(task.files, task.range.start, task.range.end, headers=options.include_headers)
+    return rows_of(batches, task.range, options.include_headers)
+
+
+def read_gone(options: ReadOptions, gone: OffsetRange) -> "Iterator[pa.RecordBatch] | None":
+    """What the log has lost since the query was planned; None unless the archive has all of it."""
+    archive = open_archive(options, TopicInfo(gone.topic, gone.topic_id, 0))
+    if archive.missing(gone.partition, gone.start, gone.end):
+        return None
+    files = archive.files(gone.partition, gone.start, gone.end)
+    return read_archived(options, ArchivePartition(gone, tuple(files)))
+
+
+def _is_earliest(position: AtEnd | AtOffsets, one: TopicPartition) -> bool:
+    return (position.end if isinstance(position, AtEnd) else position.offsets[one]) == EARLIEST

@@ -1,0 +1,167 @@
+"""The driver's side of a write that is exactly once, without Spark.
+
+Tasks write under transactions and leave them open. The driver's ``commit_epoch`` makes all of them count, or, when the
+epoch was decided before, none:
+
+1. It becomes the driver (``DriverTransaction``). Another one that still runs is fenced.
+2. It reads the query's newest decision.
+3. No decision for this epoch yet: it writes one, in a transaction of its own. *Its commit is the moment from which the
+   rows count*, whatever happens; before it, none of them does.
+4. The transactions of the decision are committed, one after another. That can be done again and again.
+5. What else is open under the query's prefix is aborted: attempts that lost, tasks that outlive their epoch, and when
+   the epoch was a replay, all that it wrote.
+6. Decided transactions that were no longer open are looked up in the log and, if they were aborted, their rows written
+   again, task by task, in one transaction with a decision that says so (``settling``).
+
+A process may end between any two requests. The next driver is given the same epoch by Spark's checkpoint, perhaps cut
+into other tasks, and begins at 1.
+
+A batch write has no checkpoint and is never replayed, so there is nothing that a decision would protect: ``commit_job``
+does 4 to 6.
+
+docs/decisions/0007-exactly-once-sink.md says why it is done so.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pyspark_skep import decisions
+from pyspark_skep.decisions import Decision, newest_decision
+from pyspark_skep.driver_transaction import DriverTransaction
+from pyspark_skep.partition_access import PartitionAccess
+from pyspark_skep.settling import aborted_among, write_again
+from pyspark_skep.task_transactions import TaskTransaction, driver_id, task_prefix
+from pyspark_skep.write_errors import CommitFailed
+from skep.base.errors import ErrorCode, KafkaError
+from skep.client.admin import create_topic
+from skep.client.transacting import FENCED, end_transaction, init_producer_id, list_open_transactions
+from skep.records.producer_identity import ProducerIdentity
+
+logger = logging.getLogger(__name__)
+
+NO_LONGER_OPEN = FENCED | {
+    ErrorCode.invalid_txn_state,
+    ErrorCode.invalid_producer_id_mapping,
+    ErrorCode.transactional_id_not_found,
+}
+SETTLE_S = 120.0
+"""How long to wait for transactions of others that hide what became of ours."""
+REPAIR_TIMEOUT_MS = 300_000
+"""For the rows of one task."""
+_FENCING_TIMEOUT_MS = 1_000
+"""Nothing is written under the epoch that aborts a transaction, so there is nothing to leave time for."""
+
+
+def commit_epoch(
+    access: PartitionAccess, query: str, epoch: int, tasks: Sequence[TaskTransaction], *, settle_s: float = SETTLE_S
+) -> None:
+    """Every row of the epoch counts once when this returns. After any error it can be called again, by anybody."""
+    _ensure_topic(access)
+    driver = DriverTransaction(access, driver_id(query))
+    decision = newest_decision(access, query, patience_s=settle_s)
+    if decision is not None and decision.epoch > epoch:
+        _abort_open(access, query)
+        raise CommitFailed(
+            f"epoch {epoch} of query {query} comes after epoch {decision.epoch} was committed. Either another driver "
+            "runs the same query, or its checkpoint was set back: then start it with a new checkpoint"
+        )
+    if decision is None or decision.epoch < epoch:
+        decision = Decision(epoch, tuple(tasks))
+        _record(driver, query, decision)
+        driver.commit()
+    _finish(access, query, decision, driver, settle_s)
+
+
+def abort_epoch(access: PartitionAccess, query: str, epoch: int, *, settle_s: float = SETTLE_S) -> None:
+    """Nothing of the epoch stays open. Spark also calls this when ``commit_epoch`` failed: a decision stands all the
+    same, and is carried out."""
+    if not access.has_topic(decisions.TOPIC):
+        _abort_open(access, query)
+        return
+    driver = DriverTransaction(access, driver_id(query))
+    decision = newest_decision(access, query, patience_s=settle_s)
+    if decision is not None and decision.epoch == epoch:
+        _finish(access, query, decision, driver, settle_s)
+    else:
+        _abort_open(access, query)
+
+
+def commit_job(
+    access: PartitionAccess, job: str, tasks: Sequence[TaskTransaction], *, settle_s: float = SETTLE_S
+) -> None:
+    """Makes the rows of a batch write count. Not atomic: a driver that dies in here leaves those tasks uncommitted that
+    it has not come to."""
+    lost = _commit_open(access, tasks)
+    _abort_open(access, job)
+    aborted = aborted_among(access, lost, settle_s)
+    if aborted:
+        driver = DriverTransaction(access, driver_id(job))
+        driver.take_longer(REPAIR_TIMEOUT_MS)
+        for task in aborted:
+            _write_again(access, task, driver)
+            driver.commit()
+
+
+def abort_job(access: PartitionAccess, job: str) -> None:
+    _abort_open(access, job)
+
+
+def _finish(
+    access: PartitionAccess, query: str, decision: Decision, driver: DriverTransaction, settle_s: float
+) -> None:
+    lost = _commit_open(access, decision.unrepaired)
+    # Before the log is asked: attempts that lost have written to the same partitions, and hold back its answer.
+    _abort_open(access, query)
+    aborted = aborted_among(access, lost, settle_s)
+    if aborted:
+        driver.take_longer(REPAIR_TIMEOUT_MS)
+    for task in aborted:
+        decision = replace(decision, repaired=decision.repaired | {task.transactional_id})
+        _write_again(access, task, driver)
+        _record(driver, query, decision)
+        driver.commit()
+
+
+def _record(driver: DriverTransaction, query: str, decision: Decision) -> None:
+    driver.append_record(
+        decisions.TOPIC,
+        decisions.partition_of(query),
+        query.encode(),
+        decisions.encode(decision),
+        time.time_ns() // 1_000_000,
+    )
+
+
+def _write_again(access: PartitionAccess, task: TaskTransaction, driver: DriverTransaction) -> None:
+    try:
+        write_again(access, task, driver)
+    except CommitFailed:
+        driver.abort()
+        raise
+
+
+def _commit_open(access: PartitionAccess, tasks: Sequence[TaskTransaction]) -> list[TaskTransaction]:
+    """Commits the transactions. Those that were not open to be committed; they may have been committed before."""
+    lost = []
+    for task in tasks:
+        identity = ProducerIdentity(task.producer_id, task.producer_epoch, True)
+        try:
+            end_transaction(access.cluster, task.transactional_id, identity, commit=True)
+        except KafkaError as error:
+            if error.code not in NO_LONGER_OPEN:
+                raise
+            lost.append(task)
+    return lost
+
+
+def _abort_open(access: PartitionAccess, query: str) -> None:
+    """Aborts what is open under the query's prefix. Its producers are fenced by it, should they still run."""
+    for transaction in list_open_transactions(access.cluster, task_prefix(query)):
+        init_producer_id(access.cluster, transaction.transactional_id, _FENCING_TIMEOUT_MS)
+
+
+def _ensure_topic(access: PartitionAccess) -> None:
+    if not access.has_topic(decisions.TOPIC):
+        create_topic(access.cluster, decisions.TOPIC, decisions.PARTITIONS, decisions.TOPIC_CONFIGS)

@@ -1,0 +1,135 @@
+"""Decisions: which transactions make up an epoch of a query, recorded in the compacted topic ``__spark_commits``.
+
+A record of it, key the query's id, value JSON::
+
+    {"version": 1, "epoch": 7, "repaired": ["spark/<query>/<run>/3.0"],
+     "tasks": [{"id": "spark/<query>/<run>/0.0", "producer": [4001, 0], "wrote": {"orders": [[0, 120, 219, 100]]}}]}
+
+``wrote`` has partition, first offset, last offset, number of rows. A query needs its newest decision only; compaction
+keeps that one. It is found from the end of the partition backwards, because it is nearly always among the last records.
+"""
+
+import json
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark_skep.partition_access import PartitionAccess
+from pyspark_skep.raw_batches import committed_batches
+from pyspark_skep.task_transactions import TaskTransaction, WrittenRange
+from pyspark_skep.write_errors import CommitFailed
+from skep.records.record import iterate_records
+
+TOPIC = "__spark_commits"
+PARTITIONS = 8
+"""Also the divisor that finds a query's partition: more partitions, should somebody add them, stay empty."""
+TOPIC_CONFIGS = {"cleanup.policy": "compact", "max.message.bytes": str(64 << 20)}
+"""A decision has some 30 bytes for each task and partition: 1,000 tasks that write 1,000 partitions each still fit."""
+VERSION = 1
+_FIRST_STEP = 64
+_FETCH_BYTES = 4 << 20
+_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True)
+class Decision:
+    """``repaired`` has the ids of those tasks whose rows were written again by the driver, and whose transactions no
+    longer matter."""
+
+    epoch: int
+    tasks: tuple[TaskTransaction, ...]
+    repaired: frozenset[str] = frozenset()
+
+    @property
+    def unrepaired(self) -> list[TaskTransaction]:
+        return [task for task in self.tasks if task.transactional_id not in self.repaired]
+
+
+def partition_of(query: str) -> int:
+    return zlib.crc32(query.encode()) % PARTITIONS
+
+
+def encode(decision: Decision) -> bytes:
+    tasks = []
+    for task in decision.tasks:
+        wrote: dict[str, list[tuple[int, ...]]] = {}
+        for topic, *numbers in task.written:
+            wrote.setdefault(topic, []).append(tuple(numbers))
+        tasks.append({"id": task.transactional_id, "producer": (task.producer_id, task.producer_epoch), "wrote": wrote})
+    value = {
+        "version": VERSION,
+        "epoch": decision.epoch,
+        "repaired": sorted(decision.repaired),
+        "tasks": tasks,
+    }
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def decode(query: str, value: bytes) -> Decision:
+    """CommitFailed for what this version cannot read: to go on as if there were no decision would write rows twice."""
+    try:
+        read = json.loads(value)
+        if read["version"] != VERSION:
+            raise CommitFailed(
+                f"the decision of query {query} in {TOPIC} has version {read['version']}, this is for version {VERSION}"
+            )
+        tasks = tuple(_task(task["id"], task["producer"], task["wrote"]) for task in read["tasks"])
+        return Decision(int(read["epoch"]), tasks, frozenset(read["repaired"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CommitFailed(f"the decision of query {query} in {TOPIC} cannot be read: {error}") from None
+
+
+def _task(
+    transactional_id: str, producer: Sequence[int], wrote: Mapping[str, Sequence[Sequence[int]]]
+) -> TaskTransaction:
+    producer_id, producer_epoch = producer
+    written = tuple(WrittenRange(topic, *map(int, row)) for topic, rows in wrote.items() for row in rows)
+    return TaskTransaction(transactional_id, int(producer_id), int(producer_epoch), written)
+
+
+def newest_decision(
+    access: PartitionAccess, query: str, *, patience_s: float, sleep: Callable[[float], None] = time.sleep
+) -> Decision | None:
+    """Of what is committed at the moment of the call.
+
+    Whoever is in the middle of a decision in the same partition, for another query, holds us up until that is ended; a
+    driver that died there, until its transaction times out.
+    """
+    partition = partition_of(query)
+    start, end = access.bounds(TOPIC, partition)
+    deadline = time.monotonic() + patience_s
+    while (stable := access.last_stable_offset(TOPIC, partition)) < end:
+        if time.monotonic() > deadline:
+            raise CommitFailed(f"an open transaction holds back {TOPIC}-{partition} from offset {stable} on")
+        sleep(_PAUSE_S)
+    key, step = query.encode(), _FIRST_STEP
+    while end > start:
+        begin = max(start, end - step)
+        found = None
+        for record_key, value in _records(access, partition, begin, end):
+            if record_key == key:
+                found = (value,)
+        if found is not None:
+            return None if found[0] is None else decode(query, found[0])
+        end, step = begin, step * 2
+    return None
+
+
+def _records(
+    access: PartitionAccess, partition: int, begin: int, end: int
+) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Key and value of what is committed from ``begin`` to before ``end``."""
+    position = begin
+    while position < end:
+        fetched = access.fetch(TOPIC, partition, position, committed=True, max_bytes=_FETCH_BYTES)
+        header = None
+        for header, batch in committed_batches(fetched):
+            if header.is_control or batch is None:
+                continue
+            for record in iterate_records(bytes(batch)):
+                if position <= record.offset < end:
+                    yield record.key, record.value
+        if header is None:
+            return
+        position = header.next_offset

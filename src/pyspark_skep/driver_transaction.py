@@ -1,0 +1,64 @@
+"""The driver's own transaction: decisions, and rows that are written again.
+
+Its transactional id is the query's. Whoever initializes it is the driver from then on: one that still runs somewhere
+can commit nothing more, and what it had under way is aborted before we go on.
+"""
+
+from collections import defaultdict
+
+from pyspark_skep.partition_access import PartitionAccess
+from pyspark_skep.raw_batches import under_producer
+from skep.client.transacting import add_partitions, end_transaction, init_producer_id
+from skep.records.batch import read_header
+from skep.records.builder import NewRecord, build_batch
+from skep.records.compression import Codec
+
+TIMEOUT_MS = 60_000
+"""How long a driver that died in the middle of a decision holds up other queries whose decisions are in the same
+partition."""
+
+
+class DriverTransaction:
+    """Owns the producer's epoch and its next sequence in each partition. After ``commit`` none is open.
+
+    KafkaError with PRODUCER_FENCED or INVALID_PRODUCER_EPOCH from any call: there is another driver.
+    """
+
+    def __init__(self, access: PartitionAccess, transactional_id: str) -> None:
+        self._access = access
+        self._id = transactional_id
+        self._identity = init_producer_id(access.cluster, transactional_id, TIMEOUT_MS)
+        self._sequences: dict[tuple[str, int], int] = defaultdict(int)
+        self._added: set[tuple[str, int]] = set()
+
+    def take_longer(self, timeout_ms: int) -> None:
+        """For transactions that may be open for so long. Refused, as anything else, when there is another driver."""
+        self._identity = init_producer_id(self._access.cluster, self._id, timeout_ms, current=self._identity)
+        self._sequences.clear()
+
+    def append_record(self, topic: str, partition: int, key: bytes, value: bytes, timestamp_ms: int) -> None:
+        batch = build_batch([NewRecord(key, value, timestamp_ms)], codec=Codec.LZ4, is_transactional=True)
+        self.append(topic, partition, memoryview(batch))
+
+    def append(self, topic: str, partition: int, batch: memoryview) -> None:
+        """Writes the records of a batch, whoever's they were. The first one begins the transaction."""
+        place = (topic, partition)
+        if place not in self._added:
+            add_partitions(self._access.cluster, self._id, self._identity, [place])
+            self._added.add(place)
+        producer_id, producer_epoch, _ = self._identity
+        sequence = self._sequences[place]
+        ours = under_producer(batch, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence)
+        self._access.produce(topic, partition, ours, self._id)
+        self._sequences[place] = (sequence + read_header(batch).records_count) & 0x7FFF_FFFF
+
+    def commit(self) -> None:
+        self._end(commit=True)
+
+    def abort(self) -> None:
+        self._end(commit=False)
+
+    def _end(self, *, commit: bool) -> None:
+        if self._added:
+            end_transaction(self._access.cluster, self._id, self._identity, commit=commit)
+            self._added.clear()

@@ -1,0 +1,150 @@
+"""Partitions as the driver's protocol needs them: whole batches out and in, asked of the leader until it answers.
+
+Every call is tried again when the connection breaks, the broker restarts or the leader moves, until the
+cluster's ``timeout_s`` is over; so all of them must be harmless when done twice. Produce is, because its batches carry
+sequences.
+"""
+
+import datetime
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.client.cluster import RETRIABLE, ClusterClient
+from skep.client.errors import Unreachable
+from skep.client.patience import Patience
+from skep.client.topics import place_of
+from skep.wire.apis import FETCH, LIST_OFFSETS, PRODUCE, Api
+
+EARLIEST, LATEST = -2, -1
+_RETRIABLE = RETRIABLE | {
+    ErrorCode.network_exception,
+    ErrorCode.request_timed_out,
+    ErrorCode.not_enough_replicas,
+    ErrorCode.not_enough_replicas_after_append,
+    ErrorCode.fenced_leader_epoch,
+    ErrorCode.unknown_leader_epoch,
+    ErrorCode.unknown_topic_id,
+    ErrorCode.kafka_storage_error,
+}
+_TIMEOUT = datetime.timedelta(seconds=30)
+_MAX_WAIT = datetime.timedelta(milliseconds=100)
+
+T = TypeVar("T")
+
+
+class Fetched(NamedTuple):
+    data: bytes
+    last_stable_offset: int
+    aborted: list[tuple[int, int]]
+    """Producer id and first offset of each transaction that touches the data and was aborted; with ``committed``."""
+
+
+class PartitionAccess:
+    """Owns nothing: ``cluster`` is the caller's, and stays open."""
+
+    def __init__(self, cluster: ClusterClient) -> None:
+        self.cluster = cluster
+
+    def has_topic(self, topic: str) -> bool:
+        try:
+            self._patiently(f"topic '{topic}'", lambda: self.cluster.leaders([topic]))
+        except KafkaError as error:
+            if error.code is not ErrorCode.unknown_topic_or_partition:
+                raise
+            return False
+        return True
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """The first offset that is there and the one that comes next, whether committed or not."""
+        return self._offset(topic, partition, EARLIEST, 0), self._offset(topic, partition, LATEST, 0)
+
+    def last_stable_offset(self, topic: str, partition: int) -> int:
+        return self._offset(topic, partition, LATEST, 1)
+
+    def _offset(self, topic: str, partition: int, which: int, isolation_level: int) -> int:
+        body = {
+            "isolation_level": isolation_level,
+            "topics": [{"name": topic, "partitions": [{"partition_index": partition, "timestamp": which}]}],
+        }
+        return int(self._ask_leader(topic, partition, LIST_OFFSETS, lambda _: body, _listed).offset)
+
+    def fetch(self, topic: str, partition: int, offset: int, *, committed: bool, max_bytes: int) -> Fetched:
+        """At least one batch, if there is one. OFFSET_OUT_OF_RANGE as KafkaError."""
+
+        def body(topic_id: Any) -> dict[str, Any]:
+            wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": max_bytes}
+            return {
+                "max_wait": _MAX_WAIT,
+                "min_bytes": 1,
+                "max_bytes": max_bytes,
+                "isolation_level": 1 if committed else 0,
+                "session_epoch": -1,
+                "topics": [{"topic": topic, "topic_id": topic_id, "partitions": [wanted]}],
+                "forgotten_topics_data": [],
+            }
+
+        row = self._ask_leader(topic, partition, FETCH, body, _fetched)
+        aborted = [(one.producer_id, one.first_offset) for one in row.aborted_transactions or ()]
+        return Fetched(row.records or b"", row.last_stable_offset, aborted)
+
+    def produce(self, topic: str, partition: int, batch: bytes, transactional_id: str) -> None:
+        body = {
+            "transactional_id": transactional_id,
+            "acks": -1,
+            "timeout": _TIMEOUT,
+            "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
+        }
+        try:
+            self._ask_leader(topic, partition, PRODUCE, lambda _: body, _produced)
+        except KafkaError as error:
+            # The answer to the first try was lost, and others have written under later sequences since.
+            if error.code is not ErrorCode.duplicate_sequence_number:
+                raise
+
+    def _ask_leader(
+        self,
+        topic: str,
+        partition: int,
+        api: Api,
+        body_of: Callable[[Any], dict[str, Any]],
+        row_of: Callable[[Any], Any],
+    ) -> Any:
+        """The one partition's row of the answer."""
+
+        def ask() -> Any:
+            topic_id, leader = place_of(self.cluster, topic, partition)
+            if leader is None:
+                raise KafkaError(ErrorCode.leader_not_available, f"{topic}-{partition} has no leader")
+            row = row_of(self.cluster.ask_node(leader, api, body_of(topic_id)))
+            if row.error_code is not ErrorCode.none:
+                raise KafkaError(row.error_code, f"{api.name} of {topic}-{partition}: {row.error_code.name}")
+            return row
+
+        return self._patiently(f"{api.name} of {topic}-{partition}", ask)
+
+    def _patiently(self, what: str, ask: Callable[[], T]) -> T:
+        patience = Patience(self.cluster, self.cluster.timeout_s, what)
+        while True:
+            try:
+                return ask()
+            except Unreachable as error:
+                patience.wait(str(error))
+            except KafkaError as error:
+                if error.code not in _RETRIABLE:
+                    raise
+                patience.wait(str(error))
+
+
+def _listed(answer: Any) -> Any:
+    return answer.topics[0].partitions[0]
+
+
+def _fetched(answer: Any) -> Any:
+    if getattr(answer, "error_code", ErrorCode.none) is not ErrorCode.none:
+        return answer
+    return answer.responses[0].partitions[0]
+
+
+def _produced(answer: Any) -> Any:
+    return answer.responses[0].partition_responses[0]

@@ -1,0 +1,168 @@
+"""Writing rows to topics: what runs in Spark's tasks, and what the driver does when they are done.
+
+``write`` runs on executors, in a Python worker that is used again by later tasks. ``commit`` and ``abort`` run on the
+driver's machine, in processes that Spark starts when it likes: a stream's writer is made anew for each of them. So
+nothing is kept between calls; all that the driver needs comes with the tasks' messages.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+from pyspark.taskcontext import TaskContext
+
+from pyspark_skep.task_transactions import TaskTransaction, task_id
+from pyspark_skep.write_options import WriteOptions, write_options
+from pyspark_skep.write_schema import check_row_schema
+from skep.base.errors import ErrorCode, KafkaError, OptionError
+from skep.client.asking import until_answered
+from skep.client.shared import shared_cluster
+from skep.client.topics import describe_topics
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_skep.partition_access import PartitionAccess
+    from skep.client.cluster import ClusterClient
+
+QUERY_ID, JOB_GROUP = "sql.streaming.queryId", "spark.jobGroup.id"
+"""Spark's local properties of the jobs of a stream: the id that the checkpoint has, and that of this start of it."""
+PLANNING_TIMEOUT_S = 30.0
+COMMIT_TIMEOUT_S = 120.0
+"""How long the driver waits for a broker that does not answer, before the epoch fails and is tried again from the
+checkpoint."""
+
+
+@dataclass(frozen=True)
+class TaskWrote(WriterCommitMessage):
+    """What a task tells the driver. ``query`` is the id of the stream or of the batch write; ``transaction`` is None
+    when the task had no rows, or wrote them without one."""
+
+    query: str
+    transaction: TaskTransaction | None
+
+
+def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> "BatchWriter":
+    return BatchWriter(_checked(given, schema, overwrite), f"batch-{uuid4().hex}")
+
+
+def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> "StreamWriter":
+    # Complete mode comes as overwrite. Kafka's sink takes it, and appends each time the whole result.
+    return StreamWriter(_checked(given, schema, False))
+
+
+def _checked(given: Mapping[str, str], schema: StructType, overwrite: bool) -> WriteOptions:
+    options = write_options(given)
+    check_row_schema(schema, options.topic)
+    if overwrite:
+        raise OptionError(
+            'a topic cannot be overwritten: use mode("append"), and delete the topic first if you mean it'
+        )
+    if options.topic:
+        _check_topic(options)
+    return options
+
+
+def _check_topic(options: WriteOptions) -> None:
+    """Before any task runs; topics that are named by rows are known to tasks only."""
+    cluster = _cluster(options, PLANNING_TIMEOUT_S)
+    try:
+        until_answered(cluster, f"topic '{options.topic}'", lambda: describe_topics(cluster, [options.topic]))
+    except KafkaError as error:
+        if error.code is not ErrorCode.unknown_topic_or_partition:
+            raise
+        raise OptionError(f"there is no topic '{options.topic}': create it first") from None
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Made once for a write; the copies that reach tasks and the driver's last step have the same id."""
+
+    def __init__(self, options: WriteOptions, job: str) -> None:
+        self._options = options
+        self._job = job
+
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
+        context = _task()
+        transactional_id = task_id(self._job, "0", context.partitionId(), context.attemptNumber())
+        return _wrote(self._options, self._job, transactional_id, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        if self._options.is_exactly_once:
+            from pyspark_skep.commits import commit_job
+
+            commit_job(_access(self._options), self._job, _transactions(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        if self._options.is_exactly_once:
+            from pyspark_skep.commits import abort_job
+
+            abort_job(_access(self._options), self._job)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
+        context = _task()
+        query, run = context.getLocalProperty(QUERY_ID), context.getLocalProperty(JOB_GROUP)
+        if query is None or run is None:
+            raise RuntimeError("Spark does not say which query this is; set delivery=at-least-once to do without")
+        transactional_id = task_id(query, run, context.partitionId(), context.attemptNumber())
+        return _wrote(self._options, query, transactional_id, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        query = _query(messages)
+        if self._options.is_exactly_once and query is not None:
+            from pyspark_skep.commits import commit_epoch
+
+            commit_epoch(_access(self._options), query, batchId, _transactions(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        query = _query(messages)
+        if self._options.is_exactly_once and query is not None:
+            from pyspark_skep.commits import abort_epoch
+
+            # With no message at all the query is not known: the next epoch that is committed cleans up.
+            abort_epoch(_access(self._options), query, batchId)
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("rows are written by a task of Spark")
+    return context
+
+
+def _wrote(
+    options: WriteOptions, query: str, transactional_id: str, batches: Iterator["pa.RecordBatch"]
+) -> WriterCommitMessage:
+    from pyspark_skep.task_writing import write_rows
+
+    cluster = _cluster(options, options.delivery_timeout_ms / 1000)
+    return TaskWrote(query, write_rows(cluster, options, transactional_id, batches))
+
+
+def _query(messages: Sequence[WriterCommitMessage | None]) -> str | None:
+    return next((message.query for message in messages if isinstance(message, TaskWrote)), None)
+
+
+def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[TaskTransaction]:
+    return [
+        message.transaction
+        for message in messages
+        if isinstance(message, TaskWrote) and message.transaction is not None
+    ]
+
+
+def _access(options: WriteOptions) -> "PartitionAccess":
+    from pyspark_skep.partition_access import PartitionAccess
+
+    return PartitionAccess(_cluster(options, COMMIT_TIMEOUT_S))
+
+
+def _cluster(options: WriteOptions, timeout_s: float) -> "ClusterClient":
+    return shared_cluster(options.bootstrap_servers, client_id=options.client_id, timeout_s=timeout_s)

@@ -1,0 +1,12 @@
+"""Under which producer batches are written; apart from the columns, whose libraries take long to import."""
+
+from typing import NamedTuple
+
+
+class ProducerIdentity(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+    transactional: bool
+
+
+NO_PRODUCER = ProducerIdentity(-1, -1, False)

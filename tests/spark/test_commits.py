@@ -1,0 +1,320 @@
+"""The driver's protocol of the sink, stopped at every request that it sends; no Spark in it."""
+
+from collections import Counter
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from pyspark_skep import decisions
+from pyspark_skep.commits import abort_epoch, abort_job, commit_epoch, commit_job
+from pyspark_skep.decisions import Decision, newest_decision
+from pyspark_skep.driver_transaction import DriverTransaction
+from pyspark_skep.task_transactions import TaskTransaction, WrittenRange, driver_id, task_prefix
+from pyspark_skep.write_errors import CommitFailed, RowsLost
+from skep.base.errors import KafkaError
+from skep.client.admin import create_topic
+from skep.client.cluster import ClusterClient
+from skep.client.transacting import FENCED, init_producer_id, list_open_transactions
+from skep.records.producer_identity import ProducerIdentity
+from skep.testing import EmbeddedBroker
+from tests.spark.driver_model import (
+    LOST_ANSWER,
+    LOST_REQUEST,
+    PARTITIONS,
+    Run,
+    committed_rows,
+    rows_of,
+    stop_points,
+    stopped_at,
+)
+from tests.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    options = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "50"}
+    with EmbeddedBroker(options=options) as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker: EmbeddedBroker) -> str:
+    name = f"out-{uuid4().hex[:8]}"
+    with ClusterClient(broker.bootstrap_servers) as cluster:
+        create_topic(cluster, name, PARTITIONS, {})
+    return name
+
+
+class Queries:
+    """Runs of many queries into one topic, and what it must hold in the end."""
+
+    def __init__(self, broker: EmbeddedBroker, topic: str) -> None:
+        self.bootstrap = broker.bootstrap_servers
+        self.topic = topic
+        self.expected: Counter[str] = Counter()
+
+    def query(self) -> str:
+        return uuid4().hex
+
+    def start(self, query: str, timeout_ms: int = 60_000) -> Run:
+        return Run(self.bootstrap, query, self.topic, timeout_ms)
+
+    def epoch(self, query: str, epoch: int, cuts: int) -> None:
+        """A run that goes through."""
+        with self.start(query) as run:
+            commit_epoch(run.access, query, epoch, run.tasks(rows_of(query, epoch), cuts))
+
+    def expect(self, query: str, *epochs: int) -> None:
+        for epoch in epochs:
+            self.expected.update(rows_of(query, epoch))
+
+    def check(self) -> None:
+        """Each row once, and nothing is left open."""
+        assert committed_rows(self.bootstrap, self.topic) == self.expected
+        with ClusterClient(self.bootstrap) as cluster:
+            assert list_open_transactions(cluster, "spark/") == []
+
+
+@pytest.fixture
+def queries(broker: EmbeddedBroker, topic: str) -> Queries:
+    return Queries(broker, topic)
+
+
+def test_rows_are_seen_when_their_epoch_is_committed_and_not_before(queries: Queries) -> None:
+    query = queries.query()
+    with queries.start(query) as run:
+        tasks = run.tasks(rows_of(query, 0), 3)
+        assert run.access.last_stable_offset(queries.topic, 0) == 0
+        commit_epoch(run.access, query, 0, tasks)
+    queries.expect(query, 0)
+    queries.check()
+
+
+def test_a_driver_that_stops_at_any_request_is_followed_by_one_that_cuts_otherwise(queries: Queries) -> None:
+    def play(request: int, how: str) -> bool:
+        query = queries.query()
+        queries.epoch(query, 0, 2)
+        with queries.start(query) as run:
+            tasks = run.tasks(rows_of(query, 1), 3)
+            with stopped_at(request, how) as asked:
+                commit_epoch(run.access, query, 1, tasks)
+        queries.epoch(query, 1, 2)
+        queries.epoch(query, 2, 1)
+        queries.expect(query, 0, 1, 2)
+        return len(asked) > request
+
+    assert stop_points(play) > 20
+    queries.check()
+
+
+def test_a_driver_that_stops_after_another_stopped_is_followed_by_a_third(queries: Queries) -> None:
+    def play_after(first: int) -> int:
+        def play(request: int, how: str) -> bool:
+            query = queries.query()
+            with queries.start(query) as run:
+                tasks = run.tasks(rows_of(query, 0), 2)
+                with stopped_at(first, LOST_ANSWER):
+                    commit_epoch(run.access, query, 0, tasks)
+            with queries.start(query) as run:
+                tasks = run.tasks(rows_of(query, 0), 1)
+                with stopped_at(request, how) as asked:
+                    commit_epoch(run.access, query, 0, tasks)
+            queries.epoch(query, 0, 3)
+            queries.expect(query, 0)
+            return len(asked) > request
+
+        return stop_points(play)
+
+    for first in (12, 20, 26):
+        play_after(first)
+    queries.check()
+
+
+def test_decided_transactions_that_were_aborted_are_repaired_wherever_the_repair_stops(queries: Queries) -> None:
+    def play(request: int, how: str) -> bool:
+        query = queries.query()
+        with queries.start(query) as run:
+            tasks = run.tasks(rows_of(query, 0), 3)
+            decide(run, query, Decision(0, tuple(tasks)))
+            # What a timeout does, and an attempt that begins anew.
+            for task in tasks[:2]:
+                init_producer_id(run.cluster, task.transactional_id)
+        with queries.start(query) as run:
+            tasks = run.tasks(rows_of(query, 0), 2)
+            with stopped_at(request, how) as asked:
+                commit_epoch(run.access, query, 0, tasks)
+        queries.epoch(query, 0, 1)
+        queries.expect(query, 0)
+        return len(asked) > request
+
+    assert stop_points(play) > 30
+    queries.check()
+
+
+def decide(run: Run, query: str, decision: Decision) -> None:
+    """Records a decision and stops there."""
+    create_topic(run.cluster, decisions.TOPIC, decisions.PARTITIONS, decisions.TOPIC_CONFIGS)
+    driver = DriverTransaction(run.access, driver_id(query))
+    driver.append_record(decisions.TOPIC, decisions.partition_of(query), query.encode(), decisions.encode(decision), 0)
+    driver.commit()
+
+
+def test_decided_transactions_that_time_out_while_no_driver_runs_are_repaired(queries: Queries) -> None:
+    query = queries.query()
+    with queries.start(query, timeout_ms=200) as run:
+        tasks = run.tasks(rows_of(query, 0), 2)
+        decide(run, query, Decision(0, tuple(tasks)))
+        wait_until(lambda: not list_open_transactions(run.cluster, task_prefix(query)), "the timeouts")
+    queries.epoch(query, 0, 3)
+    queries.expect(query, 0)
+    queries.check()
+
+
+def test_tasks_that_time_out_before_the_epoch_ends_are_repaired(queries: Queries) -> None:
+    query = queries.query()
+    with queries.start(query, timeout_ms=200) as run:
+        early = run.task(0, rows_of(query, 0)[:4])
+        wait_until(lambda: not list_open_transactions(run.cluster, task_prefix(query)), "the timeout")
+        run.timeout_ms = 60_000
+        late = run.task(1, rows_of(query, 0)[4:])
+        commit_epoch(run.access, query, 0, [early, late])
+        found = newest_decision(run.access, query, patience_s=10)
+        assert found is not None and found.repaired == {early.transactional_id}
+    queries.expect(query, 0)
+    queries.check()
+
+
+def test_attempts_that_lost_are_aborted_and_fenced(queries: Queries) -> None:
+    query = queries.query()
+    with queries.start(query) as run:
+        zombie = run.task(0, rows_of(query, 0), attempt=0)
+        winner = run.task(0, rows_of(query, 0), attempt=1)
+        commit_epoch(run.access, query, 0, [winner])
+        with pytest.raises(KafkaError) as refused:
+            init_producer_id(run.cluster, zombie.transactional_id, current=identity_of(zombie))
+        assert refused.value.code in FENCED
+    queries.expect(query, 0)
+    queries.check()
+
+
+def identity_of(task: TaskTransaction) -> ProducerIdentity:
+    return ProducerIdentity(task.producer_id, task.producer_epoch, True)
+
+
+def test_an_attempt_that_takes_the_id_of_a_decided_one_costs_a_repair_and_no_row(queries: Queries) -> None:
+    query = queries.query()
+    with queries.start(query) as run:
+        first = run.task(0, rows_of(query, 0))
+        run.task(0, rows_of(query, 0))  # a stage that is tried again counts its attempts from 0
+        commit_epoch(run.access, query, 0, [first])
+    queries.expect(query, 0)
+    queries.check()
+
+
+def test_a_driver_that_was_replaced_cannot_decide(queries: Queries) -> None:
+    query = queries.query()
+    queries.epoch(query, 0, 1)
+    with queries.start(query) as old:
+        driver = DriverTransaction(old.access, driver_id(query))
+        queries.epoch(query, 1, 2)
+        decision = Decision(1, (TaskTransaction("none", 1, 0, ()),))
+        with pytest.raises(KafkaError) as refused:
+            driver.append_record(
+                decisions.TOPIC, decisions.partition_of(query), query.encode(), decisions.encode(decision), 0
+            )
+        assert refused.value.code in FENCED
+    queries.expect(query, 0, 1)
+    queries.check()
+
+
+def test_a_driver_that_comes_late_with_an_old_epoch_is_told_so_and_leaves_nothing(queries: Queries) -> None:
+    query = queries.query()
+    with queries.start(query) as old:
+        tasks = old.tasks(rows_of(query, 0), 2)
+        queries.epoch(query, 0, 3)
+        queries.epoch(query, 1, 3)
+        with pytest.raises(CommitFailed, match=r"epoch 0 of query .* comes after epoch 1"):
+            commit_epoch(old.access, query, 0, tasks)
+    queries.expect(query, 0, 1)
+    queries.check()
+
+
+@pytest.mark.parametrize("how", [LOST_REQUEST, LOST_ANSWER])
+def test_aborting_after_a_commit_that_failed_keeps_what_was_decided(queries: Queries, how: str) -> None:
+    def play(request: int, _: str) -> bool:
+        query = queries.query()
+        with queries.start(query) as run:
+            tasks = run.tasks(rows_of(query, 0), 2)
+            with stopped_at(request, how) as asked:
+                commit_epoch(run.access, query, 0, tasks)
+        with queries.start(query) as run:
+            abort_epoch(run.access, query, 0)
+            assert list_open_transactions(run.cluster, task_prefix(query)) == []
+        queries.epoch(query, 0, 3)
+        queries.expect(query, 0)
+        return len(asked) > request
+
+    stop_points(play)
+    queries.check()
+
+
+def test_rows_that_are_no_longer_in_the_log_end_with_one_clear_error(queries: Queries) -> None:
+    query = queries.query()
+    with queries.start(query) as run:
+        task = run.task(0, rows_of(query, 0))
+        init_producer_id(run.cluster, task.transactional_id)
+        more = tuple(WrittenRange(*written[:4], written.rows + 1) for written in task.written)
+        with pytest.raises(RowsLost, match=rf"1 of 5 rows of {queries.topic}-0, offsets 0 to 3 are no longer"):
+            commit_epoch(run.access, query, 0, [task._replace(written=more)])
+    queries.check()
+
+
+def test_a_decision_is_found_behind_those_of_many_other_queries(queries: Queries) -> None:
+    query = queries.query()
+    others = [name for name in (f"other-{n}" for n in range(3000)) if same_partition(name, query)]
+    with queries.start(query) as run:
+        assert newest_decision(run.access, query, patience_s=10) is None
+        decide(run, query, Decision(7, ()))
+        driver = DriverTransaction(run.access, "spark/others")
+        for other in others[:200]:
+            driver.append_record(
+                decisions.TOPIC, decisions.partition_of(other), other.encode(), decisions.encode(Decision(9, ())), 0
+            )
+        driver.commit()
+        assert newest_decision(run.access, query, patience_s=10) == Decision(7, ())
+
+
+def same_partition(one: str, other: str) -> bool:
+    return decisions.partition_of(one) == decisions.partition_of(other)
+
+
+def test_an_aborted_decision_does_not_count(queries: Queries) -> None:
+    query = queries.query()
+    with queries.start(query) as run:
+        decide(run, query, Decision(3, ()))
+        driver = DriverTransaction(run.access, driver_id(query))
+        driver.append_record(
+            decisions.TOPIC, decisions.partition_of(query), query.encode(), decisions.encode(Decision(4, ())), 0
+        )
+        driver.abort()
+        assert newest_decision(run.access, query, patience_s=10) == Decision(3, ())
+
+
+def test_the_rows_of_a_batch_write_are_seen_when_it_is_committed(queries: Queries) -> None:
+    job = queries.query()
+    with queries.start(job) as run:
+        tasks = run.tasks(rows_of(job, 0), 3)
+        init_producer_id(run.cluster, tasks[1].transactional_id)
+        run.task(9, ["of an attempt that lost"], attempt=1)
+        commit_job(run.access, job, tasks)
+    queries.expect(job, 0)
+    queries.check()
+
+
+def test_a_batch_write_that_is_aborted_leaves_nothing(queries: Queries) -> None:
+    job = queries.query()
+    with queries.start(job) as run:
+        run.tasks(rows_of(job, 0), 3)
+        abort_job(run.access, job)
+    queries.check()
