@@ -5,7 +5,7 @@ offset is read from one of the two, so nothing comes twice. What neither has is 
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from pyspark_skep.planning import OffsetRange, split_ranges
 from pyspark_skep.positions import EARLIEST, AtEnd, AtOffsets, Position, TopicPartition
 from pyspark_skep.reading import report_loss, rows_of
 from skep.base.errors import OptionError
-from skep.client.archive_folder import Archive, ArchiveError, ArchiveFile, is_after, topic_folder
+from skep.client.archive_folder import Archive, ArchiveError, ArchiveFile, LostFiles, is_after, topic_folder
 from skep.client.topics import TopicInfo
 
 if TYPE_CHECKING:
@@ -54,16 +54,24 @@ class Archives:
             return {one: self._earliest(one, at) if _is_earliest(position, one) else at for one, at in found.items()}
         from skep.client.archive_reading import first_offset_from
 
-        archived = {
-            one: first_offset_from(self._archives[one[0]], one[1], time_of(position, one), log_starts[one])
-            for one in partitions
-        }
-        found = {one: offset for one, offset in archived.items() if offset is not None}
+        found = {}
+        for one in partitions:
+            archive, timestamp_ms = self._archives[one[0]], time_of(position, one)
+            offset = first_offset_from(archive, one[1], timestamp_ms, log_starts[one])
+            # A file that is gone may have had an earlier one.
+            self._report_lost(archive.lost(one[1], 0, log_starts[one] if offset is None else offset, timestamp_ms))
+            if offset is not None:
+                found[one] = offset
         return found | lookup.resolve(position, [one for one in partitions if one not in found])
 
     def _earliest(self, one: TopicPartition, log_start: int) -> int:
         part = self._archives[one[0]].partitions.get(one[1])
-        return log_start if part is None else min(part.start, log_start)
+        # Without one it has come since the last run, and should have everything from 0 on.
+        return 0 if part is None else min(part.start, log_start)
+
+    def _report_lost(self, lost: Iterable[LostFiles]) -> None:
+        for one in lost:
+            report_loss(str(one), fail=self._options.fail_on_data_loss)
 
     def tasks(self, wanted: OffsetRange, pushed: Pushed, log_start: int) -> list[ArchivePartition]:
         """Who reads a range that lies below the beginning of the log. Days that the filters rule out are not read."""
@@ -76,10 +84,12 @@ class Archives:
                 f"at {log_start}, nor in the archive in {archive.folder}",
                 fail=self._options.fail_on_data_loss,
             )
+        times = pushed.from_timestamp_ms, pushed.until_timestamp_ms
+        self._report_lost(archive.lost(wanted.partition, wanted.start, wanted.end, *times))
         found = []
         for piece in split_ranges([wanted], max_records_per_partition=self._options.max_records_per_partition):
             files = archive.files(piece.partition, piece.start, piece.end, pushed.from_timestamp_ms)
-            chosen = [one for one in files if not is_after(one, pushed.until_timestamp_ms)]
+            chosen = [one for one in files if not is_after(one.date, pushed.until_timestamp_ms)]
             found += [ArchivePartition(piece, task) for task in in_tasks(chosen)]
         return found
 
@@ -108,9 +118,10 @@ def read_archived(options: ReadOptions, task: ArchivePartition) -> "Iterator[pa.
 def read_gone(options: ReadOptions, gone: OffsetRange) -> "Iterator[pa.RecordBatch] | None":
     """What the log has lost since the query was planned; None unless the archive has all of it."""
     archive = open_archive(options, TopicInfo(gone.topic, gone.topic_id, 0))
-    if archive.missing(gone.partition, gone.start, gone.end):
+    place = gone.partition, gone.start, gone.end
+    if archive.missing(*place) or archive.lost(*place):
         return None
-    files = archive.files(gone.partition, gone.start, gone.end)
+    files = archive.files(*place)
     return read_archived(options, ArchivePartition(gone, tuple(files)))
 
 

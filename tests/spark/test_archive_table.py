@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 
@@ -166,6 +167,46 @@ def test_a_gap_inside_the_archive_is_an_error_too(
         open_reader(archived).partitions()
     only_after = f'{{"{archived}": {{"0": 170, "1": 170}}}}'
     assert values(open_reader(archived, startingOffsets=only_after)) == list(range(340, COUNT))
+
+
+def test_a_file_that_was_deleted_from_the_archive_is_missed_by_queries_that_need_it(
+    archived: str, open_reader: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Each partition has offsets 0 to 49 on the first day, and 50 to 99 on the second.
+    [gone] = (tmp_path / f"topic={archived}" / "date=2026-01-31").glob("0-*")
+    gone.unlink()
+    words = "date=2026-01-31 has 0 of the 1 files that were archived of partition 0"
+    whole = open_reader(archived)
+    with pytest.raises(DataLoss, match=words):
+        whole.partitions()
+    with pytest.raises(DataLoss, match=words):
+        open_reader(archived, startingTimestamp=str(FIRST_MS)).partitions()
+    some = open_reader(archived, failOnDataLoss="false")
+    assert values(some) == [number for number in range(COUNT) if number >= 100 or number % 2]
+    assert words in caplog.text
+    later = f'{{"{archived}": {{"0": 50, "1": 0}}}}'
+    assert len(values(open_reader(archived, startingOffsets=later))) == COUNT - 50
+    assert values(open_reader(archived, startingTimestamp=str(FIRST_MS + DAY_MS + 100))) == list(range(100, COUNT))
+    reader = open_reader(archived, pushFilters="true")
+    list(reader.pushFilters([EqualTo(("partition",), 1)]))
+    assert values(reader) == list(range(1, COUNT, 2))
+
+
+def test_a_partition_that_came_after_the_last_run_begins_at_0(
+    topics: Topics, broker: EmbeddedBroker, archived: str, open_reader: Open
+) -> None:
+    topics.admin.create_partitions([NewPartitions(archived, 3)])[archived].result(30)
+    # Not the clients that have used the topic before: they do not know the partition yet.
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    for number in range(COUNT, COUNT + 10):
+        producer.produce(archived, b"%d" % number, partition=2)
+    assert producer.flush(30) == 0
+    assert values(open_reader(archived)) == list(range(COUNT + 10))
+    place = TopicPartition(archived, 2, 4)
+    admin.delete_records([place])[place].result(30)
+    with pytest.raises(DataLoss, match="offsets 0 to 3 are neither in its log"):
+        open_reader(archived).partitions()
 
 
 def test_what_the_log_loses_after_planning_is_read_from_the_archive(

@@ -76,7 +76,7 @@ def topic_names(cluster: Cluster) -> list[str]:
 
 
 def is_internal(name: str) -> bool:
-    return name in ("__consumer_offsets", "__transaction_state", "__share_group_state")
+    return name in ("__consumer_offsets", "__transaction_state", "__share_group_state", "__spark_commits")
 
 
 def describe_topics(cluster: Cluster, names: Sequence[str], *, offsets: bool = False) -> list[TopicView]:

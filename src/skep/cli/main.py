@@ -21,6 +21,10 @@ COMMANDS = {
     "groups": ("skep.cli.groups", "See the lag of consumer groups and reset their offsets."),
     "transactions": ("skep.cli.transactions", "Find transactions that hang, and abort them."),
     "dump": ("skep.cli.dump", "Show segment and index files in readable form and check them."),
+    "pipeline": ("skep.cli.pipeline", "Make, check and run data pipelines on Spark."),
+    "sql": ("skep.cli.sql", "Ask topics questions in SQL, through Spark."),
+    "archive": ("skep.cli.archive", "Write a topic to Parquet files, in folders by day."),
+    "replay": ("skep.cli.replay", "Write archived records back to a topic."),
     "bench": ("skep.cli.bench", "Measure how fast a cluster takes and gives records."),
 }
 """Each module has ``register(app)``, which adds its command to a Typer application."""

@@ -1,7 +1,8 @@
 """The folder of an archived topic: what its files are called, and what ``_skep.json`` says about them.
 
     lake/topic=orders/
-        _skep.json              whose records, from which offset to which; files that still have to be moved in
+        _skep.json              whose records, from which offset to which, how many files of each day; files that
+                                still have to be moved in
         _skep.lock              held by the run that writes
         _skep.tmp/              files that are no part of the archive yet
         date=2026-01-31/
@@ -14,12 +15,17 @@ The records of a partition from ``start`` up to ``end`` are in the files, apart 
 lost before they were archived. (Offsets that no record has, as after compaction, are no gaps.) The records of one day
 lie close together, but a late one is in the file of its own day: files of different days may reach over each other in
 offsets, never those of one day.
+
+A run notes every partition that it sees, also those without records. So a partition that is not noted has come later,
+and its archive begins at 0; only the first run begins where the log does. The files are counted by day and partition,
+not named: enough to notice that one is gone, and it stays small however many there are.
 """
 
 import dataclasses
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from pathlib import Path
@@ -62,27 +68,62 @@ class ArchivedPartition:
     gaps: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
 
+class FileCount(NamedTuple):
+    """How many files a partition has of a day, and the first and last offset in them."""
+
+    files: int
+    first: int
+    last: int
+
+
+class LostFiles(NamedTuple):
+    """Files of a day and a partition that were archived and are no longer there."""
+
+    folder: Path
+    partition: int
+    there: int
+    counted: FileCount
+
+    def __str__(self) -> str:
+        files, first, last = self.counted
+        return (
+            f"{self.folder} has {self.there} of the {files} files that were archived of partition {self.partition} "
+            f"(between offsets {first} and {last})"
+        )
+
+
 @dataclasses.dataclass
 class ArchiveState:
-    """``unfinished``: files that are part of the archive and may still be in ``_skep.tmp``, by their place in the
-    folder. ``settled`` has where the partitions of these files ended before them."""
+    """``counts``: of files, by date and partition, with those that are ``unfinished``: part of the archive, and maybe
+    still in ``_skep.tmp``, by their place in the folder. ``settled`` has where their partitions ended before them."""
 
     topic: str
     topic_id: UUID
     partitions: dict[int, ArchivedPartition]
+    counts: dict[tuple[str, int], FileCount] = dataclasses.field(default_factory=dict)
     unfinished: list[str] = dataclasses.field(default_factory=list)
     settled: dict[int, int] = dataclasses.field(default_factory=dict)
 
+    def count(self, name: str) -> None:
+        """Counts a file, by its place in the folder, that is to be part of the archive."""
+        day, partition, first, last = parse_name(name)
+        before = self.counts.get((day, partition), FileCount(0, first, last))
+        self.counts[day, partition] = FileCount(before.files + 1, min(before.first, first), max(before.last, last))
+
     def to_json(self) -> str:
+        files: dict[str, dict[str, FileCount]] = {}
+        for (day, partition), count in sorted(self.counts.items()):
+            files.setdefault(day, {})[str(partition)] = count
         document = {
             "format": FORMAT,
             "topic": self.topic,
             "topic_id": str(self.topic_id),
             "partitions": {str(one): dataclasses.asdict(part) for one, part in sorted(self.partitions.items())},
+            "files": files,
             "unfinished": self.unfinished,
             "settled": {str(one): end for one, end in sorted(self.settled.items())},
         }
-        return json.dumps(document, indent=1) + "\n"
+        return "{\n" + ",\n".join(f' "{name}": {json.dumps(value)}' for name, value in document.items()) + "\n}\n"
 
     @classmethod
     def read(cls, path: Path) -> "ArchiveState":
@@ -90,16 +131,24 @@ class ArchiveState:
             document: dict[str, Any] = json.loads(path.read_bytes())
             if document["format"] != FORMAT:
                 raise ArchiveError(f"{path} is of format {document['format']}, written by a newer skep")
-            return cls(
+            state = cls(
                 document["topic"],
                 UUID(document["topic_id"]),
                 {
                     int(one): ArchivedPartition(part["start"], part["end"], [(a, b) for a, b in part["gaps"]])
                     for one, part in document["partitions"].items()
                 },
+                {
+                    (day, int(one)): FileCount(*count)
+                    for day, counts in document["files"].items()
+                    for one, count in counts.items()
+                },
                 document["unfinished"],
                 {int(one): end for one, end in document["settled"].items()},
             )
+            for name in state.unfinished:
+                state.counts[parse_name(name)[:2]]
+            return state
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArchiveError(
                 f"{path} is damaged ({type(error).__name__}: {error}); put it back from a copy"
@@ -112,6 +161,16 @@ def topic_folder(directory: Path, topic: str) -> Path:
 
 def relative_name(partition: int, first: int, last: int, day: int) -> str:
     return f"date={date_of_day(day)}/{partition}-{first:020d}-{last:020d}.parquet"
+
+
+def parse_name(relative: str) -> tuple[str, int, int, int]:
+    """Date, partition, first and last offset. ValueError for what is not such a name."""
+    day, _, name = relative.partition("/")
+    found = _NAME.fullmatch(name)
+    if found is None or not day.startswith("date="):
+        raise ValueError(f"{relative} is not the name of a file of an archive")
+    partition, first, last = map(int, found.groups())
+    return day.removeprefix("date="), partition, first, last
 
 
 def temporary_name(relative: str) -> str:
@@ -138,6 +197,12 @@ class Archive:
         self._files: dict[int, list[ArchiveFile]] = {}
         for one in sorted(files, key=lambda file: (file.first, file.last)):
             self._files.setdefault(one.partition, []).append(one)
+        there = Counter((one.date, one.partition) for one in files)
+        self._lost = [
+            (day, LostFiles(folder / f"date={day}", partition, there[day, partition], count))
+            for (day, partition), count in sorted(state.counts.items())
+            if there[day, partition] < count.files
+        ]
 
     @classmethod
     def open(cls, folder: Path) -> "Archive":
@@ -152,6 +217,10 @@ class Archive:
             for partition, end in state.settled.items():
                 state.partitions[partition].end = end
                 state.partitions[partition].gaps = [gap for gap in state.partitions[partition].gaps if gap[0] < end]
+            for name in state.unfinished:
+                day, partition, _, _ = parse_name(name)
+                count = state.counts[day, partition]
+                state.counts[day, partition] = count._replace(files=count.files - 1)
         ends = {partition: part.end for partition, part in state.partitions.items()}
         return cls(folder, state, [one for one in files if one.first < ends.get(one.partition, 0)])
 
@@ -160,7 +229,21 @@ class Archive:
         return [
             one
             for one in self._files.get(partition, ())
-            if one.first < end and one.last >= start and not is_before(one, from_ms)
+            if one.first < end and one.last >= start and not is_before(one.date, from_ms)
+        ]
+
+    def lost(
+        self, partition: int, start: int, end: int, from_ms: int | None = None, until_ms: int | None = None
+    ) -> list[LostFiles]:
+        """Files that are gone and can have had records of these offsets, not older and not younger."""
+        return [
+            one
+            for day, one in self._lost
+            if one.partition == partition
+            and one.counted.first < end
+            and one.counted.last >= start
+            and not is_before(day, from_ms)
+            and not is_after(day, until_ms)
         ]
 
     def missing(self, partition: int, start: int, end: int) -> list[tuple[int, int]]:
@@ -173,14 +256,14 @@ class Archive:
         return [(first, last) for first, last in inside if first < last]
 
 
-def is_before(file: ArchiveFile, timestamp_ms: int | None) -> bool:
-    """Whether all of its records are older, as far as its day tells."""
-    return timestamp_ms is not None and file.date != NO_DATE and file.date < date_of_day(day_of_ms(timestamp_ms))
+def is_before(day: str, timestamp_ms: int | None) -> bool:
+    """Whether all records of the date are older."""
+    return timestamp_ms is not None and day != NO_DATE and day < date_of_day(day_of_ms(timestamp_ms))
 
 
-def is_after(file: ArchiveFile, timestamp_ms: int | None) -> bool:
-    """Whether all of its records are younger, as far as its day tells."""
-    return timestamp_ms is not None and file.date != NO_DATE and file.date > date_of_day(day_of_ms(timestamp_ms))
+def is_after(day: str, timestamp_ms: int | None) -> bool:
+    """Whether all records of the date are younger."""
+    return timestamp_ms is not None and day != NO_DATE and day > date_of_day(day_of_ms(timestamp_ms))
 
 
 def find_archives(directory: Path) -> list[Path]:
@@ -199,9 +282,8 @@ def list_files(folder: Path) -> Iterator[ArchiveFile]:
             for entry in entries:
                 if entry.name[0] in "._":
                     continue
-                found = _NAME.fullmatch(entry.name)
-                if found is None:
-                    raise ArchiveError(f"{entry.path} is not a file of an archive; move it out of the folder")
-                partition, first, last = map(int, found.groups())
-                day = name.removeprefix("date=")
+                try:
+                    day, partition, first, last = parse_name(f"{name}/{entry.name}")
+                except ValueError:
+                    raise ArchiveError(f"{entry.path} is not a file of an archive; move it out of the folder") from None
                 yield ArchiveFile(str(folder / name / entry.name), partition, first, last, day, entry.stat().st_size)

@@ -80,7 +80,7 @@ class ArchiveWriter:
 
     def commit(self, pieces: Sequence[Piece]) -> None:
         """Makes the pieces part of the archive, all or none. Each begins where its partition ends, or later."""
-        new = ArchiveState(self.state.topic, self.state.topic_id, dict(self.state.partitions))
+        new = self._settled()
         for piece in pieces:
             before = new.partitions.get(piece.partition) or ArchivedPartition(piece.start, piece.start)
             assert before.end <= piece.start <= piece.end, "pieces are given in order"
@@ -92,6 +92,7 @@ class ArchiveWriter:
                 name = relative_name(piece.partition, offsets[0].as_py(), offsets[-1].as_py(), day)
                 self._write(self._folder / temporary_name(name), rows)
                 new.unfinished.append(name)
+                new.count(name)
         if new.unfinished:
             _sync_folder(self._folder / TEMPORARY)
         self._replace_state(new)
@@ -112,6 +113,8 @@ class ArchiveWriter:
                 raise ArchiveError(
                     f"{self._folder} has files and no {STATE}, which says what they are; archive to another folder"
                 ) from None
+            # Whoever made the folder may have been killed before this.
+            _sync_folder(self._folder.parent)
             return ArchiveState(topic, topic_id, {})
         if (state.topic, state.topic_id) != (topic, topic_id):
             raise ArchiveError(
@@ -144,8 +147,15 @@ class ArchiveWriter:
             folders.add(place.parent)
         for folder in folders:
             _sync_folder(folder)
-        if self.state.unfinished:
-            self._replace_state(ArchiveState(self.state.topic, self.state.topic_id, self.state.partitions))
+        if folders:
+            # The folders of days themselves: a killed run may have made them and not come to this.
+            _sync_folder(self._folder)
+            self._replace_state(self._settled())
+
+    def _settled(self) -> ArchiveState:
+        """A copy of the state without what is unfinished, for all of it is moved."""
+        state = self.state
+        return ArchiveState(state.topic, state.topic_id, dict(state.partitions), dict(state.counts))
 
     def _replace_state(self, state: ArchiveState) -> None:
         new = self._folder / f"{STATE}.new"

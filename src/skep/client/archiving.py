@@ -56,7 +56,7 @@ def archive_topic(
     progress: Progress = lambda done, total: None,
 ) -> ArchiveResult:
     """Adds to the archive what it does not have yet: up to the end of each partition, or up to its first record that
-    is not older than ``until_ms``.
+    is not older than ``until_ms``. The first run begins where the log begins; a partition that has come since, at 0.
 
     ArchiveError when the folder is another topic's, or when the log has lost records that were not archived yet;
     with ``allow_gaps`` the latter is noted in the archive and the run goes on.
@@ -120,10 +120,17 @@ class _Run:
             found = list_offsets(self._cluster, dict.fromkeys(every, until_ms), committed=True)
             ends = {one: ends[one] if offset is None else min(offset, ends[one] or 0) for one, offset in found.items()}
         log_starts = list_offsets(self._cluster, dict.fromkeys(every, EARLIEST), committed=True)
+        is_first = not self._writer.state.partitions
         for one in every:
-            log_start, end = log_starts[one] or 0, ends[one] or 0
+            log_start = log_starts[one] or 0
+            end = max(ends[one] or 0, log_start)
             part = self._writer.state.partitions.get(one[1])
-            start = log_start if part is None else part.end
+            if part is None:
+                start = log_start if is_first else 0
+                # Noted also without records, or what comes and goes before the next run would be missed by nobody.
+                self._keep_nothing(one[1], start)
+            else:
+                start = part.end
             if until_ms is None and start > end and part is not None:
                 raise ArchiveError(
                     f"partition {one[0]}-{one[1]} ends at {end} and is archived up to {start}: its log was cut, and "
@@ -131,8 +138,9 @@ class _Run:
                 )
             if start < log_start and self._lost(one[1], start, log_start):
                 continue
-            self._ranges[one[1]] = max(start, log_start), max(start, log_start, end)
+            self._ranges[one[1]] = max(start, log_start), max(start, end)
         self.total = sum(end - start for start, end in self._ranges.values())
+        self._commit()
 
     def go(self) -> Iterator[int]:
         """Yields how many offsets were passed, now and then."""
@@ -155,7 +163,9 @@ class _Run:
 
     def _lost(self, partition: int, start: int, end: int) -> bool:
         """Whether the partition has to be left alone; the others are archived before that is said."""
-        if not self._allow_gaps:
+        if self._allow_gaps:
+            self._keep_nothing(partition, end)
+        else:
             self._losses.append(f"offsets {start} to {end - 1} of partition {self._topic}-{partition} are lost")
         return not self._allow_gaps
 
@@ -191,6 +201,10 @@ class _Run:
         rows = rows.add_column(2, "partition", numbers).cast(self._schema)
         self._pieces.append(Piece(partition, start, end, rows))
         self.records[partition] = self.records.get(partition, 0) + rows.num_rows
+
+    def _keep_nothing(self, partition: int, at: int) -> None:
+        """The archive of the partition reaches up to there, with a gap if it ends before."""
+        self._pieces.append(Piece(partition, at, at, self._schema.empty_table()))
 
     def _commit(self) -> None:
         if self._pieces:

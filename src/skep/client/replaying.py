@@ -5,13 +5,10 @@ replayed, as offsets of a group. A replay that was killed goes on there: its ope
 one, which has the same transactional id. Who reads committed records sees each record once, and sees them come.
 
 Partitions take turns by the days of their records, so that the days come one after the other as they once did, about.
-
-The offsets are of the archived topic and mean nothing in the target's log. The archived topic may not exist here; so
-they are committed under the target's partitions, as the text of the metadata: ``3:456`` says that archived partition 3
-is replayed up to offset 456.
 """
 
 import heapq
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
@@ -26,13 +23,15 @@ from skep.client.cluster import ClusterClient
 from skep.client.errors import ClientError
 from skep.client.partitioning import Partitioner, rows_by_number
 from skep.client.producing import Producer
+from skep.client.replay_progress import ReplayProgress
 from skep.client.topics import describe_topics
 from skep.client.transacting import FENCED
-from skep.client.transaction_offsets import Position, commit_in_transaction, committed_positions
 from skep.records.columnar import RecordColumns, RecordTooLarge
 from skep.records.compression import Codec
 
 TRANSACTION_BYTES = 16 << 20
+TRANSACTION_SECONDS = 10.0
+"""Well below the time after which a coordinator aborts it: most of the rows that are read may not be wanted."""
 LATEST_OFFSET = (1 << 63) - 1
 
 Progress = Callable[[int, int], None]
@@ -77,15 +76,18 @@ def replay(
     name: str,
     selection: Selection = EVERYTHING,
     repartition: bool = False,
+    allow_gaps: bool = False,
     transaction_bytes: int = TRANSACTION_BYTES,
+    transaction_seconds: float = TRANSACTION_SECONDS,
     progress: Progress = lambda done, total: None,
 ) -> ReplayResult:
     """Writes what of the selection no earlier run of this ``name`` has written, each record to the partition it was in.
 
     With ``repartition``, to the one that its key belongs to in the target. ``name`` is the transactional id and the
-    group. ArchiveError when the target cannot take the records as they are.
+    group. ArchiveError when the target cannot take the records as they are, when the name is that of something else,
+    and, unless ``allow_gaps``, when files of the archive are gone.
     """
-    count = describe_topics(cluster, [target])[target].partition_count
+    _, target_id, count = describe_topics(cluster, [target])[target]
     configs = topic_configs(cluster, target)
     chosen = _chosen(archive, selection)
     _check_target(target, count, chosen, configs, repartition)
@@ -94,20 +96,27 @@ def replay(
         try:
             # Ends what an earlier run left open; only then it is certain how far that had come.
             producer.begin()
-            resumed = _parse(committed_positions(cluster, name, target, count))
+            identity = [str(archive.topic_id), str(target_id), *_as_asked(selection), repartition]
+            store = ReplayProgress(cluster, name, target, count, identity)
+            resumed = store.read(chosen)
+            if not allow_gaps:
+                _check_files(archive, chosen, selection, resumed)
             work = list(_in_turns(archive, chosen, selection, resumed))
-            run = _Run(cluster, producer, name, target, count, resumed, repartition)
+            run = _Run(producer, store, resumed, Partitioner(target, count) if repartition else None)
             total = sum(one.end - one.start for one in work)
             done = 0
             for one in work:
-                for offsets in run.send(one, selection, transaction_bytes):
+                for offsets in run.send(one, selection):
                     done += offsets
+                    if run.bytes >= transaction_bytes or run.seconds >= transaction_seconds:
+                        run.commit()
                     progress(done, total)
             run.commit(is_last=True)
         except BaseException as error:
             if isinstance(error, KafkaError) and error.code in FENCED:
                 raise ArchiveError(
-                    f"another replay with the name '{name}' has begun, and goes on in place of this"
+                    f"the replay '{name}' timed out, or was replaced by another replay with the name; run again, it "
+                    "goes on where it was"
                 ) from None
             _abort(producer, error)
             raise
@@ -147,6 +156,18 @@ def _check_target(
         )
 
 
+def _check_files(
+    archive: Archive, partitions: Collection[int], selection: Selection, resumed: Mapping[int, int]
+) -> None:
+    for one in partitions:
+        start = max(selection.from_offset, resumed.get(one, 0))
+        # Ends are exclusive here, and a day begins with its first millisecond.
+        last_ms = None if selection.until_ms is None else selection.until_ms - 1
+        lost = archive.lost(one, start, selection.until_offset, selection.from_ms, last_ms)
+        if lost:
+            raise ArchiveError(f"{lost[0]}: put them back, or replay without them with --allow-gaps")
+
+
 def _in_turns(
     archive: Archive, partitions: Collection[int], selection: Selection, resumed: Mapping[int, int]
 ) -> Iterator[_Work]:
@@ -161,7 +182,7 @@ def _in_turns(
             [
                 _Work(partition, group, max(start, group[0].first), min(end, max(one.last for one in group) + 1))
                 for group in groups
-                if not all(is_after(one, selection.until_ms) for one in group)
+                if not all(is_after(one.date, selection.until_ms) for one in group)
             ]
         )
     turns = [(min(file.date for file in one.files), one) for it in left.values() if (one := next(it, None))]
@@ -177,40 +198,37 @@ class _Run:
     """Owns the transaction that is open, if one is: ``_positions`` is what it will have done."""
 
     def __init__(
-        self,
-        cluster: ClusterClient,
-        producer: Producer,
-        name: str,
-        target: str,
-        count: int,
-        resumed: Mapping[int, int],
-        repartition: bool,
+        self, producer: Producer, progress: ReplayProgress, resumed: Mapping[int, int], partitioner: Partitioner | None
     ) -> None:
-        self._cluster, self._producer = cluster, producer
-        self._name, self._target, self._count = name, target, count
-        self._partitioner = Partitioner(target, count) if repartition else None
+        self._producer, self._progress, self._partitioner = producer, progress, partitioner
+        self._target = progress.target
         self._positions = dict(resumed)
         self._touched: set[int] = set()
-        self._bytes = 0
+        self._begun = time.monotonic()
+        self.bytes = 0
         self.records = 0
         self.transactions = 0
         self.replayed: dict[int, int] = {}
 
-    def send(self, work: _Work, selection: Selection, transaction_bytes: int) -> Iterator[int]:
-        """Yields how many offsets were passed, now and then."""
+    @property
+    def seconds(self) -> float:
+        """Since the transaction may have begun."""
+        return time.monotonic() - self._begun
+
+    def send(self, work: _Work, selection: Selection) -> Iterator[int]:
+        """Yields how many offsets were passed, now and then: a transaction may be ended there."""
         reached = work.start
         for whole in read_files(work.files, work.start, work.end, headers=True):
             last = whole.column("offset")[-1].as_py()
             batch = _of_times(whole, selection)
             if batch.num_rows:
                 self._send(work.partition, batch)
-                self._positions[work.partition] = last + 1
-                self._touched.add(work.partition)
-                self._bytes += batch.nbytes
+                self.bytes += batch.nbytes
                 self.records += batch.num_rows
                 self.replayed[work.partition] = self.replayed.get(work.partition, 0) + batch.num_rows
-            if self._bytes >= transaction_bytes:
-                self.commit()
+            # Also past rows that are not wanted, so that nobody has to read them again.
+            self._positions[work.partition] = last + 1
+            self._touched.add(work.partition)
             yield last + 1 - reached
             reached = last + 1
 
@@ -238,17 +256,23 @@ class _Run:
     def commit(self, *, is_last: bool = False) -> None:
         """Ends the transaction: its records and how far they reach are there, or neither. After the last one, for
         everybody to see when this returns."""
-        if not self._touched:
-            return
-        self._producer.flush()
-        places = {partition % self._count for partition in self._touched}
-        texts = _texts(self._positions, self._count)
-        positions = {place: Position(self._positions.get(place, 0), texts[place]) for place in sorted(places)}
-        commit_in_transaction(self._cluster, self._name, self._producer.identity, self._name, self._target, positions)
-        self._producer.commit(until_visible=is_last)
-        self._producer.begin()
-        self.transactions += 1
-        self._touched, self._bytes = set(), 0
+        if self._touched:
+            self._producer.flush()
+            self._progress.commit(self._producer.identity, self._positions, self._touched)
+            if self._producer.written:
+                self._producer.commit(until_visible=is_last)
+            else:
+                self._progress.end(self._producer.identity, until_visible=is_last)
+            self._producer.begin()
+            self.transactions += 1
+        self._touched, self.bytes, self._begun = set(), 0, time.monotonic()
+
+
+def _as_asked(selection: Selection) -> Selection:
+    """The same for the same partitions, in whatever order."""
+    return (
+        selection if selection.partitions is None else selection._replace(partitions=sorted(set(selection.partitions)))
+    )
 
 
 def _of_times(batch: pa.RecordBatch, selection: Selection) -> pa.RecordBatch:
@@ -261,20 +285,3 @@ def _of_times(batch: pa.RecordBatch, selection: Selection) -> pa.RecordBatch:
     if selection.until_ms is not None:
         wanted &= times < selection.until_ms * 1000
     return batch if wanted.all() else batch.filter(pa.array(wanted))
-
-
-def _texts(positions: Mapping[int, int], count: int) -> dict[int, str]:
-    """What is committed under each of the target's partitions."""
-    texts: dict[int, list[str]] = {}
-    for partition, offset in sorted(positions.items()):
-        texts.setdefault(partition % count, []).append(f"{partition}:{offset}")
-    return {place: " ".join(parts) for place, parts in texts.items()}
-
-
-def _parse(committed: Mapping[int, Position]) -> dict[int, int]:
-    found = {}
-    for position in committed.values():
-        for text in position.metadata.split():
-            partition, _, offset = text.partition(":")
-            found[int(partition)] = int(offset)
-    return found

@@ -11,6 +11,7 @@ from skep.client.archive_folder import (
     ArchiveError,
     ArchiveFile,
     ArchiveState,
+    FileCount,
     date_of_day,
     day_of_ms,
     find_archives,
@@ -51,25 +52,64 @@ def test_a_file_that_is_not_moved_in_yet_has_no_ending_that_others_look_for() ->
 
 def test_the_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     state = ArchiveState(
-        "orders", ID, {0: ArchivedPartition(1, 9, [(3, 5)]), 10: ArchivedPartition(0, 0)}, ["a"], {0: 5}
+        "orders", ID, {0: ArchivedPartition(1, 9, [(3, 5)]), 10: ArchivedPartition(0, 0)}, settled={0: 5}
     )
+    for first, day in ((1, 3), (6, 3), (8, 9)):
+        state.unfinished.append(relative_name(0, first, first + 1, day))
+        state.count(state.unfinished[-1])
+    assert state.counts == {("1970-01-04", 0): FileCount(2, 1, 7), ("1970-01-10", 0): FileCount(1, 8, 9)}
     (tmp_path / STATE).write_text(state.to_json())
     assert ArchiveState.read(tmp_path / STATE) == state
 
 
 def test_files_that_a_killed_run_has_not_moved_in_do_not_count_nor_do_those_that_it_has(tmp_path: Path) -> None:
     names = [relative_name(0, first, first + 9, day) for first, day in ((0, 1), (10, 1), (11, 2))]
-    state = ArchiveState("orders", ID, {0: ArchivedPartition(0, 25, [(7, 8)])}, names[1:], {0: 10})
+    state = ArchiveState("orders", ID, {0: ArchivedPartition(0, 25, [(7, 8)])}, unfinished=names[1:], settled={0: 10})
+    for name in names:
+        state.count(name)
     (tmp_path / STATE).write_text(state.to_json())
     put(tmp_path, names[0])
     put(tmp_path, names[1])
     archive = Archive.open(tmp_path)
     assert archive.partitions[0] == ArchivedPartition(0, 10, [(7, 8)])
     assert [one.first for one in archive.files(0, 0, 100)] == [0]
+    assert archive.lost(0, 0, 100) == []
     put(tmp_path, names[2])
     archive = Archive.open(tmp_path)
     assert archive.partitions[0].end == 25
     assert [one.first for one in archive.files(0, 0, 100)] == [0, 10, 11]
+    assert archive.lost(0, 0, 100) == []
+
+
+def test_a_file_that_was_deleted_is_missed_by_who_would_read_it(tmp_path: Path) -> None:
+    # Two on the first day and one, with late records, on the second; and one of another partition.
+    names = [
+        relative_name(0, 0, 9, 0),
+        relative_name(0, 10, 19, 0),
+        relative_name(0, 5, 12, 1),
+        relative_name(1, 0, 9, 0),
+    ]
+    state = ArchiveState("orders", ID, {0: ArchivedPartition(0, 20), 1: ArchivedPartition(0, 10)})
+    for name in names:
+        state.count(name)
+        put(tmp_path, name)
+    (tmp_path / STATE).write_text(state.to_json())
+    assert Archive.open(tmp_path).lost(0, 0, 20) == []
+    (tmp_path / names[2]).unlink()
+    archive = Archive.open(tmp_path)
+    [lost] = archive.lost(0, 0, 20)
+    assert str(lost) == (
+        f"{tmp_path}/date=1970-01-02 has 0 of the 1 files that were archived of partition 0 (between offsets 5 and 12)"
+    )
+    day_ms = 86_400_000
+    assert archive.lost(0, 0, 5) == archive.lost(0, 13, 20) == archive.lost(1, 0, 20) == []
+    assert archive.lost(0, 12, 13) == archive.lost(0, 0, 6) == archive.lost(0, 0, 20, day_ms, day_ms) == [lost]
+    assert archive.lost(0, 0, 20, 2 * day_ms) == archive.lost(0, 0, 20, None, day_ms - 1) == []
+    (tmp_path / names[0]).unlink()
+    assert [(one.there, one.counted) for one in Archive.open(tmp_path).lost(0, 0, 20)] == [
+        (1, FileCount(2, 0, 19)),
+        (0, FileCount(1, 5, 12)),
+    ]
 
 
 def test_what_was_never_archived_of_a_range_is_known() -> None:
@@ -84,16 +124,15 @@ def test_what_was_never_archived_of_a_range_is_known() -> None:
 
 
 def test_a_day_rules_a_file_out_only_if_all_of_it_lies_on_the_other_side() -> None:
-    january = file(0, 9)
+    january = "2026-01-31"
     assert is_before(january, MIDNIGHT_MS)
     assert not is_before(january, MIDNIGHT_MS - 1)
     assert not is_before(january, None)
-    february = file(0, 9, "2026-02-01")
+    february = "2026-02-01"
     assert is_after(february, MIDNIGHT_MS - 1)
     assert not is_after(february, MIDNIGHT_MS)
-    unknown = file(0, 9, NO_DATE)
-    assert not is_before(unknown, MIDNIGHT_MS)
-    assert not is_after(unknown, 0)
+    assert not is_before(NO_DATE, MIDNIGHT_MS)
+    assert not is_after(NO_DATE, 0)
 
 
 def test_a_file_of_somebody_else_is_named_and_hidden_ones_are_passed_over(tmp_path: Path) -> None:

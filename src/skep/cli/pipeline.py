@@ -1,0 +1,147 @@
+"""``skep pipeline``: make, check and run data pipelines on Spark that read and write topics."""
+
+from pathlib import Path
+from typing import IO, Annotated
+
+import typer
+
+from skep.cli import output
+from skep.cli.connection import Cluster, pairs
+from skep.cli.failures import CommandError, UsageError
+from skep.cli.pipeline_template import write_project
+from skep.cli.spark_start import check_java, import_pyspark
+
+Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="The folder with spark-pipeline.yml.")]
+Master = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="Where to run: local[N], spark://host:7077, yarn, k8s://..."),
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--conf", "-c", metavar="NAME=VALUE", help="A setting of Spark. Repeatable.")
+]
+Broker = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        "--bootstrap",
+        "-b",
+        envvar="SKEP_BOOTSTRAP",
+        metavar="HOST:PORT",
+        help="A broker of the cluster, instead of the project's skep.bootstrap.",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    pipeline = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make, check and run pipelines on Spark.")
+    for command in (init, run, validate):
+        pipeline.command(command.__name__)(command)
+    app.add_typer(pipeline, name="pipeline")
+
+
+def init(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the project and of its new folder.")],
+    bootstrap: Broker = None,
+) -> None:
+    """Make a project: a folder with a pipeline that works, and a README that tells how to go on.
+
+    \b
+    Examples:
+      skep pipeline init shop
+      skep pipeline init shop --bootstrap broker.example.com:9092
+    """
+    folder = write_project(Path(name), bootstrap)
+    output.line(f"Created {folder}. Load its sample orders and run it:")
+    output.line(f"  skep produce orders < {folder}/data/orders.jsonl")
+    output.line(f"  skep pipeline run {folder}")
+
+
+def run(
+    folder: Folder = Path("."),
+    master: Master = None,
+    refresh: Annotated[
+        list[str] | None,
+        typer.Option("--refresh", metavar="TABLE,...", help="Bring only these up to date. Repeatable."),
+    ] = None,
+    full_refresh: Annotated[
+        list[str] | None,
+        typer.Option("--full-refresh", metavar="TABLE,...", help="Empty these and compute them anew. Repeatable."),
+    ] = None,
+    full_refresh_all: Annotated[
+        bool, typer.Option("--full-refresh-all", help="Empty all tables and compute them anew.")
+    ] = False,
+    conf: Settings = None,
+    bootstrap: Broker = None,
+) -> None:
+    """Run a pipeline over what is new in its topics, until all of it is done.
+
+    A terminal shows flows, states, rows and rates as they are; a file or a pipe gets a line for each change. What Spark
+    logs is in spark.log in the project's storage. Ctrl-C ends the run and all that it started; the next run goes on
+    where this one was.
+
+    \b
+    Examples:
+      skep pipeline run shop
+      skep pipeline run shop --full-refresh orders,revenue
+      skep pipeline run shop --master spark://host:7077 --conf spark.executor.memory=4g
+    """
+    chosen = (_names(refresh), _names(full_refresh))
+    if full_refresh_all and any(chosen):
+        raise UsageError("--full-refresh-all is about all tables, so --refresh and --full-refresh name none")
+    _run(folder, master, conf, bootstrap, refresh=chosen[0], full_refresh=chosen[1], full_refresh_all=full_refresh_all)
+
+
+def validate(folder: Folder = Path("."), conf: Settings = None, bootstrap: Broker = None) -> None:
+    """Check a pipeline without running it: its files, its SQL, its tables, its options.
+
+    Whether its topics are there is not seen here: Spark asks for them when a flow starts.
+
+    \b
+    Examples:
+      skep pipeline validate shop
+    """
+    _run(folder, None, conf, bootstrap, dry=True)
+    output.line("The pipeline is valid.")
+
+
+def _run(
+    folder: Path, master: str | None, conf: list[str] | None, bootstrap: str | None, **selected: "list[str] | bool"
+) -> None:
+    check_java()
+    import_pyspark()
+    from skep.cli.pipeline_progress import display_for_stdout
+    from skep.cli.pipeline_run import Selection, run_pipeline
+    from skep.cli.pipeline_spec import BOOTSTRAP, load_project
+
+    overrides = pairs(conf, "a setting")
+    if master is not None:
+        overrides["spark.master"] = master
+    if bootstrap is not None:
+        overrides[BOOTSTRAP] = bootstrap
+    project = load_project(folder, overrides)
+    if project.bootstrap is not None:
+        # Spark takes seconds to start, and then says the same in more words.
+        Cluster(project.bootstrap).metadata()
+    with _log_of(project.storage) as log:
+        try:
+            run_pipeline(project, Selection(**selected), display_for_stdout(), log)  # type: ignore[arg-type]
+        except CommandError as error:
+            raise CommandError(f"{error} (Spark's log: {log.name})") from None
+
+
+def _log_of(storage: str) -> IO[bytes]:
+    """A new log for this run, in the storage where that is on this machine."""
+    import tempfile
+
+    if not storage.startswith("file://"):
+        return tempfile.NamedTemporaryFile(prefix="skep-pipeline-", suffix=".log", delete=False)
+    folder = Path(storage.removeprefix("file://"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return (folder / "spark.log").open("wb")
+    except OSError as error:
+        raise CommandError(f"the storage {folder} cannot be written: {error.strerror}") from None
+
+
+def _names(lists: list[str] | None) -> list[str]:
+    return [name.strip() for names in lists or () for name in names.split(",") if name.strip()]

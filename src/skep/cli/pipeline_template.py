@@ -1,0 +1,140 @@
+"""The project that ``skep pipeline init`` writes: small, and with one of each thing that a pipeline on topics needs."""
+
+from pathlib import Path
+from string import Template
+
+from skep.cli.connection import DEFAULT_BOOTSTRAP
+from skep.cli.failures import CommandError
+
+_SPEC = """\
+name: $name
+storage: pipeline-storage
+configuration:
+  skep.bootstrap: $bootstrap
+  spark.sql.shuffle.partitions: "4"
+libraries:
+  - glob:
+      include: transformations/**
+"""
+
+_ORDERS = '''\
+"""Orders from a topic into a table; what is not an order goes to a dead-letter topic; large orders to their own."""
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pyspark_skep.parsing import dead_letters, good_rows, parse_json
+
+BOOTSTRAP = spark.conf.get("skep.bootstrap")
+ORDER = "id BIGINT NOT NULL, product STRING NOT NULL, quantity INT, price DOUBLE"
+
+
+@dp.temporary_view
+def parsed_orders() -> DataFrame:
+    records = (
+        spark.readStream.format("skep")
+        .option("kafka.bootstrap.servers", BOOTSTRAP)
+        .option("subscribe", "orders")
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    return parse_json(records, ORDER)
+
+
+@dp.table
+def orders() -> DataFrame:
+    return good_rows(spark.readStream.table("parsed_orders"), "timestamp")
+
+
+dp.create_sink(
+    "bad_orders",
+    format="skep",
+    options={"kafka.bootstrap.servers": BOOTSTRAP, "topic": "orders.bad", "includeHeaders": "true"},
+)
+
+
+@dp.append_flow(target="bad_orders")
+def to_bad_orders() -> DataFrame:
+    return dead_letters(spark.readStream.table("parsed_orders"))
+
+
+dp.create_sink("large_orders", format="skep", options={"kafka.bootstrap.servers": BOOTSTRAP, "topic": "orders.large"})
+
+
+@dp.append_flow(target="large_orders")
+def to_large_orders() -> DataFrame:
+    large = spark.readStream.table("orders").where("quantity * price >= 100")
+    return large.select(F.col("id").cast("string").alias("key"), F.to_json(F.struct("*")).alias("value"))
+'''
+
+_REVENUE = """\
+-- Computed anew from the table in every run.
+CREATE MATERIALIZED VIEW revenue AS
+SELECT product, count(*) AS orders, round(sum(quantity * price), 2) AS revenue
+FROM orders
+GROUP BY product
+"""
+
+_DATA = """\
+{"id": 1, "product": "eggs", "quantity": 12, "price": 0.4}
+{"id": 2, "product": "basket", "quantity": 1, "price": 129.0}
+{"id": 3, "product": "eggs", "quantity": 300, "price": 0.38}
+this is not an order
+{"id": 5, "product": "hen", "quantity": "two", "price": 21.5}
+{"id": 6, "product": "hen", "quantity": 2, "price": 21.5}
+"""
+
+_README = """\
+# $name
+
+A pipeline on Spark: the topic `orders` becomes the table `orders` (Parquet), the view `revenue`, the topic
+`orders.large`; what is not an order goes to the topic `orders.bad`, with the reason and the origin as headers.
+
+```console
+skep topics create orders --if-not-exists
+skep produce orders < data/orders.jsonl
+skep pipeline validate
+skep pipeline run
+skep consume orders.large --from-beginning
+skep consume orders.bad --from-beginning
+```
+
+| file | what is in it |
+|---|---|
+| `spark-pipeline.yml` | name, storage, settings; `skep.bootstrap` is the broker |
+| `transformations/orders.py` | tables, topics read and written, in Python |
+| `transformations/revenue.sql` | a view in SQL |
+| `data/orders.jsonl` | six records, two of them bad |
+| `pipeline-storage/` | made by a run: tables (Parquet), checkpoints, `spark.log` |
+
+A run takes what is new in the topics and ends. Run it again, from cron or from a loop, for what has come since.
+`skep pipeline run --full-refresh-all` starts from the first record again; what topics have been sent is not taken back.
+
+It is a project of Spark Declarative Pipelines: its guide tells what else the files can hold. For Spark's own command
+(`spark-pipelines run`) write `storage` as an absolute `file://` address, and set a catalog that stays.
+"""
+
+_FILES = {
+    "spark-pipeline.yml": _SPEC,
+    "transformations/orders.py": _ORDERS,
+    "transformations/revenue.sql": _REVENUE,
+    "data/orders.jsonl": _DATA,
+    "README.md": _README,
+    ".gitignore": "pipeline-storage/\n__pycache__/\n",
+}
+
+
+def write_project(folder: Path, bootstrap: str | None) -> Path:
+    """Writes the files into ``folder``, which must not be there or be empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CommandError(f"{folder} is there already and is not an empty folder")
+    names = {"name": folder.resolve().name, "bootstrap": bootstrap or DEFAULT_BOOTSTRAP}
+    try:
+        for path, text in _FILES.items():
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(Template(text).substitute(names) if "$" in text else text)
+    except OSError as error:
+        raise CommandError(f"{folder} cannot be written: {error.strerror}") from None
+    return folder

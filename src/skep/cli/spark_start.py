@@ -1,0 +1,181 @@
+"""Starting Spark from a command: Java is looked for first, and what Spark's JVM says goes to a log file.
+
+The JVM is a child of the command with a pipe as its standard input; it ends when the pipe closes, so also after a
+``kill -9`` of the command. Ctrl-C does not reach it (pyspark sees to that): the command ends it, in order.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from skep.cli.failures import CommandError
+
+OLDEST_JAVA = 17
+JVM_END_TIMEOUT_S = 20.0
+LOG_TAIL_LINES = 200
+_INSTALL_JAVA = f"apt-get install openjdk-{OLDEST_JAVA}-jre-headless"
+_LOG_CONFIG = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+def check_java() -> None:
+    """CommandError with what to install when there is no Java that Spark can use."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    try:
+        answer = subprocess.run([java or "java", "-version"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        where = f"JAVA_HOME is {home} and has no java that runs" if home else "there is none"
+        raise CommandError(f"Java {OLDEST_JAVA} or newer is needed and {where}: {_INSTALL_JAVA}") from None
+    version = java_version(answer.stderr)
+    if version is not None and version < OLDEST_JAVA:
+        raise CommandError(f"Java {OLDEST_JAVA} or newer is needed and {java} is Java {version}: {_INSTALL_JAVA}")
+
+
+def java_version(words: str) -> int | None:
+    """17 for ``openjdk version "17.0.15"``, 8 for the older ``"1.8.0_292"``, None for other words."""
+    found = re.search(r'version "(?:1\.)?(\d+)', words)
+    return int(found.group(1)) if found else None
+
+
+def import_pyspark() -> None:
+    """CommandError naming the extra when Spark is not installed."""
+    # pyspark warns about versions of pandas at every import, and the user of a command can do nothing about it.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+    # A run that failed takes its session with it, and the listener of its queries.
+    warnings.filterwarnings("ignore", message="Failed to remove the listener")
+    try:
+        from pyspark.logger import PySparkLogger
+    except ImportError:
+        raise CommandError('Spark is not installed: pip install "skep[spark]"') from None
+    # These print an exception, with its stack, before it is raised. Who catches it tells it in one line.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+
+
+@contextmanager
+def spark_driver(settings: Mapping[str, str], log: IO[bytes]) -> Iterator[Any]:
+    """A SparkContext with a JVM of its own that logs to ``log``. Both are gone afterwards, whatever happened."""
+    check_java()
+    import_pyspark()
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    # Workers have to be this Python, with what is installed here, and not the first python3 of the PATH.
+    python = workers_python(Path(log.name)) if _is_local(settings) else sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", python)
+    # By this name: the workers that a data source's driver side runs in.
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
+    if path := os.environ.get("PYTHONPATH"):
+        # Workers run in folders of their own, where a relative one leads nowhere.
+        os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, path.split(os.pathsep))))
+    # Else spark-submit asks the resolver for the machine's name and warns about the answer.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1") if _is_local(settings) else None
+    conf = SparkConf()
+    for name, value in {**_QUIET, **_PATIENT, **_log_settings(log), **settings}.items():
+        conf.set(name, value)
+    gateway = None
+    try:
+        try:
+            gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+            context = SparkContext(conf=conf, gateway=gateway)
+        except PySparkRuntimeError as error:
+            raise CommandError(f"Spark did not start: {_why(log) or error.getCondition()}") from None
+        yield context
+    finally:
+        if gateway is not None:
+            _end(gateway)
+
+
+_QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+# A Python worker has 15 s by default to be let in; on a machine that is busy it is not lost, it is late.
+_PATIENT = {"spark.python.authenticate.socketTimeout": "60s"}
+_WORKERS_PYTHON = """\
+#!/bin/sh
+rest=$PYTHONPATH: kept=
+while [ -n "$rest" ]; do
+  entry=${{rest%%:*}} rest=${{rest#*:}}
+  case $entry in {zips}) ;; *) kept=$kept${{kept:+:}}$entry ;; esac
+done
+PYTHONPATH=$kept exec {python} "$@"
+"""
+
+
+def workers_python(log: Path) -> str:
+    """What starts Python workers of a Spark on this machine: this Python, without the zip files of Spark's wheel.
+
+    Spark puts pyspark.zip and py4j's before all else. They hold sources only, so every worker compiles pyspark anew:
+    1.1 s of the 1.6 s it takes to start, and a flow of a pipeline starts five. The installed packages are the same
+    and have bytecode. No setting leaves the zips out, hence a script beside ``log``.
+    """
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    script = log.with_suffix(".python.sh").resolve()
+    zips = sorted((home / "python" / "lib").glob("*.zip"))
+    if not zips or Path(os.environ.get("SPARK_HOME", home)).resolve() != home.resolve():
+        return sys.executable  # another Spark than the wheel's: its pyspark need not be the one installed here
+    patterns = "|".join(shlex.quote(str(path)) for path in zips)
+    script.write_text(_WORKERS_PYTHON.format(zips=patterns, python=shlex.quote(sys.executable)))
+    script.chmod(0o755)
+    # False also where the file system is mounted noexec.
+    return str(script) if os.access(script, os.X_OK) else sys.executable
+
+
+def _is_local(settings: Mapping[str, str]) -> bool:
+    return settings.get("spark.master", "local").startswith("local")
+
+
+def _log_settings(log: IO[bytes]) -> dict[str, str]:
+    """Spark's own default prints in colours for a person at a shell; a file beside ``log`` holds ours."""
+    config = Path(log.name).with_suffix(".log4j2.properties").resolve()
+    config.write_text(_LOG_CONFIG)
+    # The embedded metastore writes a log too, else into the folder that the user happens to be in.
+    options = {"log4j2.configurationFile": config.as_uri(), "derby.stream.error.file": config.with_name("derby.log")}
+    return {"spark.driver.extraJavaOptions": " ".join(f"'-D{name}={value}'" for name, value in options.items())}
+
+
+def _why(log: IO[bytes]) -> str | None:
+    """The line of the JVM's log that names what is wrong."""
+    lines = log_tail(log)
+    return next((line for line in lines if "Exception" in line or "Error" in line), lines[-1] if lines else None)
+
+
+def log_tail(log: IO[bytes]) -> list[str]:
+    log.flush()
+    lines = Path(log.name).read_text(errors="replace").splitlines()
+    return [line.strip() for line in lines[-LOG_TAIL_LINES:] if line.strip()]
+
+
+def _end(gateway: Any) -> None:
+    """Ends the JVM, at first by asking. Python workers are its children and end with it."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    process = gateway.proc
+    process.stdin.close()
+    try:
+        process.wait(JVM_END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    # What pyspark remembers of this JVM would be used by the next start in this process.
+    gateway.shutdown_callback_server()
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None

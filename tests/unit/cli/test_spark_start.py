@@ -1,0 +1,84 @@
+"""Java is looked for before Spark is started, and what to install is said."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skep.cli.failures import CommandError
+from skep.cli.spark_start import check_java, java_version, workers_python
+
+
+@pytest.mark.parametrize(
+    ("words", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime', 17),
+        ('java version "1.8.0_292"', 8),
+        ('openjdk version "21" 2023-09-19', 21),
+        ("no such thing", None),
+    ],
+)
+def test_the_version_is_read_from_what_java_says(words: str, version: int | None) -> None:
+    assert java_version(words) == version
+
+
+def _java(folder: Path, version: str) -> Path:
+    java = folder / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(0o755)
+    return folder
+
+
+def test_without_java_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CommandError) as refused:
+        check_java()
+    assert str(refused.value) == (
+        "Java 17 or newer is needed and there is none: apt-get install openjdk-17-jre-headless"
+    )
+
+
+def test_a_java_that_is_too_old_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path, "11.0.2")))
+    with pytest.raises(CommandError, match=r"Java 17 or newer is needed and .*/bin/java is Java 11: apt-get install"):
+        check_java()
+
+
+def test_a_java_home_without_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(CommandError, match=r"JAVA_HOME is .* and has no java that runs: apt-get install"):
+        check_java()
+
+
+def test_a_java_that_is_new_enough_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path, "21.0.1")))
+    check_java()
+
+
+def test_python_workers_import_the_installed_pyspark_and_not_the_sources_in_the_zip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyspark = pytest.importorskip("pyspark")
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    library = Path(pyspark.__file__).parent / "python" / "lib"
+    zips = [str(path) for path in library.glob("*.zip")]
+    assert zips
+    ours = str(tmp_path / "a folder")
+    # Spark says it twice: once for the worker, once for the session.
+    path = os.pathsep.join([*zips, "some.jar", *zips, ours])
+    python = workers_python(tmp_path / "spark.log")
+    printed = "import os, pyspark; print(os.environ['PYTHONPATH'], pyspark.__file__, sep='\\n')"
+    ran = subprocess.run([python, "-c", printed], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == [f"some.jar{os.pathsep}{ours}", pyspark.__file__]
+
+
+def test_python_workers_of_another_spark_are_started_as_that_wants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyspark")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert workers_python(tmp_path / "spark.log") == sys.executable
