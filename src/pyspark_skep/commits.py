@@ -28,15 +28,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pyspark_skep import decisions
-from pyspark_skep.decisions import Decision, newest_decision
-from pyspark_skep.driver_transaction import DriverTransaction
+from pyspark_skep.decisions import Decision, newest_decision, rows_of, topics_of
+from pyspark_skep.driver_transaction import DriverTransaction, become_producer
 from pyspark_skep.partition_access import PartitionAccess
-from pyspark_skep.settling import aborted_among, write_again
+from pyspark_skep.settling import aborted_among, without_gone_topics, write_again
 from pyspark_skep.task_transactions import TaskTransaction, driver_id, task_prefix
 from pyspark_skep.write_errors import CommitFailed
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client.admin import create_topic
-from skep.client.transacting import FENCED, end_transaction, init_producer_id, list_open_transactions
+from skep.client.admin import create_topic, topic_configs
+from skep.client.transacting import FENCED, end_transaction, list_open_transactions
 from skep.records.producer_identity import ProducerIdentity
 
 logger = logging.getLogger(__name__)
@@ -49,13 +49,19 @@ NO_LONGER_OPEN = FENCED | {
 SETTLE_S = 120.0
 """How long to wait for transactions of others that hide what became of ours."""
 REPAIR_TIMEOUT_MS = 300_000
-"""For the rows of one task."""
+"""For the rows of one task, when nothing else is asked for; a broker may allow less."""
 _FENCING_TIMEOUT_MS = 1_000
 """Nothing is written under the epoch that aborts a transaction, so there is nothing to leave time for."""
 
 
 def commit_epoch(
-    access: PartitionAccess, query: str, epoch: int, tasks: Sequence[TaskTransaction], *, settle_s: float = SETTLE_S
+    access: PartitionAccess,
+    query: str,
+    epoch: int,
+    tasks: Sequence[TaskTransaction],
+    *,
+    settle_s: float = SETTLE_S,
+    repair_timeout_ms: int = REPAIR_TIMEOUT_MS,
 ) -> None:
     """Every row of the epoch counts once when this returns. After any error it can be called again, by anybody."""
     _ensure_topic(access)
@@ -67,41 +73,63 @@ def commit_epoch(
             f"epoch {epoch} of query {query} comes after epoch {decision.epoch} was committed. Either another driver "
             "runs the same query, or its checkpoint was set back: then start it with a new checkpoint"
         )
+    if decision is None:
+        # With no decision there is the first epoch, or one whose decision was deleted.
+        _check_policy(access)
     if decision is None or decision.epoch < epoch:
-        decision = Decision(epoch, tuple(tasks))
-        _record(driver, query, decision)
-        driver.commit()
-    _finish(access, query, decision, driver, settle_s)
+        decision = Decision(epoch, tuple(tasks), topic_ids=access.topic_ids(topics_of(tasks)))
+        with driver.committed():
+            _record(driver, query, decision)
+    elif decision.rows != rows_of(tasks):
+        logger.warning(
+            "epoch %d of query %s was committed before with %d rows, and is replayed with %d: the first ones stay, "
+            "these are dropped. Unless the query gives other rows each time it runs (rand(), current_timestamp()), "
+            "its checkpoint was set back or its source has changed: compare input and output",
+            *(epoch, query, decision.rows, rows_of(tasks)),
+        )
+    _finish(access, query, decision, driver, settle_s, repair_timeout_ms)
 
 
-def abort_epoch(access: PartitionAccess, query: str, epoch: int, *, settle_s: float = SETTLE_S) -> None:
+def abort_epoch(
+    access: PartitionAccess,
+    query: str,
+    epoch: int,
+    *,
+    settle_s: float = SETTLE_S,
+    repair_timeout_ms: int = REPAIR_TIMEOUT_MS,
+) -> None:
     """Nothing of the epoch stays open. Spark also calls this when ``commit_epoch`` failed: a decision stands all the
     same, and is carried out."""
-    if not access.has_topic(decisions.TOPIC):
+    if access.topic(decisions.TOPIC) is None:
         _abort_open(access, query)
         return
     driver = DriverTransaction(access, driver_id(query))
     decision = newest_decision(access, query, patience_s=settle_s)
     if decision is not None and decision.epoch == epoch:
-        _finish(access, query, decision, driver, settle_s)
+        _finish(access, query, decision, driver, settle_s, repair_timeout_ms)
     else:
         _abort_open(access, query)
 
 
 def commit_job(
-    access: PartitionAccess, job: str, tasks: Sequence[TaskTransaction], *, settle_s: float = SETTLE_S
+    access: PartitionAccess,
+    job: str,
+    tasks: Sequence[TaskTransaction],
+    *,
+    settle_s: float = SETTLE_S,
+    repair_timeout_ms: int = REPAIR_TIMEOUT_MS,
 ) -> None:
     """Makes the rows of a batch write count. Not atomic: a driver that dies in here leaves those tasks uncommitted that
     it has not come to."""
     lost = _commit_open(access, tasks)
     _abort_open(access, job)
-    aborted = aborted_among(access, lost, settle_s)
+    aborted = aborted_among(access, without_gone_topics(access, lost, {}), settle_s)
     if aborted:
         driver = DriverTransaction(access, driver_id(job))
-        driver.take_longer(REPAIR_TIMEOUT_MS)
+        driver.take_longer(repair_timeout_ms)
         for task in aborted:
-            _write_again(access, task, driver)
-            driver.commit()
+            with driver.committed():
+                write_again(access, task, driver, settle_s)
 
 
 def abort_job(access: PartitionAccess, job: str) -> None:
@@ -109,19 +137,24 @@ def abort_job(access: PartitionAccess, job: str) -> None:
 
 
 def _finish(
-    access: PartitionAccess, query: str, decision: Decision, driver: DriverTransaction, settle_s: float
+    access: PartitionAccess,
+    query: str,
+    decision: Decision,
+    driver: DriverTransaction,
+    settle_s: float,
+    repair_timeout_ms: int,
 ) -> None:
     lost = _commit_open(access, decision.unrepaired)
     # Before the log is asked: attempts that lost have written to the same partitions, and hold back its answer.
     _abort_open(access, query)
-    aborted = aborted_among(access, lost, settle_s)
+    aborted = aborted_among(access, without_gone_topics(access, lost, decision.topic_ids), settle_s)
     if aborted:
-        driver.take_longer(REPAIR_TIMEOUT_MS)
+        driver.take_longer(repair_timeout_ms)
     for task in aborted:
         decision = replace(decision, repaired=decision.repaired | {task.transactional_id})
-        _write_again(access, task, driver)
-        _record(driver, query, decision)
-        driver.commit()
+        with driver.committed():
+            write_again(access, task, driver, settle_s)
+            _record(driver, query, decision)
 
 
 def _record(driver: DriverTransaction, query: str, decision: Decision) -> None:
@@ -132,14 +165,6 @@ def _record(driver: DriverTransaction, query: str, decision: Decision) -> None:
         decisions.encode(decision),
         time.time_ns() // 1_000_000,
     )
-
-
-def _write_again(access: PartitionAccess, task: TaskTransaction, driver: DriverTransaction) -> None:
-    try:
-        write_again(access, task, driver)
-    except CommitFailed:
-        driver.abort()
-        raise
 
 
 def _commit_open(access: PartitionAccess, tasks: Sequence[TaskTransaction]) -> list[TaskTransaction]:
@@ -159,9 +184,24 @@ def _commit_open(access: PartitionAccess, tasks: Sequence[TaskTransaction]) -> l
 def _abort_open(access: PartitionAccess, query: str) -> None:
     """Aborts what is open under the query's prefix. Its producers are fenced by it, should they still run."""
     for transaction in list_open_transactions(access.cluster, task_prefix(query)):
-        init_producer_id(access.cluster, transaction.transactional_id, _FENCING_TIMEOUT_MS)
+        become_producer(access.cluster, transaction.transactional_id, _FENCING_TIMEOUT_MS)
 
 
 def _ensure_topic(access: PartitionAccess) -> None:
-    if not access.has_topic(decisions.TOPIC):
+    found = access.topic(decisions.TOPIC)
+    if found is None:
         create_topic(access.cluster, decisions.TOPIC, decisions.PARTITIONS, decisions.TOPIC_CONFIGS)
+    elif found.partition_count < decisions.PARTITIONS:
+        raise CommitFailed(
+            f"topic {decisions.TOPIC} has {found.partition_count} partitions and must have {decisions.PARTITIONS}: add "
+            "them, or delete it while no query writes; it is then made as it must be"
+        )
+
+
+def _check_policy(access: PartitionAccess) -> None:
+    policy = topic_configs(access.cluster, decisions.TOPIC).get("cleanup.policy")
+    if policy != "compact":
+        raise CommitFailed(
+            f"topic {decisions.TOPIC} has cleanup.policy={policy}, which deletes decisions that are needed still: set "
+            "it to compact"
+        )

@@ -2,10 +2,11 @@
 
 A record of it, key the query's id, value JSON::
 
-    {"version": 1, "epoch": 7, "repaired": ["spark/<query>/<run>/3.0"],
+    {"version": 1, "epoch": 7, "repaired": ["spark/<query>/<run>/3.0"], "topics": {"orders": "<topic id>"},
      "tasks": [{"id": "spark/<query>/<run>/0.0", "producer": [4001, 0], "wrote": {"orders": [[0, 120, 219, 100]]}}]}
 
-``wrote`` has partition, first offset, last offset, number of rows. A query needs its newest decision only; compaction
+``wrote`` has partition, first offset, last offset, number of rows; ``topics`` tells a topic from a later one of the
+same name, and lacks those that were gone when it was decided. A query needs its newest decision only; compaction
 keeps that one. It is found from the end of the partition backwards, because it is nearly always among the last records.
 """
 
@@ -13,7 +14,8 @@ import json
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from uuid import UUID
 
 from pyspark_skep.partition_access import PartitionAccess
 from pyspark_skep.raw_batches import committed_batches
@@ -40,10 +42,23 @@ class Decision:
     epoch: int
     tasks: tuple[TaskTransaction, ...]
     repaired: frozenset[str] = frozenset()
+    topic_ids: Mapping[str, UUID] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return rows_of(self.tasks)
 
     @property
     def unrepaired(self) -> list[TaskTransaction]:
         return [task for task in self.tasks if task.transactional_id not in self.repaired]
+
+
+def rows_of(tasks: Sequence[TaskTransaction]) -> int:
+    return sum(written.rows for task in tasks for written in task.written)
+
+
+def topics_of(tasks: Sequence[TaskTransaction]) -> list[str]:
+    return sorted({topic for task in tasks for topic in task.topics})
 
 
 def partition_of(query: str) -> int:
@@ -61,6 +76,7 @@ def encode(decision: Decision) -> bytes:
         "version": VERSION,
         "epoch": decision.epoch,
         "repaired": sorted(decision.repaired),
+        "topics": {topic: str(topic_id) for topic, topic_id in decision.topic_ids.items()},
         "tasks": tasks,
     }
     return json.dumps(value, separators=(",", ":")).encode()
@@ -75,7 +91,8 @@ def decode(query: str, value: bytes) -> Decision:
                 f"the decision of query {query} in {TOPIC} has version {read['version']}, this is for version {VERSION}"
             )
         tasks = tuple(_task(task["id"], task["producer"], task["wrote"]) for task in read["tasks"])
-        return Decision(int(read["epoch"]), tasks, frozenset(read["repaired"]))
+        topic_ids = {topic: UUID(text) for topic, text in read.get("topics", {}).items()}
+        return Decision(int(read["epoch"]), tasks, frozenset(read["repaired"]), topic_ids)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CommitFailed(f"the decision of query {query} in {TOPIC} cannot be read: {error}") from None
 
@@ -99,15 +116,19 @@ def newest_decision(
     partition = partition_of(query)
     start, end = access.bounds(TOPIC, partition)
     deadline = time.monotonic() + patience_s
-    while (stable := access.last_stable_offset(TOPIC, partition)) < end:
+
+    def wait(stable: int) -> None:
         if time.monotonic() > deadline:
             raise CommitFailed(f"an open transaction holds back {TOPIC}-{partition} from offset {stable} on")
         sleep(_PAUSE_S)
+
+    while (stable := access.last_stable_offset(TOPIC, partition)) < end:
+        wait(stable)
     key, step = query.encode(), _FIRST_STEP
     while end > start:
         begin = max(start, end - step)
         found = None
-        for record_key, value in _records(access, partition, begin, end):
+        for record_key, value in _records(access, partition, begin, end, wait):
             if record_key == key:
                 found = (value,)
         if found is not None:
@@ -117,10 +138,10 @@ def newest_decision(
 
 
 def _records(
-    access: PartitionAccess, partition: int, begin: int, end: int
+    access: PartitionAccess, partition: int, begin: int, end: int, wait: Callable[[int], None]
 ) -> Iterator[tuple[bytes | None, bytes | None]]:
     """Key and value of what is committed from ``begin`` to before ``end``."""
-    position = begin
+    position, times_empty = begin, 0
     while position < end:
         fetched = access.fetch(TOPIC, partition, position, committed=True, max_bytes=_FETCH_BYTES)
         header = None
@@ -130,6 +151,12 @@ def _records(
             for record in iterate_records(bytes(batch)):
                 if position <= record.offset < end:
                     yield record.key, record.value
-        if header is None:
+        if header is not None:
+            position, times_empty = header.next_offset, 0
+            continue
+        # Compaction may have taken the rest. But a leader that has just become one, and does not know yet how far the
+        # log is stable, has nothing to give either; to believe it would be to decide an epoch twice.
+        times_empty = times_empty + 1 if fetched.last_stable_offset >= end else 0
+        if times_empty == 2:
             return
-        position = header.next_offset
+        wait(fetched.last_stable_offset)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
+from pyspark_skep.decisions import TOPIC as DECISIONS
 from pyspark_skep.options import ReadOptions
 from pyspark_skep.positions import (
     EARLIEST,
@@ -63,7 +64,8 @@ class Lookup:
             # Java's Pattern.matcher(...).matches(), which Kafka's consumers use, is fullmatch here.
             pattern = re.compile(self._options.subscribe_pattern.strip())
             every = self._patiently(lambda: list_topics(self.cluster))
-            return {info.name: info for info in every if pattern.fullmatch(info.name)}
+            # No pattern means the sink's own topic, as none means those of the brokers.
+            return {info.name: info for info in every if pattern.fullmatch(info.name) and info.name != DECISIONS}
         names = {topic for topic, _ in self._assigned} if self._assigned else set(self._options.subscribe)
         found = self.describe(names)
         missing = sorted(names - set(found))

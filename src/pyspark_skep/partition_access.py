@@ -6,14 +6,15 @@ sequences.
 """
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.client.cluster import RETRIABLE, ClusterClient
 from skep.client.errors import Unreachable
 from skep.client.patience import Patience
-from skep.client.topics import place_of
+from skep.client.topics import TopicInfo, describe_topics, place_of
 from skep.wire.apis import FETCH, LIST_OFFSETS, PRODUCE, Api
 
 EARLIEST, LATEST = -2, -1
@@ -26,6 +27,7 @@ _RETRIABLE = RETRIABLE | {
     ErrorCode.unknown_leader_epoch,
     ErrorCode.unknown_topic_id,
     ErrorCode.kafka_storage_error,
+    ErrorCode.offset_not_available,
 }
 _TIMEOUT = datetime.timedelta(seconds=30)
 _MAX_WAIT = datetime.timedelta(milliseconds=100)
@@ -35,6 +37,7 @@ T = TypeVar("T")
 
 class Fetched(NamedTuple):
     data: bytes
+    high_watermark: int
     last_stable_offset: int
     aborted: list[tuple[int, int]]
     """Producer id and first offset of each transaction that touches the data and was aborted; with ``committed``."""
@@ -46,14 +49,25 @@ class PartitionAccess:
     def __init__(self, cluster: ClusterClient) -> None:
         self.cluster = cluster
 
-    def has_topic(self, topic: str) -> bool:
+    def topic(self, name: str) -> TopicInfo | None:
+        """None when a broker says that there is none. One that has just been made may not be known to every broker."""
         try:
-            self._patiently(f"topic '{topic}'", lambda: self.cluster.leaders([topic]))
+            return self._patiently(f"topic '{name}'", lambda: describe_topics(self.cluster, [name]))[name]
         except KafkaError as error:
             if error.code is not ErrorCode.unknown_topic_or_partition:
                 raise
-            return False
-        return True
+            return None
+
+    def topic_ids(self, names: Sequence[str]) -> dict[str, UUID]:
+        """Of those of the topics that are there."""
+        try:
+            found = list(self._patiently("topics", lambda: describe_topics(self.cluster, names)).values())
+        except KafkaError as error:
+            if error.code is not ErrorCode.unknown_topic_or_partition:
+                raise
+            # Which one is missing can only be found out by asking for each.
+            found = [info for info in map(self.topic, names) if info is not None]
+        return {info.name: info.topic_id for info in found}
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """The first offset that is there and the one that comes next, whether committed or not."""
@@ -86,7 +100,7 @@ class PartitionAccess:
 
         row = self._ask_leader(topic, partition, FETCH, body, _fetched)
         aborted = [(one.producer_id, one.first_offset) for one in row.aborted_transactions or ()]
-        return Fetched(row.records or b"", row.last_stable_offset, aborted)
+        return Fetched(row.records or b"", row.high_watermark, row.last_stable_offset, aborted)
 
     def produce(self, topic: str, partition: int, batch: bytes, transactional_id: str) -> None:
         body = {

@@ -15,6 +15,8 @@ EARLIEST, LATEST = -2, -1
 TopicPartition = tuple[str, int]
 TOPIC_ID = "id"
 """The key in offsets as JSON, next to those of partitions, under which the offsets of a stream have the topic's id."""
+STARTED_AT = "started at"
+"""The key under which the end of a stream's first micro-batch has the offsets that it begins with, as JSON again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +133,8 @@ def _by_partition(name: str, text: str) -> tuple[dict[TopicPartition, int], dict
         for partition, value in partitions.items():
             if partition == TOPIC_ID and isinstance(value, str):
                 topic_ids[topic] = value
+            elif partition == STARTED_AT and isinstance(value, dict):
+                continue
             elif not (partition.isascii() and partition.isdecimal() and _is_number(value)):
                 raise OptionError(f"{name}: {partition!r}: {value!r} of '{topic}' is not a partition and a number")
             else:

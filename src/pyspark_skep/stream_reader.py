@@ -48,6 +48,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: StreamOffsets | None = None
         self._started_s: float | None = None
         self._committed: StreamOffsets | None = None
+        self._initial: StreamOffsets | None = None
+        self._reported: set[str] = set()
 
     def initialOffset(self) -> dict[str, Any]:
         topics = self._lookup.topics()
@@ -61,7 +63,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise OptionError(
                         f"startingOffsets: {topic}-{number} ends at {end}, {offsets[topic, number]} is asked for"
                     )
-        return _stream_offsets(topics, offsets).to_json()
+        self._initial = _stream_offsets(topics, offsets)
+        return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         # Spark hands back to latestOffset what is said here, and has no limit with both a minimum and a maximum: the
@@ -83,12 +86,40 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = self._target
         if latest is None:
             latest = self._ask_latest()
-        self._latest = latest
         for text in losses(begin, latest):
-            report_loss(text, fail=self._options.fail_on_data_loss)
-        end = self._limited(begin, latest, limit)
+            self._report_once(text)
+        self._latest = latest = latest.with_missing(begin)
+        try:
+            end = self._limited(begin, latest, limit)
+        except KafkaError as error:
+            if error.code not in MISSING:
+                raise
+            self._latest = latest = self._still_there(latest).with_missing(begin)
+            end = self._limited(begin, latest, limit)
         # Spark compares as text, so that nothing new has to be the very same.
-        return start if end == begin else end.to_json()
+        if end == begin:
+            return start
+        if begin == self._initial:
+            end = StreamOffsets(end)
+            end.started_at = begin
+        return end.to_json()
+
+    def _report_once(self, text: str) -> None:
+        """Each micro-batch finds anew what is still missing."""
+        if text not in self._reported:
+            report_loss(text, fail=self._options.fail_on_data_loss)
+            self._reported.add(text)
+
+    def _still_there(self, latest: StreamOffsets) -> StreamOffsets:
+        """Without the topics that were deleted since ``latest`` was asked for; with AvailableNow that is long ago."""
+        now = self._lookup.describe(latest)
+        found = StreamOffsets()
+        for topic, entry in latest.items():
+            if topic in now and now[topic].topic_id == entry.topic_id:
+                found[topic] = entry
+            else:
+                self._report_once(f"topic '{topic}' was deleted before it was read")
+        return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self._latest.to_json() if self._latest else None
@@ -153,10 +184,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ranges(self, start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange]:
         fail = self._options.fail_on_data_loss
+        # A micro-batch without data may begin and end where the first one ended.
+        if end.started_at is not None and start.started_at is None:
+            start = end.started_at
         there = StreamOffsets()
+        wanted = _without_done(start, end)
         # Asked for anew, and not by the options: Spark may have planned `end` long ago, in another run.
-        now = self._lookup.describe(end)
-        for topic, entry in end.items():
+        now = self._lookup.describe(wanted)
+        for topic, entry in wanted.items():
             if topic not in now or now[topic].topic_id != entry.topic_id:
                 gone = "was deleted" if topic not in now else "was deleted and created again"
                 report_loss(f"topic '{topic}' {gone} before a micro-batch of it was read", fail=fail)
@@ -198,7 +233,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from skep.client.admin import commit_group_offsets
 
         try:
-            commit_group_offsets(self._lookup.cluster, self._options.group_id, dict(done.partitions()))
+            there = self._lookup.describe(done)
+            offsets = {(topic, number): offset for (topic, number), offset in done.partitions() if topic in there}
+            commit_group_offsets(self._lookup.cluster, self._options.group_id, offsets)
         except (KafkaError, ClientError) as error:
             # For people to look at, and the query does not read it: no reason to fail. The next batch tries again.
             _log.warning("progress is not committed to group '%s': %s", self._options.group_id, error)
@@ -214,6 +251,16 @@ def _once_more(ask: Callable[[], T]) -> T:
         if error.code not in MISSING:
             raise
         return ask()
+
+
+def _without_done(start: StreamOffsets, end: StreamOffsets) -> StreamOffsets:
+    """What of ``end`` is not read yet. The rest may be gone, and is not asked for."""
+    found = StreamOffsets()
+    for (topic, number), offset in end.partitions():
+        topic_id = end[topic].topic_id
+        if start.known(topic, topic_id, number) != offset:
+            found.setdefault(topic, TopicOffsets(topic_id, {})).offsets[number] = offset
+    return found
 
 
 def _stream_offsets(topics: Mapping[str, TopicInfo], offsets: Mapping[TopicPartition, int]) -> StreamOffsets:

@@ -21,6 +21,7 @@ from skep.base.errors import ErrorCode, KafkaError, OptionError
 from skep.client.asking import until_answered
 from skep.client.shared import shared_cluster
 from skep.client.topics import describe_topics
+from skep.client.transacting import init_producer_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 QUERY_ID, JOB_GROUP = "sql.streaming.queryId", "spark.jobGroup.id"
 """Spark's local properties of the jobs of a stream: the id that the checkpoint has, and that of this start of it."""
 PLANNING_TIMEOUT_S = 30.0
+PLANNER_ID = "spark/planning"
+"""The transactional id under which it is asked what the broker allows. Nothing is ever written under it."""
 COMMIT_TIMEOUT_S = 120.0
 """How long the driver waits for a broker that does not answer, before the epoch fails and is tried again from the
 checkpoint."""
@@ -63,6 +66,8 @@ def _checked(given: Mapping[str, str], schema: StructType, overwrite: bool) -> W
         )
     if options.topic:
         _check_topic(options)
+    if options.is_exactly_once:
+        _check_timeout(options)
     return options
 
 
@@ -75,6 +80,18 @@ def _check_topic(options: WriteOptions) -> None:
         if error.code is not ErrorCode.unknown_topic_or_partition:
             raise
         raise OptionError(f"there is no topic '{options.topic}': create it first") from None
+
+
+def _check_timeout(options: WriteOptions) -> None:
+    try:
+        init_producer_id(_cluster(options, PLANNING_TIMEOUT_S), PLANNER_ID, options.transaction_timeout_ms)
+    except KafkaError as error:
+        if error.code is not ErrorCode.invalid_transaction_timeout:
+            raise
+        raise OptionError(
+            f"kafka.transaction.timeout.ms={options.transaction_timeout_ms} is more than the broker allows: take less, "
+            "or set the broker's transaction.max.timeout.ms higher"
+        ) from None
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -93,7 +110,8 @@ class BatchWriter(DataSourceArrowWriter):
         if self._options.is_exactly_once:
             from pyspark_skep.commits import commit_job
 
-            commit_job(_access(self._options), self._job, _transactions(messages))
+            timeout_ms = self._options.transaction_timeout_ms
+            commit_job(_access(self._options), self._job, _transactions(messages), repair_timeout_ms=timeout_ms)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         if self._options.is_exactly_once:
@@ -119,7 +137,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if self._options.is_exactly_once and query is not None:
             from pyspark_skep.commits import commit_epoch
 
-            commit_epoch(_access(self._options), query, batchId, _transactions(messages))
+            timeout_ms = self._options.transaction_timeout_ms
+            commit_epoch(_access(self._options), query, batchId, _transactions(messages), repair_timeout_ms=timeout_ms)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         query = _query(messages)
@@ -127,7 +146,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             from pyspark_skep.commits import abort_epoch
 
             # With no message at all the query is not known: the next epoch that is committed cleans up.
-            abort_epoch(_access(self._options), query, batchId)
+            timeout_ms = self._options.transaction_timeout_ms
+            abort_epoch(_access(self._options), query, batchId, repair_timeout_ms=timeout_ms)
 
 
 def _task() -> TaskContext:

@@ -10,10 +10,11 @@ import pytest
 
 import skep
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client import delivering
+from skep.client import delivering, producing
 from skep.client.admin import create_topic
 from skep.client.cluster import ClusterClient
-from skep.client.errors import ClientError
+from skep.client.connection import Connection
+from skep.client.errors import ClientError, TimedOut
 from skep.client.produce_pipe import Answered, ProducePipe
 from skep.client.producing import Producer
 from skep.client.transacting import end_transaction, init_producer_id, list_open_transactions
@@ -79,7 +80,7 @@ def test_an_answer_that_is_lost_again_and_again_doubles_nothing(
                 if self.taken == 3:
                     lost += 1
                     self._under_way.appendleft(self._under_way_before)
-                    raise self._broken(PRODUCE, ConnectionResetError())
+                    raise self._connection.broken(PRODUCE, ConnectionResetError())
                 yield answered
 
         def _answer_in(self, frame: bytes) -> Answered:
@@ -170,7 +171,7 @@ def test_a_broker_that_stays_away_is_an_error_that_names_the_partition(
             assert again.value is given_up.value
 
 
-def test_a_topic_that_is_not_there_is_said_at_once(cluster: ClusterClient, topic: str) -> None:
+def test_a_topic_that_is_not_there_is_said_soon(cluster: ClusterClient, topic: str) -> None:
     with Producer(cluster) as producer:
         producer.send(topic, 0, numbers(0, 1))
         with pytest.raises(KafkaError, match=f"'{topic}'") as missing:
@@ -213,6 +214,25 @@ def test_rows_without_acknowledged_sequence_numbers_can_be_asked_for(
         producer.flush()
         assert producer.identity.producer_id == -1
     assert values(skep_broker, topic) == list(range(100))
+
+
+def test_producers_use_the_connections_of_their_cluster_one_after_the_other(
+    cluster: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = 0
+    connect = cluster._connect
+
+    def counted(host: str, port: int) -> Connection:
+        nonlocal made
+        made += 1
+        return connect(host, port)
+
+    monkeypatch.setattr(cluster, "_connect", counted)
+    create_topic(cluster, topic, 1)
+    for start in range(5):
+        with Producer(cluster) as producer:
+            producer.send(topic, 0, numbers(start, 1))
+    assert made == 2, "one for questions to anybody, one to the broker"
 
 
 def test_a_closed_producer_takes_nothing(cluster: ClusterClient, topic: str) -> None:
@@ -305,6 +325,50 @@ class TestTransactions:
             assert refused.value.code is ErrorCode.invalid_txn_state
         assert values(skep_broker, topic) == list(range(10))
 
+    @pytest.mark.parametrize("failure", [KafkaError(ErrorCode.producer_fenced), KeyboardInterrupt()])
+    def test_what_is_committed_stays_so_whatever_the_wait_for_readers_ends_with(
+        self,
+        skep_broker: EmbeddedBroker,
+        cluster: ClusterClient,
+        topic: str,
+        monkeypatch: pytest.MonkeyPatch,
+        failure: BaseException,
+    ) -> None:
+        def fail(*args: Any, **options: Any) -> None:
+            raise failure
+
+        create_topic(cluster, topic, 1)
+        monkeypatch.setattr(producing, "wait_until_visible", fail)
+        with Producer(cluster, transactional_id=topic) as producer:
+            producer.begin()
+            producer.send(topic, 0, numbers(0, 10))
+            with pytest.raises(type(failure)):
+                producer.commit(until_visible=True)
+            producer.abort()
+            producer.begin()
+            producer.send(topic, 0, numbers(10, 10))
+            producer.commit()
+        wait_until(lambda: values(skep_broker, topic) == list(range(20)), "both are visible")
+
+    def test_aborting_after_a_commit_whose_answer_was_lost_says_that_it_was_committed(
+        self, cluster: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def lose(*args: Any, commit: bool, **options: Any) -> None:
+            end_transaction(*args, commit=commit, **options)
+            if commit:
+                raise TimedOut("the answer was lost")
+
+        create_topic(cluster, topic, 1)
+        monkeypatch.setattr(producing, "end_transaction", lose)
+        with Producer(cluster, transactional_id=topic) as producer:
+            producer.begin()
+            producer.send(topic, 0, numbers(0, 10))
+            with pytest.raises(TimedOut):
+                producer.commit()
+            with pytest.raises(KafkaError, match="it was committed after all") as refused:
+                producer.abort()
+            assert refused.value.code is ErrorCode.invalid_txn_state
+
     def test_one_that_timed_out_cannot_be_committed(
         self, skep_broker: EmbeddedBroker, cluster: ClusterClient, topic: str
     ) -> None:
@@ -314,7 +378,7 @@ class TestTransactions:
             producer.send(topic, 0, numbers(0, 10))
             producer.flush()
             wait_until(lambda: list_open_transactions(cluster, topic) == [], "the transaction has timed out")
-            with pytest.raises(KafkaError) as refused:
+            with pytest.raises(KafkaError, match=r"its timeout is 100 ms \(transaction_timeout_ms\)") as refused:
                 producer.commit()
             assert refused.value.code in (ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch)
         init_producer_id(cluster, topic, 1_000)

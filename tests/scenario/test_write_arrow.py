@@ -19,7 +19,7 @@ import skep
 from skep.base.errors import ErrorCode, KafkaError
 from skep.client.admin import create_topic
 from skep.client.cluster import ClusterClient
-from skep.client.errors import ClientError
+from skep.client.errors import ClientError, TimedOut
 from skep.client.partitioning import RowRefused
 from skep.client.producing import Producer as ColumnProducer
 from skep.client.record_layout import RecordLayout
@@ -291,3 +291,8 @@ def test_a_row_that_is_refused_aborts_the_transaction(where: str, made: str, top
     assert skep.write_arrow(where, made, table.slice(0, 2), transactional_id=topic).rows == 2
     assert skep.read_arrow(where, made).num_rows == 2
     assert skep.read_arrow(where, made, isolation="read_uncommitted").num_rows > 2
+
+
+def test_the_time_that_is_given_is_also_that_for_finding_the_cluster() -> None:
+    with pytest.raises(TimedOut, match=r"no progress for 0\.2 s: no broker answers at 127\.0\.0\.1:1"):
+        skep.write_arrow("127.0.0.1:1", "t", pa.table({"value": ["x"]}), timeout_s=0.2)

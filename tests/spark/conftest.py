@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
@@ -80,6 +80,10 @@ class Topics:
 
     def delete(self, name: str) -> None:
         [gone] = self.admin.delete_topics([name]).values()
+        gone.result(30)
+
+    def delete_records(self, name: str, partition: int, before: int) -> None:
+        [gone] = self.admin.delete_records([TopicPartition(name, partition, before)]).values()
         gone.result(30)
 
     def fill(

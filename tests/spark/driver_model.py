@@ -9,11 +9,16 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from pyspark_skep import decisions
+from pyspark_skep.commits import commit_epoch
+from pyspark_skep.decisions import Decision
+from pyspark_skep.driver_transaction import DriverTransaction
 from pyspark_skep.partition_access import PartitionAccess
-from pyspark_skep.task_transactions import TaskTransaction, WrittenRange, task_id
+from pyspark_skep.task_transactions import TaskTransaction, WrittenRange, driver_id, task_id
+from skep.client.admin import create_topic
 from skep.client.cluster import ClusterClient
 from skep.client.connection import Connection
-from skep.client.transacting import add_partitions, init_producer_id
+from skep.client.transacting import add_partitions, init_producer_id, list_open_transactions
 from skep.records.builder import NewRecord, build_batch
 from skep.records.compression import Codec
 
@@ -131,6 +136,44 @@ def committed_rows(bootstrap: str, topic: str) -> "Counter[str]":
     finally:
         consumer.close()
     return found
+
+
+class Queries:
+    """Runs of many queries into one topic, and what it must hold in the end."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.bootstrap = bootstrap
+        self.topic = topic
+        self.expected: Counter[str] = Counter()
+
+    def query(self) -> str:
+        return uuid4().hex
+
+    def start(self, query: str, timeout_ms: int = 60_000) -> Run:
+        return Run(self.bootstrap, query, self.topic, timeout_ms)
+
+    def epoch(self, query: str, epoch: int, cuts: int) -> None:
+        """A run that goes through."""
+        with self.start(query) as run:
+            commit_epoch(run.access, query, epoch, run.tasks(rows_of(query, epoch), cuts))
+
+    def expect(self, query: str, *epochs: int) -> None:
+        for epoch in epochs:
+            self.expected.update(rows_of(query, epoch))
+
+    def check(self) -> None:
+        """Each row once, and nothing is left open."""
+        assert committed_rows(self.bootstrap, self.topic) == self.expected
+        with ClusterClient(self.bootstrap) as cluster:
+            assert list_open_transactions(cluster, "spark/") == []
+
+
+def decide(run: Run, query: str, decision: Decision) -> None:
+    """Records a decision and stops there."""
+    create_topic(run.cluster, decisions.TOPIC, decisions.PARTITIONS, decisions.TOPIC_CONFIGS)
+    driver = DriverTransaction(run.access, driver_id(query))
+    driver.append_record(decisions.TOPIC, decisions.partition_of(query), query.encode(), decisions.encode(decision), 0)
+    driver.commit()
 
 
 def stop_points(play: Callable[[int, str], bool]) -> int:

@@ -1,6 +1,5 @@
 """The driver's protocol of the sink, stopped at every request that it sends; no Spark in it."""
 
-from collections import Counter
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -22,8 +21,8 @@ from tests.spark.driver_model import (
     LOST_ANSWER,
     LOST_REQUEST,
     PARTITIONS,
-    Run,
-    committed_rows,
+    Queries,
+    decide,
     rows_of,
     stop_points,
     stopped_at,
@@ -46,39 +45,9 @@ def topic(broker: EmbeddedBroker) -> str:
     return name
 
 
-class Queries:
-    """Runs of many queries into one topic, and what it must hold in the end."""
-
-    def __init__(self, broker: EmbeddedBroker, topic: str) -> None:
-        self.bootstrap = broker.bootstrap_servers
-        self.topic = topic
-        self.expected: Counter[str] = Counter()
-
-    def query(self) -> str:
-        return uuid4().hex
-
-    def start(self, query: str, timeout_ms: int = 60_000) -> Run:
-        return Run(self.bootstrap, query, self.topic, timeout_ms)
-
-    def epoch(self, query: str, epoch: int, cuts: int) -> None:
-        """A run that goes through."""
-        with self.start(query) as run:
-            commit_epoch(run.access, query, epoch, run.tasks(rows_of(query, epoch), cuts))
-
-    def expect(self, query: str, *epochs: int) -> None:
-        for epoch in epochs:
-            self.expected.update(rows_of(query, epoch))
-
-    def check(self) -> None:
-        """Each row once, and nothing is left open."""
-        assert committed_rows(self.bootstrap, self.topic) == self.expected
-        with ClusterClient(self.bootstrap) as cluster:
-            assert list_open_transactions(cluster, "spark/") == []
-
-
 @pytest.fixture
 def queries(broker: EmbeddedBroker, topic: str) -> Queries:
-    return Queries(broker, topic)
+    return Queries(broker.bootstrap_servers, topic)
 
 
 def test_rows_are_seen_when_their_epoch_is_committed_and_not_before(queries: Queries) -> None:
@@ -109,25 +78,33 @@ def test_a_driver_that_stops_at_any_request_is_followed_by_one_that_cuts_otherwi
 
 
 def test_a_driver_that_stops_after_another_stopped_is_followed_by_a_third(queries: Queries) -> None:
-    def play_after(first: int) -> int:
-        def play(request: int, how: str) -> bool:
-            query = queries.query()
-            with queries.start(query) as run:
-                tasks = run.tasks(rows_of(query, 0), 2)
-                with stopped_at(first, LOST_ANSWER):
-                    commit_epoch(run.access, query, 0, tasks)
-            with queries.start(query) as run:
-                tasks = run.tasks(rows_of(query, 0), 1)
-                with stopped_at(request, how) as asked:
-                    commit_epoch(run.access, query, 0, tasks)
-            queries.epoch(query, 0, 3)
-            queries.expect(query, 0)
-            return len(asked) > request
+    def play(first: int, second: int, how: str) -> tuple[bool, bool]:
+        """Whether the first driver was stopped, and the second one."""
+        query = queries.query()
+        with queries.start(query) as run:
+            tasks = run.tasks(rows_of(query, 0), 2)
+            with stopped_at(first, LOST_ANSWER) as asked_first:
+                commit_epoch(run.access, query, 0, tasks)
+        with queries.start(query) as run:
+            tasks = run.tasks(rows_of(query, 0), 1)
+            with stopped_at(second, how) as asked_second:
+                commit_epoch(run.access, query, 0, tasks)
+        queries.epoch(query, 0, 3)
+        queries.expect(query, 0)
+        return len(asked_first) > first, len(asked_second) > second
 
-        return stop_points(play)
-
-    for first in (12, 20, 26):
-        play_after(first)
+    # Every first stop with every seventh second one, another seventh each time: all pairs would take many minutes.
+    queries.epoch(queries.query(), 0, 0)  # makes the topic of decisions, so that every driver sends the same requests
+    first, was_stopped, pairs = 0, True, 0
+    while was_stopped:
+        second, second_stopped = first % 7, True
+        while was_stopped and second_stopped:
+            was_stopped, second_stopped = play(first, second, (LOST_REQUEST, LOST_ANSWER)[second % 2])
+            second += 7
+            pairs += was_stopped and second_stopped
+        first += 1
+    assert first > 20
+    assert pairs > 40
     queries.check()
 
 
@@ -150,14 +127,6 @@ def test_decided_transactions_that_were_aborted_are_repaired_wherever_the_repair
 
     assert stop_points(play) > 30
     queries.check()
-
-
-def decide(run: Run, query: str, decision: Decision) -> None:
-    """Records a decision and stops there."""
-    create_topic(run.cluster, decisions.TOPIC, decisions.PARTITIONS, decisions.TOPIC_CONFIGS)
-    driver = DriverTransaction(run.access, driver_id(query))
-    driver.append_record(decisions.TOPIC, decisions.partition_of(query), query.encode(), decisions.encode(decision), 0)
-    driver.commit()
 
 
 def test_decided_transactions_that_time_out_while_no_driver_runs_are_repaired(queries: Queries) -> None:

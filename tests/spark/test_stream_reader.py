@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from pyspark_skep import DefaultSource, stream_reader
+from pyspark_skep import DefaultSource, decisions, lookup, stream_reader
 from pyspark_skep.lookup import TopicMissing
 from pyspark_skep.reading import DataLoss
 from pyspark_skep.stream_reader import StreamReader
@@ -51,8 +51,8 @@ def rows(reader: StreamReader, start: Offsets, end: Offsets) -> list[tuple[str, 
 
 
 def numbers(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Offsets without the ids of topics."""
-    return {topic: {key: value for key, value in entry.items() if key != "id"} for topic, entry in offsets.items()}
+    """Offsets without the ids of topics, and without where the first micro-batch began."""
+    return {topic: {key: value for key, value in entry.items() if key.isdecimal()} for topic, entry in offsets.items()}
 
 
 def test_a_stream_reads_from_where_it_starts_to_where_the_topic_ends_and_then_what_is_new(
@@ -153,7 +153,7 @@ def test_new_partitions_and_new_topics_are_found_and_read_from_their_beginning(
     grown.result(30)
     topics.create(f"{topic}-b")
     topics.fill(f"{topic}-b", range(2))
-    wait_until(lambda: len(latest(reader, start)[f"{topic}-a"]) == 3, "the new partition is seen")
+    wait_until(lambda: len(numbers(latest(reader, start))[f"{topic}-a"]) == 2, "the new partition is seen")
     topics.fill(f"{topic}-a", range(3), partition=1)
     end = latest(reader, start)
     expected = [(f"{topic}-a", 1, offset) for offset in range(3)] + [(f"{topic}-b", 0, 0), (f"{topic}-b", 0, 1)]
@@ -176,8 +176,11 @@ def test_a_deleted_topic_ends_the_query_or_is_left_out(topics: Topics, topic: st
         latest(pattern, start)
     with pytest.raises(DataLoss, match="was deleted before a micro-batch of it was read"):
         strict.partitions(start, end)
-    assert list(numbers(latest(lenient, start))) == [other]
+    assert latest(lenient, start) == start, "should it only seem to be gone, it goes on from there"
     assert rows(lenient, start, end) == []
+    topics.fill(other, range(2))
+    end = latest(lenient, start)
+    assert rows(lenient, start, end) == [(other, 0, 0), (other, 0, 1)]
 
 
 def test_a_recreated_topic_ends_the_query_or_is_read_from_its_beginning(
@@ -208,7 +211,8 @@ def test_a_checkpoint_of_another_topic_is_an_error(topics: Topics, topic: str, o
     start = open_stream(other).initialOffset()
     with pytest.raises(DataLoss, match=f"topic '{other}' of the checkpoint is not there any more, or not one"):
         latest(open_stream(topic), start)
-    assert list(latest(open_stream(topic, failOnDataLoss="false"), start)) == [topic]
+    end = latest(open_stream(topic, failOnDataLoss="false"), start)
+    assert numbers(end) == {topic: {"0": 0}, other: {"0": 0}}
 
 
 def test_a_log_that_ends_before_the_checkpoint_is_an_error_or_is_followed_back(
@@ -306,4 +310,90 @@ def test_a_topic_that_is_deleted_between_two_questions_is_no_riddle(
         return ask_ends(partitions)
 
     monkeypatch.setattr(reader._lookup, "latest", delete_first)
-    assert list(latest(reader, start)) == [other]
+    assert latest(reader, start) == start
+
+
+def test_a_topic_that_is_missing_from_one_answer_is_not_read_again(
+    topics: Topics, topic: str, open_stream: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    topics.create(topic)
+    topics.fill(topic, range(5))
+    reader = open_stream(subscribePattern=topic, failOnDataLoss="false", groupId=f"{topic}-group")
+    first = latest(reader, reader.initialOffset())
+    with monkeypatch.context() as patched:
+        patched.setattr(lookup, "list_topics", lambda cluster: [])
+        second = latest(reader, first)
+        latest(reader, second)
+    topics.fill(topic, range(2))
+    third = latest(reader, second)
+    assert rows(reader, second, third) == [(topic, 0, 5), (topic, 0, 6)]
+    assert caplog.text.count("is not there any more") == 1, "each trigger finds it anew, and one warning is enough"
+
+
+def test_a_first_micro_batch_that_is_replayed_has_the_rows_it_was_planned_with(
+    topics: Topics, topic: str, open_stream: Open
+):
+    topics.create(topic)
+    topics.fill(topic, range(5))
+    reader = open_stream(topic, startingOffsets="latest")
+    start = reader.initialOffset()
+    topics.fill(topic, range(3))
+    end = latest(reader, start)
+    topics.fill(topic, range(4))
+    following = open_stream(topic, startingOffsets="latest")
+    asked_again = through_checkpoint(following.initialOffset())
+    assert numbers(asked_again) == {topic: {"0": 12}}
+    assert rows(following, asked_again, end) == [(topic, 0, offset) for offset in (5, 6, 7)]
+    assert rows(following, end, end) == [], "a micro-batch without data"
+    assert rows(following, end, latest(following, end)) == [(topic, 0, offset) for offset in (8, 9, 10, 11)]
+
+
+def test_what_retention_took_from_a_first_micro_batch_that_is_replayed_is_an_error(
+    topics: Topics, topic: str, open_stream: Open
+):
+    topics.create(topic)
+    topics.fill(topic, range(5))
+    reader = open_stream(topic)
+    end = latest(reader, reader.initialOffset())
+    topics.delete_records(topic, 0, 3)
+    strict, lenient = open_stream(topic), open_stream(topic, failOnDataLoss="false")
+    with pytest.raises(DataLoss, match="is to be read from offset 0 and begins at 3"):
+        strict.partitions(strict.initialOffset(), end)
+    assert rows(lenient, lenient.initialOffset(), end) == [(topic, 0, 3), (topic, 0, 4)]
+
+
+def test_offsets_of_a_first_micro_batch_can_be_given_as_a_start(topics: Topics, topic: str, open_stream: Open):
+    topics.create(topic)
+    topics.fill(topic, range(5))
+    reader = open_stream(topic)
+    end = latest(reader, reader.initialOffset())
+    assert numbers(open_stream(topic, startingOffsets=json.dumps(end)).initialOffset()) == {topic: {"0": 5}}
+
+
+def test_available_now_goes_on_without_a_topic_that_was_new_and_is_deleted(
+    topics: Topics, topic: str, open_stream: Open
+):
+    old, new = topics.create(f"{topic}-old"), f"{topic}-new"
+    pattern = {"subscribePattern": f"{topic}-.*", "maxOffsetsPerTrigger": "5"}
+    strict, lenient = open_stream(**pattern), open_stream(**pattern, failOnDataLoss="false")
+    start = strict.initialOffset()
+    topics.create(new)
+    topics.fill(new, range(3))
+    topics.fill(old, range(3))
+    for reader in (strict, lenient):
+        reader.prepareForTriggerAvailableNow()
+    topics.delete(new)
+    with pytest.raises(DataLoss, match=f"topic '{new}' was deleted before it was read"):
+        latest(strict, start)
+    end = latest(lenient, start)
+    assert rows(lenient, start, end) == [(old, 0, offset) for offset in range(3)]
+    assert latest(lenient, end) == end
+
+
+def test_a_pattern_never_means_the_topic_of_decisions(topics: Topics, topic: str, open_stream: Open):
+    topics.create(topic)
+    topics.create(decisions.TOPIC)
+    found = list(open_stream(subscribePattern=".*").initialOffset())
+    assert topic in found
+    assert decisions.TOPIC not in found
+    assert list(open_stream(decisions.TOPIC).initialOffset()) == [decisions.TOPIC]

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(1500)
 ROOT = Path(__file__).parents[2]
 KILLS = 10
 ROWS = 4800
-PATIENCE_S = 180.0
+PATIENCE_S = 400.0
 
 
 class CopyingQuery:

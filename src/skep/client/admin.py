@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from skep.base.errors import ErrorCode, KafkaError
-from skep.client.asking import until_answered
+from skep.base.errors import ErrorCode
+from skep.client.asking import check, until_answered
 from skep.client.cluster import GROUP, ClusterClient
 from skep.wire.apis import CREATE_TOPICS, DESCRIBE_CONFIGS, OFFSET_COMMIT
 
@@ -28,7 +28,7 @@ def create_topic(cluster: ClusterClient, name: str, partitions: int, configs: Ma
                 "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
             }
         ],
-        "timeout": timedelta(seconds=cluster.timeout_s),
+        "timeout": timedelta(seconds=cluster.request_timeout_s),
         "validate_only": False,
     }
 
@@ -43,7 +43,7 @@ def create_topic(cluster: ClusterClient, name: str, partitions: int, configs: Ma
     [result] = answer.topics
     if result.error_code is ErrorCode.topic_already_exists:
         return False
-    _check(result.error_code, f"topic '{name}'", getattr(result, "error_message", None))
+    check(result.error_code, f"topic '{name}'", getattr(result, "error_message", None))
     return True
 
 
@@ -56,7 +56,7 @@ def topic_configs(cluster: ClusterClient, topic: str) -> dict[str, str | None]:
 
     answer = until_answered(cluster, f"configs of '{topic}'", ask, lambda answer: answer.results[0].error_code)
     [result] = answer.results
-    _check(result.error_code, f"topic '{topic}'", result.error_message)
+    check(result.error_code, f"topic '{topic}'", result.error_message)
     return {config.name: config.value for config in result.configs}
 
 
@@ -92,11 +92,4 @@ def commit_group_offsets(cluster: ClusterClient, group: str, offsets: Mapping[tu
     answer = until_answered(cluster, f"offsets of group '{group}'", ask, code_of)
     for topic in answer.topics:
         for result in topic.partitions:
-            _check(
-                result.error_code, f"group '{group}': topic '{topic.name}', partition {result.partition_index}", None
-            )
-
-
-def _check(code: ErrorCode, what: str, detail: str | None) -> None:
-    if code is not ErrorCode.none:
-        raise KafkaError(code, f"{what}: {detail or code.name}")
+            check(result.error_code, f"group '{group}': topic '{topic.name}', partition {result.partition_index}")

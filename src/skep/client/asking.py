@@ -14,6 +14,12 @@ from skep.client.patience import Patience
 T = TypeVar("T")
 
 
+def check(code: ErrorCode, what: str, detail: str | None = None) -> None:
+    """KafkaError, with what it is about, when the code is one."""
+    if code is not ErrorCode.none:
+        raise KafkaError(code, f"{what}: {detail or code.name}")
+
+
 def until_answered(
     cluster: ClusterClient, what: str, ask: Callable[[], T], code_of: Callable[[T], ErrorCode] | None = None
 ) -> T:

@@ -18,6 +18,9 @@ from skep.wire.codec import Body
 
 DEFAULT_PORT = 9092
 PAUSE_S = 0.1
+SHORTEST_REQUEST_S, LONGEST_REQUEST_S = 1.0, 10.0
+LONGEST_CONNECT_S = 5.0
+SECURE = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 GROUP, TRANSACTION = 0, 1
 RETRIABLE = frozenset(
     {
@@ -55,11 +58,14 @@ class ClusterClient:
         self._addresses = parse_addresses(bootstrap)
         self._client_id = client_id
         self.timeout_s = timeout_s
+        # Of the whole time one silent broker takes a part, so that there is some left to ask another.
+        self.request_timeout_s = request_timeout_s(timeout_s)
         self.clock = clock or SystemClock()
         self.sleep = sleep
         self._first: Connection | None = None
         # Brokers that the cluster had when last asked: they go on answering when the given addresses are down.
         self._seen: list[tuple[str, int]] = []
+        self._silent: tuple[str, int] | None = None
         self._idle: dict[Node, list[Connection]] = {}
 
     def close(self) -> None:
@@ -95,15 +101,20 @@ class ClusterClient:
 
     def take_connection(self, node: Node) -> Connection:
         """A connection for the caller alone, who may have several requests under way on it, until ``give_back``."""
-        idle = self._idle.get(node)
-        return idle.pop() if idle else self._connect(node.host, node.port)
+        idle = self._idle.get(node, [])
+        while idle:
+            connection = idle.pop()
+            if connection.is_usable:
+                return connection
+            connection.close()
+        return self._connect(node.host, node.port)
 
     def give_back(self, node: Node, connection: Connection) -> None:
         """For the next one who needs it. One with requests under way, or broken, is closed: connecting is cheap."""
         if connection.unanswered or connection.fileno() < 0:
             connection.close()
         else:
-            connection.set_timeout(self.timeout_s)
+            connection.set_timeout(self.request_timeout_s)
             self._idle.setdefault(node, []).append(connection)
 
     def ask_coordinator(
@@ -147,18 +158,22 @@ class ClusterClient:
         return Node(found.node_id, found.host, found.port), ErrorCode.none, ""
 
     def _ask_any(self, api: Api, body: Body) -> Any:
-        if self._first is None:
-            self._first = self._connect_first()
+        first, self._first = self._first or self._connect_first(), None
         try:
-            return self._first.ask(api, body)
-        except ClientError:
-            self._first = None
+            answer = first.ask(api, body)
+        except BaseException as error:
+            # Also when the caller is interrupted: the answer would be taken for that to the next request.
+            first.close()
+            self._silent = first.peer if isinstance(error, Unreachable) else None
             raise
+        self._first = first
+        return answer
 
     def _connect_first(self) -> Connection:
         failures = []
         others = [address for address in self._seen if address not in self._addresses]
-        for host, port in [*self._addresses, *others]:
+        # The one that gave no answer last: it may take connections still.
+        for host, port in sorted([*self._addresses, *others], key=lambda address: address == self._silent):
             try:
                 return self._connect(host, port)
             except Unreachable as error:
@@ -166,7 +181,18 @@ class ClusterClient:
         raise Unreachable("; ".join(failures))
 
     def _connect(self, host: str, port: int) -> Connection:
-        return Connection(host, port, client_id=self._client_id, timeout_s=self.timeout_s)
+        return Connection(
+            host,
+            port,
+            client_id=self._client_id,
+            timeout_s=self.request_timeout_s,
+            connect_timeout_s=min(LONGEST_CONNECT_S, self.request_timeout_s),
+        )
+
+
+def request_timeout_s(timeout_s: float) -> float:
+    """How long one request may take of the time that there is for an answer: a third, within reason."""
+    return min(timeout_s, max(SHORTEST_REQUEST_S, min(LONGEST_REQUEST_S, timeout_s / 3)))
 
 
 def _nodes(metadata: Any) -> list[Node]:
@@ -174,10 +200,15 @@ def _nodes(metadata: Any) -> list[Node]:
 
 
 def parse_addresses(bootstrap: str) -> list[tuple[str, int]]:
-    """``a:1,b,[::1]:3`` as hosts and ports, with any protocol in front (``PLAINTEXT://``) taken off."""
+    """``a:1,b,[::1]:3`` as hosts and ports, with the protocol in front (``PLAINTEXT://``) taken off.
+
+    Those with TLS or SASL are refused: this client does not speak them.
+    """
     found = []
     for text in filter(None, (part.strip() for part in bootstrap.split(","))):
-        address = text.rpartition("://")[2]
+        protocol, _, address = text.rpartition("://")
+        if protocol.upper() in SECURE:
+            raise ClientError(f"'{text}': this client speaks neither TLS nor SASL, only PLAINTEXT")
         host, colon, port = address.rpartition(":")
         if not colon or address.endswith("]"):
             host, port = address, str(DEFAULT_PORT)

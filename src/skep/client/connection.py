@@ -4,23 +4,21 @@ The first thing asked on a connection is which versions the broker has (ApiVersi
 answers); every later request goes in the newest version that both sides have.
 
 A broker answers the requests of a connection in their order, so who wants several under way calls ``send`` for each and
-``receive`` for each; ``ask`` is one of each.
+``receive`` for each; ``ask`` is one of each. Who wants to read and write as the socket lets uses ``socket`` itself.
 """
 
+import select
 import socket
 from collections import deque
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from skep.base.errors import DecodeError, ErrorCode, KafkaError
 from skep.client.errors import ClientError, Unreachable, Unsupported
 from skep.wire.apis import API_VERSIONS, Api
-from skep.wire.client_codec import common_version, decode_response, encode_request, request_header
+from skep.wire.client_codec import common_version, decode_response, encode_request
 from skep.wire.codec import Body
 from skep.wire.primitives import INT32
-
-Buffer = bytes | bytearray | memoryview
 
 MAX_ANSWER_BYTES = 256 << 20
 """Longer is taken for something that is not a Kafka broker: the first bytes of an HTTP answer are a length too."""
@@ -35,22 +33,39 @@ class Unanswered(NamedTuple):
 class Connection:
     """Owns a socket and the list of what is unanswered on it. After an error it is closed and stays so."""
 
-    def __init__(self, host: str, port: int, *, client_id: str, timeout_s: float) -> None:
+    def __init__(
+        self, host: str, port: int, *, client_id: str, timeout_s: float, connect_timeout_s: float | None = None
+    ) -> None:
+        self.peer = (host, port)
         self.address = f"{host}:{port}"
         self._client_id = client_id
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
         self._unanswered: deque[Unanswered] = deque()
         try:
-            self._socket = socket.create_connection((host, port), timeout=timeout_s)
+            self._socket = socket.create_connection((host, port), timeout=connect_timeout_s or timeout_s)
         except OSError as error:
             raise Unreachable(f"no broker answers at {self.address} ({_words(error)})") from None
+        self._socket.settimeout(timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     @property
     def unanswered(self) -> int:
         """How many requests are under way."""
         return len(self._unanswered)
+
+    @property
+    def socket(self) -> socket.socket:
+        return self._socket
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a new request may go out. What can be read while none is under way is the end of the connection."""
+        if self.unanswered or self.fileno() < 0:
+            return False
+        poll = select.poll()
+        poll.register(self.fileno(), select.POLLIN)
+        return not poll.poll(0)
 
     def set_timeout(self, timeout_s: float) -> None:
         """How long the broker may keep quiet while we wait for it."""
@@ -71,15 +86,6 @@ class Connection:
         self._send(api, version, body)
         return version
 
-    def send_parts(self, api: Api, version: int, parts: Sequence[Buffer]) -> None:
-        """Sends a request whose body is there already, in pieces; none is copied."""
-        header = request_header(api, version, self._remember(api, version), self._client_id)
-        length = len(header) + sum(len(part) for part in parts)
-        try:
-            _send_all(self._socket, [INT32.pack(length) + header, *parts])
-        except OSError as error:
-            raise self._broken(api, error) from None
-
     def receive(self) -> Any:
         """The answer to the oldest request that has none yet."""
         _, api, version = self._unanswered[0]
@@ -87,7 +93,7 @@ class Connection:
         try:
             return decode_response(api, version, bytes(frame))[1]
         except DecodeError as error:
-            raise self._nonsense(error) from None
+            raise self.nonsense(error) from None
 
     def receive_frame(self, buffer: bytearray | None = None) -> memoryview:
         """The same as bytes, header included, for who reads them alone.
@@ -102,9 +108,9 @@ class Connection:
                 raise DecodeError(f"an answer of {length} bytes")
             frame = self._receive(buffer if buffer is not None and len(buffer) >= length else bytearray(length), length)
         except OSError as error:
-            raise self._broken(api, error) from None
+            raise self.broken(api, error) from None
         except DecodeError as error:
-            raise self._nonsense(error) from None
+            raise self.nonsense(error) from None
         if INT32.unpack_from(frame)[0] != correlation_id:
             self.close()
             raise ClientError(f"{self.address} answered another request than {api.name}")
@@ -137,17 +143,21 @@ class Connection:
     ) -> None:
         self.close()
 
-    def _remember(self, api: Api, version: int) -> int:
+    def next_correlation_id(self) -> int:
         self._correlation_id += 1
-        self._unanswered.append(Unanswered(self._correlation_id, api, version))
         return self._correlation_id
+
+    def _remember(self, api: Api, version: int) -> int:
+        correlation_id = self.next_correlation_id()
+        self._unanswered.append(Unanswered(correlation_id, api, version))
+        return correlation_id
 
     def _send(self, api: Api, version: int, body: Body) -> None:
         request = encode_request(api, version, self._remember(api, version), self._client_id, body)
         try:
             self._socket.sendall(INT32.pack(len(request)) + request)
         except OSError as error:
-            raise self._broken(api, error) from None
+            raise self.broken(api, error) from None
 
     def _receive(self, buffer: bytearray, size: int) -> memoryview:
         view = memoryview(buffer)[:size]
@@ -159,27 +169,15 @@ class Connection:
             position += count
         return view
 
-    def _broken(self, api: Api, error: OSError) -> Unreachable:
+    def broken(self, api: Api, error: OSError) -> Unreachable:
+        """Closes the connection; the error to raise."""
         self.close()
         return Unreachable(f"the broker at {self.address} gave no answer to {api.name} ({_words(error)})")
 
-    def _nonsense(self, error: DecodeError) -> ClientError:
+    def nonsense(self, error: DecodeError) -> ClientError:
+        """Closes the connection; the error to raise."""
         self.close()
         return ClientError(f"what {self.address} answered is not Kafka's protocol: {error}")
-
-
-def _send_all(to: socket.socket, parts: Sequence[Buffer]) -> None:
-    left = [memoryview(part) for part in parts if len(part)]
-    while left:
-        sent = to.sendmsg(left[:_MOST_PARTS])
-        while left and sent >= len(left[0]):
-            sent -= len(left.pop(0))
-        if sent:
-            left[0] = left[0][sent:]
-
-
-_MOST_PARTS = 512
-"""In one system call; the system's own limit (IOV_MAX) is 1024."""
 
 
 def _words(error: OSError) -> str:

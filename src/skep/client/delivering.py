@@ -2,18 +2,20 @@
 
 A turn gives every broker the requests that it may have (see ``produce_queue``), writes and reads what the sockets let
 through, and waits only if it is told to. A leader that has moved is looked up, a lost connection is made anew, and
-what was on it is sent again.
+what was on it is sent again. While a broker owes answers for a partition, nothing of it goes to another one: there it
+would arrive before what it follows.
 """
 
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.client.cluster import RETRIABLE, ClusterClient, Node
 from skep.client.errors import ClientError, Unreachable
 from skep.client.produce_pipe import ProduceOptions, ProducePipe
 from skep.client.produce_queue import MAX_IN_FLIGHT, Answer, Partition, ProduceQueue
+from skep.client.topics import GONE_AFTER_S
 
 REQUEST_BYTES = 4 << 20
 REQUEST_TIMEOUT_S = 30.0
@@ -25,7 +27,7 @@ LONGEST_WAIT_S = 1.0
 
 
 class Delivery:
-    """Owns the queue, and a connection to each broker that was written to."""
+    """Owns the queue, and has a connection of the cluster to each broker that was written to, until ``close``."""
 
     def __init__(
         self,
@@ -45,6 +47,9 @@ class Delivery:
         self._before_sending = before_sending
         self._pipes: dict[Node, ProducePipe] = {}
         self._leaders: dict[tuple[str, int], Node] = {}
+        # Where the batches of a partition went that are in a request now.
+        self._sent_to: dict[tuple[str, int], Node] = {}
+        self._unknown_since: float | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -53,9 +58,31 @@ class Delivery:
         self.queue = ProduceQueue(give_up_after_s=self._delivery_timeout_s, pause_s=PAUSE_S)
 
     def close(self) -> None:
-        for pipe in self._pipes.values():
-            pipe.close()
+        """Gives the connections back; those with requests under way are closed."""
+        for node, pipe in self._pipes.items():
+            connection = pipe.release()
+            if connection is not None:
+                self._cluster.give_back(node, connection)
         self._pipes = {}
+
+    def settle(self) -> None:
+        """Returns when no request is under way any more: each was answered, or has failed, or has taken too long.
+
+        What the answers say is not looked at. For who drops all that is not acknowledged.
+        """
+        deadline = time.monotonic() + self._request_timeout_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            waiting = {node: pipe for node, pipe in self._pipes.items() if pipe.in_flight}
+            if not waiting:
+                return
+            self._poll(waiting.values(), min(left_s, LONGEST_WAIT_S))
+            for node, pipe in waiting.items():
+                try:
+                    pipe.write()
+                    for _ in pipe.read():
+                        pass
+                except ClientError:
+                    del self._pipes[node]
 
     def turn(self, *, wait: bool) -> None:
         """One step on. KafkaError for what a broker refuses, or what has not worked for ``delivery_timeout_s``."""
@@ -66,8 +93,8 @@ class Delivery:
             try:
                 pipe.write()
                 for batches, answers in pipe.read():
-                    if self.queue.answered(batches, answers, time.monotonic()):
-                        self._leaders.clear()
+                    for name in self.queue.answered(batches, answers, time.monotonic()):
+                        self._leaders.pop(name, None)
             except ClientError as error:
                 self._lose(node, pipe, error)
 
@@ -77,15 +104,20 @@ class Delivery:
             return
         by_node: dict[Node, list[Partition]] = {}
         for partition in self._with_leaders(ready, now):
-            by_node.setdefault(self._leaders[partition.topic, partition.index], []).append(partition)
+            name = (partition.topic, partition.index)
+            leader = self._leaders[name]
+            if not partition.unanswered or self._sent_to[name] == leader:
+                by_node.setdefault(leader, []).append(partition)
         for node, partitions in by_node.items():
             pipe = self._pipe_to(node, partitions, now)
             if pipe is None or pipe.in_flight >= MAX_IN_FLIGHT:
                 continue
             self._before_sending(partitions)
             while partitions and pipe.in_flight < MAX_IN_FLIGHT:
-                pipe.give(self.queue.take(partitions, self._max_request_bytes))
-                partitions = [partition for partition in partitions if partition.waiting]
+                batches = self.queue.take(partitions, self._max_request_bytes)
+                self._sent_to.update({(one.partition.topic, one.partition.index): node for one in batches})
+                pipe.give(batches)
+                partitions = [partition for partition in partitions if partition.may_send]
 
     def _with_leaders(self, ready: list[Partition], now: float) -> list[Partition]:
         """Those of which the leader is known, after looking up the ones that are not; the others are put off."""
@@ -94,10 +126,11 @@ class Delivery:
         if missing:
             try:
                 self._leaders.update(self._cluster.leaders(sorted(missing)))
+                self._unknown_since = None
             except Unreachable as error:
                 problem = Answer(ErrorCode.network_exception, detail=str(error))
             except KafkaError as error:
-                if error.code not in RETRIABLE:
+                if error.code not in RETRIABLE and not self._may_be_behind(error.code, now):
                     raise
                 problem = Answer(error.code, detail=error.detail)
         led = []
@@ -108,12 +141,20 @@ class Delivery:
                 self.queue.postpone(partition, problem, now)
         return led
 
+    def _may_be_behind(self, code: ErrorCode, now: float) -> bool:
+        """Whether a topic that is said not to be there may be one that the broker has not heard of."""
+        if code is not ErrorCode.unknown_topic_or_partition:
+            return False
+        if self._unknown_since is None:
+            self._unknown_since = now
+        return now - self._unknown_since < min(GONE_AFTER_S, self._delivery_timeout_s)
+
     def _pipe_to(self, node: Node, partitions: Sequence[Partition], now: float) -> ProducePipe | None:
         pipe = self._pipes.get(node)
         if pipe is not None:
             return pipe
         try:
-            pipe = ProducePipe(node.host, node.port, self._options, timeout_s=self._request_timeout_s)
+            pipe = ProducePipe(self._cluster.take_connection(node), self._options, timeout_s=self._request_timeout_s)
         except Unreachable as error:
             self._forget_leader(node)
             for partition in partitions:
@@ -130,11 +171,15 @@ class Delivery:
             times = [partition.retry_at for partition in self.queue.partitions.values() if partition.waiting]
             time.sleep(min(max(min(times, default=now) - now, 0.0), PAUSE_S))
             return
-        poll = select.poll()
-        for pipe in waiting:
-            poll.register(pipe.fileno(), select.POLLIN | (select.POLLOUT if pipe.wants_to_write else 0))
         has_put_off = any(partition.waiting and partition.failing_since for partition in self.queue.partitions.values())
-        poll.poll((PAUSE_S if has_put_off else LONGEST_WAIT_S) * 1000)
+        self._poll(waiting, PAUSE_S if has_put_off else LONGEST_WAIT_S)
+
+    @staticmethod
+    def _poll(pipes: Iterable[ProducePipe], timeout_s: float) -> None:
+        poll = select.poll()
+        for pipe in pipes:
+            poll.register(pipe.fileno(), select.POLLIN | (select.POLLOUT if pipe.wants_to_write else 0))
+        poll.poll(timeout_s * 1000)
 
     def _lose(self, node: Node, pipe: ProducePipe, error: ClientError) -> None:
         del self._pipes[node]

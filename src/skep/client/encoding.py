@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from skep.records.columnar import EncodedBatch, RecordColumns, RecordTooLarge, encode_batches
+from skep.records.columnar import MAX_BATCH_RECORDS, BadRow, EncodedBatch, RecordColumns, RecordTooLarge, encode_batches
 from skep.records.compression import Codec
 from skep.records.producer_identity import ProducerIdentity
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
-
-MAX_BATCH_RECORDS = 100_000
-"""The default of ``skep.max.compacted.batch.records``."""
 
 
 def batches_of(
@@ -30,7 +27,7 @@ def batches_of(
 ) -> Iterator[EncodedBatch]:
     """The batches, one at a time; ``next_sequence`` is asked when those before have been counted.
 
-    RecordTooLarge names the first row that fits into none by its place in the columns.
+    RecordTooLarge names the first row that fits into none by its place in the columns, BadRow one that is no record.
     """
     total = len(columns.value) if rows is None else len(rows)
     usual = min(usual_bytes, largest_bytes)
@@ -53,6 +50,8 @@ def batches_of(
                 row = error.row if rows is not None else start + error.row
                 raise RecordTooLarge(row, error.size, limit) from None
             limit, most = largest_bytes, 1
+        except BadRow as error:
+            raise BadRow(error.row if rows is not None else start + error.row, error.reason) from None
 
 
 def _slice(columns: RecordColumns, rows: Rows | None, start: int, end: int) -> tuple[RecordColumns, Rows | None]:

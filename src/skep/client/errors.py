@@ -17,6 +17,10 @@ class TimedOut(ClientError):
     """It was tried again and again and the time is over; the message has what the last attempt met."""
 
 
+class NotVisibleYet(ClientError):
+    """The transaction is committed, which nothing can change; only when readers will see it is not known."""
+
+
 class TopicGone(ClientError):
     """The topic was there when the reading began and has been deleted."""
 

@@ -41,7 +41,6 @@ class Fetched(NamedTuple):
     error_code: ErrorCode
     high_watermark: int = -1
     last_stable_offset: int = -1
-    log_start_offset: int = -1
     aborted: Sequence[tuple[int, int]] = ()
     records: memoryview = memoryview(b"")
 
@@ -112,9 +111,8 @@ def _read(version: int, frame: memoryview) -> Fetched | None:
 
 def _read_partition(version: int, frame: memoryview, position: int) -> Fetched:
     is_flexible = FETCH.is_flexible(version)
-    log_start_offset = -1
     if version >= HAS_LOG_START_OFFSET:
-        _, code, high_watermark, last_stable_offset, log_start_offset = _V5.unpack_from(frame, position)
+        _, code, high_watermark, last_stable_offset, _ = _V5.unpack_from(frame, position)
         position += _V5.size
     else:
         _, code, high_watermark, last_stable_offset = _V4.unpack_from(frame, position)
@@ -132,7 +130,7 @@ def _read_partition(version: int, frame: memoryview, position: int) -> Fetched:
     if size > len(frame) - position:
         raise DecodeError(f"Fetch v{version}: {size} bytes of records, {len(frame) - position} are there")
     records = frame[position : position + max(0, size)]
-    return Fetched(_error_code(code), high_watermark, last_stable_offset, log_start_offset, aborted, records)
+    return Fetched(_error_code(code), high_watermark, last_stable_offset, aborted, records)
 
 
 def _count(frame: memoryview, position: int, is_flexible: bool) -> tuple[int, int]:

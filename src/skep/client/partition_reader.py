@@ -15,13 +15,13 @@ from uuid import UUID
 
 from skep.base.errors import DecodeError, ErrorCode, KafkaError
 from skep.client.arrow import columnar
-from skep.client.cluster import ClusterClient, Node
-from skep.client.connection import MAX_ANSWER_BYTES, Connection
+from skep.client.cluster import ClusterClient, Node, request_timeout_s
+from skep.client.connection import Connection
 from skep.client.errors import ClientError, OffsetOutOfRange, TopicGone, TopicRecreated, Unreachable
 from skep.client.fetching import FETCH_BY_NAME, MAX_WAIT, Fetched, fetch_body, offset_after, read_fetch_answer
 from skep.client.list_offsets import ASK_AGAIN, EARLIEST, LATEST, list_offsets
 from skep.client.patience import Patience
-from skep.client.topics import NO_ID, place_of
+from skep.client.topics import GONE_AFTER_S, NO_ID, place_of
 from skep.wire.apis import FETCH
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 DEFAULT_FETCH_MAX_BYTES = 8 << 20
 DEFAULT_MAX_ROWS = 10_000
-GONE_AFTER_S = 1.0
-"""How long a topic is said to be gone before that is believed: a broker may be behind in what it knows."""
 _PASSING = ASK_AGAIN | {
     ErrorCode.unknown_topic_id,
     ErrorCode.inconsistent_topic_id,
@@ -180,7 +178,7 @@ class PartitionReader:
             connection = self._cluster.take_connection(place.leader)
             self._place = place.leader, connection
             # While there is nothing to read, the broker keeps quiet for MAX_WAIT.
-            connection.set_timeout(max(self._timeout_s, 2 * MAX_WAIT.total_seconds()))
+            connection.set_timeout(max(request_timeout_s(self._timeout_s), 2 * MAX_WAIT.total_seconds()))
             return self._place
 
     def _believe_gone(self, error: ClientError) -> None:
@@ -254,13 +252,11 @@ class PartitionReader:
             raise OffsetOutOfRange(self._topic, self._partition, self.position, begins, ends)
 
     def _nothing_in(self, fetched: Fetched) -> None:
-        """An answer without a whole batch: there is nothing, or not yet, or the batch is larger than was asked for."""
+        """An answer without a whole batch: there is nothing, or not yet."""
         if fetched.records:
-            # Of a broker from before the first batch came whole.
-            if self._fetch_max_bytes >= MAX_ANSWER_BYTES:
-                raise ClientError(f"partition {self._name} at {self.position}: a batch larger than {MAX_ANSWER_BYTES}")
-            self._fetch_max_bytes = min(2 * self._fetch_max_bytes, MAX_ANSWER_BYTES)
-            return
+            raise KafkaError(
+                ErrorCode.corrupt_message, f"partition {self._name} at {self.position}: no whole record batch"
+            )
         high_watermark, last_stable_offset = fetched.high_watermark, fetched.last_stable_offset
         readable = last_stable_offset if self._committed else high_watermark
         if readable >= self._end:

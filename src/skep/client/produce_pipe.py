@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from skep.base.errors import DecodeError
-from skep.client.connection import Connection
+from skep.client.connection import MAX_ANSWER_BYTES, Connection
 from skep.client.produce_queue import Answer, Batch, answers_of
 from skep.wire.apis import PRODUCE
 from skep.wire.client_codec import decode_response, request_header
@@ -18,7 +18,6 @@ from skep.wire.produce_request import Buffer, produce_request_parts
 
 MAX_PARTS = 64
 """Buffers for one ``sendmsg``; the system takes at most 1024."""
-MAX_ANSWER_BYTES = 64 << 20
 
 Answered = tuple[Sequence[Batch], dict[tuple[str, int], Answer]]
 
@@ -37,11 +36,12 @@ class _UnderWay(NamedTuple):
     batches: Sequence[Batch]
 
 
-class ProducePipe(Connection):
-    """Owns a socket and the requests on it. After an error it is closed, and ``batches`` says what it held."""
+class ProducePipe:
+    """Owns the requests on a connection, and that until ``release``. After an error it is closed, and ``batches`` says
+    what it held."""
 
-    def __init__(self, host: str, port: int, options: ProduceOptions, *, timeout_s: float) -> None:
-        super().__init__(host, port, client_id=options.client_id, timeout_s=timeout_s)
+    def __init__(self, connection: Connection, options: ProduceOptions, *, timeout_s: float) -> None:
+        self._connection = connection
         self._options = options
         self._request_timeout_s = timeout_s
         self._under_way: deque[_UnderWay] = deque()
@@ -49,11 +49,22 @@ class ProducePipe(Connection):
         self._received = bytearray()
         self._last_progress = 0.0
         try:
-            self._version = self.version_of(PRODUCE)
+            self._version = connection.version_of(PRODUCE)
         except BaseException:
-            self.close()
+            connection.close()
             raise
+        self._socket = connection.socket
         self._socket.setblocking(False)
+
+    def release(self) -> Connection | None:
+        """The connection, for others to use; None, and it is closed, when an answer may still come on it."""
+        if self._under_way or self._unsent or self._received:
+            self._connection.close()
+            return None
+        return self._connection
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
 
     @property
     def in_flight(self) -> int:
@@ -82,11 +93,11 @@ class ProducePipe(Connection):
         )
         if not self._under_way:
             self._last_progress = time.monotonic()
-        self._correlation_id += 1
-        header = request_header(PRODUCE, self._version, self._correlation_id, options.client_id)
+        correlation_id = self._connection.next_correlation_id()
+        header = request_header(PRODUCE, self._version, correlation_id, options.client_id)
         length = INT32.pack(len(header) + sum(map(len, parts)))
         self._unsent.extend(map(memoryview, (length + header, *parts)))
-        self._under_way.append(_UnderWay(self._correlation_id, batches))
+        self._under_way.append(_UnderWay(correlation_id, batches))
 
     def write(self) -> None:
         """Sends what the socket takes at once. Unreachable when the connection is lost."""
@@ -102,7 +113,7 @@ class ProducePipe(Connection):
         except BlockingIOError:
             return
         except OSError as error:
-            raise self._broken(PRODUCE, error) from None
+            raise self._connection.broken(PRODUCE, error) from None
 
     def read(self) -> Iterator[Answered]:
         """The answers that are there, one by one: each counts, even if what follows is the end of the connection.
@@ -123,7 +134,7 @@ class ProducePipe(Connection):
         while (frame := self._next_frame()) is not None:
             yield self._answer_in(frame)
         if failure is not None:
-            raise self._broken(PRODUCE, failure)
+            raise self._connection.broken(PRODUCE, failure)
 
     def _next_frame(self) -> bytes | None:
         received = self._received
@@ -131,7 +142,7 @@ class ProducePipe(Connection):
             return None
         (length,) = INT32.unpack_from(received)
         if not INT32.size <= length <= MAX_ANSWER_BYTES:
-            raise self._nonsense(DecodeError(f"an answer of {length} bytes"))
+            raise self._connection.nonsense(DecodeError(f"an answer of {length} bytes"))
         end = INT32.size + length
         if len(received) < end:
             return None
@@ -143,7 +154,9 @@ class ProducePipe(Connection):
         try:
             correlation_id, response = decode_response(PRODUCE, self._version, frame)
         except DecodeError as error:
-            raise self._nonsense(error) from None
+            raise self._connection.nonsense(error) from None
         if not self._under_way or self._under_way[0].correlation_id != correlation_id:
-            raise self._nonsense(DecodeError(f"an answer to request {correlation_id}, which is not the next"))
+            raise self._connection.nonsense(
+                DecodeError(f"an answer to request {correlation_id}, which is not the next")
+            )
         return self._under_way.popleft().batches, answers_of(response)

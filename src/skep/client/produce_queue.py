@@ -9,7 +9,8 @@ in the old order and with the old sequence numbers, and what the broker has alre
     sent [7 not leader] [8 out of order] [9 on its way]  waiting [10]     stalled: 10 stays
     sent []                              waiting [7] [8] [9] [10]         when 9 is answered
 
-A broker remembers the last five batches of a producer in a partition; hence ``MAX_IN_FLIGHT``.
+A broker remembers the last five batches of a producer in a partition; hence ``MAX_IN_FLIGHT``, and hence no batch goes
+out that would be the fifth behind one without an acknowledgement: sent again, that one would not be known any more.
 """
 
 from collections import deque
@@ -20,7 +21,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.wire.produce_request import Buffer
 
 MAX_IN_FLIGHT = 5
-"""Requests without an answer on one connection."""
+"""Requests without an answer on one connection; and batches of a partition from the oldest that is unacknowledged."""
 UNKNOWN_OFFSET = -1
 
 PASSING = frozenset(
@@ -67,10 +68,10 @@ class Answer(NamedTuple):
 class Batch:
     """One record batch, on its way until it is acknowledged."""
 
-    __slots__ = ("count", "data", "partition")
+    __slots__ = ("count", "data", "number", "partition")
 
-    def __init__(self, partition: "Partition", data: Buffer, count: int) -> None:
-        self.partition, self.data, self.count = partition, data, count
+    def __init__(self, partition: "Partition", data: Buffer, count: int, number: int) -> None:
+        self.partition, self.data, self.count, self.number = partition, data, count, number
 
 
 class Partition:
@@ -79,6 +80,7 @@ class Partition:
     __slots__ = (
         "failing_since",
         "index",
+        "next_number",
         "next_sequence",
         "problem",
         "retry_at",
@@ -93,6 +95,7 @@ class Partition:
         self.waiting: deque[Batch] = deque()
         self.sent: deque[Batch] = deque()
         self.unanswered = 0
+        self.next_number = 0
         self.next_sequence = 0
         self.problem: Answer | None = None
         self.failing_since: float | None = None
@@ -101,6 +104,14 @@ class Partition:
     @property
     def is_stalled(self) -> bool:
         return self.problem is not None
+
+    @property
+    def may_send(self) -> bool:
+        """Whether a batch waits that the partition's own batches allow to go out."""
+        if not self.waiting or self.is_stalled:
+            return False
+        oldest = self.sent[0] if self.sent else self.waiting[0]
+        return self.waiting[0].number - oldest.number < MAX_IN_FLIGHT
 
     def __str__(self) -> str:
         return f"topic '{self.topic}', partition {self.index}"
@@ -125,7 +136,8 @@ class ProduceQueue:
 
     def add(self, partition: Partition, data: Buffer, count: int) -> None:
         """Takes a batch that begins with ``next_sequence``."""
-        partition.waiting.append(Batch(partition, data, count))
+        partition.waiting.append(Batch(partition, data, count, partition.next_number))
+        partition.next_number += 1
         partition.next_sequence = (partition.next_sequence + count) & 0x7FFF_FFFF
         self.unacknowledged_bytes += len(data)
         self.waiting_bytes += len(data)
@@ -133,7 +145,7 @@ class ProduceQueue:
     def ready(self, now: float) -> Iterator[Partition]:
         """Partitions that have something to send and may."""
         for partition in self.partitions.values():
-            if partition.waiting and not partition.is_stalled and partition.retry_at <= now:
+            if partition.may_send and partition.retry_at <= now:
                 yield partition
 
     def take(self, partitions: Iterable[Partition], max_bytes: int) -> list[Batch]:
@@ -152,9 +164,12 @@ class ProduceQueue:
         self.waiting_bytes -= size
         return taken
 
-    def answered(self, batches: Iterable[Batch], answers: Mapping[tuple[str, int], Answer], now: float) -> bool:
-        """What became of a request. True when leaders must be looked up again; KafkaError for what does not pass."""
-        is_moved = False
+    def answered(
+        self, batches: Iterable[Batch], answers: Mapping[tuple[str, int], Answer], now: float
+    ) -> set[tuple[str, int]]:
+        """What became of a request. Partitions whose leaders must be looked up again; KafkaError for what does not
+        pass."""
+        moved = set()
         for batch in batches:
             partition = batch.partition
             answer = answers.get((partition.topic, partition.index))
@@ -166,13 +181,13 @@ class ProduceQueue:
             elif answer.code in PASSING or (
                 partition.is_stalled and answer.code is ErrorCode.out_of_order_sequence_number
             ):
-                is_moved = True
+                moved.add((partition.topic, partition.index))
                 partition.problem = partition.problem or answer
             else:
                 raise refusal(partition, answer)
             if partition.is_stalled and partition.unanswered == 0:
                 self._wait_again(partition, now)
-        return is_moved
+        return moved
 
     def _acknowledge(self, batch: Batch, base_offset: int) -> None:
         partition = batch.partition

@@ -9,6 +9,7 @@ they have already. So within the life of a producer each row is written once, an
 Left out: a background thread. What is not flushed is not on its way for certain.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -27,6 +28,7 @@ from skep.client.transacting import (
     add_partitions,
     end_transaction,
     init_producer_id,
+    wait_until_visible,
 )
 from skep.records.columnar import RecordColumns
 from skep.records.compression import Codec
@@ -40,7 +42,8 @@ BUFFER_BYTES = 32 << 20
 class Producer:
     """Writes rows to partitions; with a transactional id, in transactions.
 
-    Owns a connection to each broker that it writes to; ``cluster`` is used for everything else, and stays the caller's.
+    Until ``close`` it has a connection of the ``cluster`` to each broker that it writes to; the cluster stays the
+    caller's, who may use it meanwhile, on the same thread.
     After an error every later call raises it again, except ``abort`` and ``close``. Not for several threads.
     """
 
@@ -80,6 +83,7 @@ class Producer:
         self._identity: ProducerIdentity | None = None
         self._added: set[tuple[str, int]] = set()
         self._limits: dict[str, int] = {}
+        self._began_at: float | None = None
         self._is_commit_asked = False
         self._failure: Exception | None = None
         self._delivery = Delivery(
@@ -149,39 +153,52 @@ class Producer:
                 self._delivery.turn(wait=True)
 
     def commit(self, *, until_visible: bool = False) -> None:
-        """Flushes and commits the transaction, if anything was written in it."""
+        """Flushes and commits the transaction, if anything was written in it.
+
+        ``until_visible`` returns when readers see it. NotVisibleYet is no failure of the transaction, which is
+        committed then, and at its end as if there were no error.
+        """
         assert self._transactional_id is not None
         self.flush()
+        if not self._added:
+            return
         with self._remembering():
-            if self._added:
-                self._is_commit_asked = True
-                end_transaction(
-                    self._cluster, self._transactional_id, self.identity, commit=True, until_visible=until_visible
-                )
-            self._added, self._is_commit_asked = set(), False
+            self._is_commit_asked = True
+            end_transaction(self._cluster, self._transactional_id, self.identity, commit=True)
+        # Decided: from here on there is nothing left to abort.
+        self._forget_transaction()
+        if until_visible:
+            wait_until_visible(self._cluster, self._transactional_id, self.identity)
 
     def abort(self) -> None:
         """Drops what is not written and aborts the transaction. After it, ``begin`` works again, also after an error.
 
         Not if somebody else has become the producer of the id: then the transaction is aborted already, the error is
         raised, and this producer is at its end. Nor if a ``commit`` that failed was decided after all, which is
-        INVALID_TXN_STATE.
+        INVALID_TXN_STATE and said in the error.
         """
         assert self._transactional_id is not None
         if isinstance(self._failure, KafkaError) and self._failure.code in FENCED:
             raise self._failure
         is_clean = self._failure is None and not self._delivery.queue.unacknowledged_bytes
+        # Until all of this is done: what is dropped below must not be waited for.
+        self._failure = self._failure or ClientError("the transaction was not aborted to the end")
+        # A broker that does not ask the coordinator whether the transaction is open would append after its end what is
+        # on its way now, and with that hold back readers for ever.
+        self._delivery.settle()
         self._delivery.close()
-        if self._added:
-            self._end_aborting(may_be_missing=not is_clean and not self._is_commit_asked)
-        if self._identity is not None and not is_clean:
-            # What was dropped leaves a gap in the sequence numbers, and a request of ours may still be on its way. The
-            # next epoch counts from 0 and fences it.
-            self._identity = init_producer_id(
-                self._cluster, self._transactional_id, self._transaction_timeout_ms, current=self._identity
-            )
-            self._delivery.reset()
-        self._added, self._is_commit_asked, self._failure = set(), False, None
+        with self._remembering():
+            if self._added:
+                self._end_aborting(may_be_missing=not is_clean and not self._is_commit_asked)
+            if self._identity is not None and not is_clean:
+                # What was dropped leaves a gap in the sequence numbers, and a request of ours may still be on its way.
+                # The next epoch counts from 0 and fences it.
+                self._identity = init_producer_id(
+                    self._cluster, self._transactional_id, self._transaction_timeout_ms, current=self._identity
+                )
+                self._delivery.reset()
+        self._forget_transaction()
+        self._failure = None
 
     def close(self) -> None:
         """Closes the connections. What is not flushed may or may not be written; a transaction stays open."""
@@ -208,8 +225,16 @@ class Producer:
             end_transaction(self._cluster, self._transactional_id, self.identity, commit=False)
         except KafkaError as error:
             # The request that would have begun it may not have come through.
-            if not may_be_missing or error.code is not ErrorCode.invalid_txn_state:
-                raise
+            if may_be_missing and error.code is ErrorCode.invalid_txn_state:
+                return
+            if self._is_commit_asked and error.code is ErrorCode.invalid_txn_state:
+                raise KafkaError(
+                    error.code, f"transactional id '{self._transactional_id}': it was committed after all"
+                ) from None
+            raise
+
+    def _forget_transaction(self) -> None:
+        self._added, self._is_commit_asked, self._began_at = set(), False, None
 
     def _ensure_identity(self) -> None:
         if self._identity is None:
@@ -227,15 +252,33 @@ class Producer:
         if new:
             # Noted before it is asked: when the answer is lost, there may be a transaction that must be ended.
             self._added |= new
+            if self._began_at is None:
+                self._began_at = time.monotonic()
             add_partitions(self._cluster, self._transactional_id, self.identity, sorted(new))
 
     @contextmanager
     def _remembering(self) -> Iterator[None]:
         try:
             yield
-        except (KafkaError, ClientError) as error:
+        except KafkaError as error:
+            self._failure = self._explained(error)
+            raise self._failure from None
+        except ClientError as error:
             self._failure = error
             raise
+
+    def _explained(self, error: KafkaError) -> KafkaError:
+        """A coordinator that ends a transaction by its timeout fences the producer, as another one would."""
+        if error.code not in FENCED or self._began_at is None:
+            return error
+        open_s = time.monotonic() - self._began_at
+        if open_s * 1000 < self._transaction_timeout_ms:
+            return error
+        return KafkaError(
+            error.code,
+            f"{error.detail}: the transaction was open for {open_s:.1f} s and its timeout is "
+            f"{self._transaction_timeout_ms} ms (transaction_timeout_ms), so the broker has aborted it",
+        )
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

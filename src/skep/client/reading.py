@@ -5,7 +5,8 @@ meanwhile are not part of it, so the reading ends.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_ROWS = 100_000
 ISOLATIONS = {"read_committed": True, "read_uncommitted": False}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMED = {"earliest": EARLIEST, "latest": LATEST}
 
 Where = str | int | datetime
@@ -109,7 +111,7 @@ def _chosen(topic: str, partitions: Sequence[int] | None, count: int) -> list[in
     for one in partitions:
         if not 0 <= one < count:
             raise ClientError(f"topic '{topic}' has partitions 0 to {count - 1}, and no partition {one}")
-    return list(dict.fromkeys(partitions))
+    return list(dict.fromkeys(map(int, partitions)))
 
 
 def _pieces(
@@ -130,10 +132,15 @@ def _by_partition(
     name: str, where: Where | Mapping[int, Where], partitions: Sequence[int], otherwise: Where
 ) -> dict[int, Where]:
     if not isinstance(where, Mapping):
-        return dict.fromkeys(partitions, where)
+        return dict.fromkeys(partitions, _plain(where))
     if unknown := sorted(set(where) - set(partitions)):
         raise ClientError(f"{name} names partition {unknown[0]}, which is not read")
-    return {one: where.get(one, otherwise) for one in partitions}
+    return {one: _plain(where.get(one, otherwise)) for one in partitions}
+
+
+def _plain(where: Where) -> Where:
+    """An offset as Python's own number, also if it comes out of a column."""
+    return int(where) if isinstance(where, Integral) else where
 
 
 def _resolved(cluster: ClusterClient, topic: str, wanted: Mapping[int, Where], committed: bool) -> dict[int, int]:
@@ -150,8 +157,9 @@ def _resolved(cluster: ClusterClient, topic: str, wanted: Mapping[int, Where], c
 
 def _timestamp(where: Where) -> int:
     if isinstance(where, datetime):
-        # As everywhere in Python, one without a zone is in the zone of the machine.
-        return round(where.timestamp() * 1000)
+        # As everywhere in Python, one without a zone is in the zone of the machine. The first record at or after it:
+        # so it is rounded up.
+        return -((_EPOCH - where.astimezone(UTC)) // timedelta(milliseconds=1))
     if isinstance(where, str) and where in _NAMED:
         return _NAMED[where]
     if isinstance(where, int) and where in _NAMED.values():

@@ -5,6 +5,7 @@ and ``timestampType`` are the broker's to give and are left out. Any other colum
 word.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from skep.client.errors import ClientError
 from skep.records.columnar import RecordColumns
 
 IGNORED = frozenset({"offset", "timestampType"})
+_PLAIN_ROWS = 1 << 16
 _JSON = "for JSON: pa.table({'value': [json.dumps(row) for row in table.to_pylist()]})"
 
 
@@ -51,7 +53,12 @@ class RecordLayout(NamedTuple):
         for part, name, usual in zip(ColumnNames._fields, names, DEFAULT_NAMES, strict=True):
             if name is not None and name != usual and name not in schema.names:
                 raise ClientError(f"there is no column '{name}', which is to be the {part}")
-        unused = [name for name in schema.names if name not in {*names, *DEFAULT_NAMES, *IGNORED}]
+        doubled = [name for name in names if name is not None and schema.names.count(name) > 1]
+        if doubled:
+            raise ClientError(f"there are several columns '{doubled[0]}'")
+        # A part that is not to be used is left out on purpose; one with another name leaves its usual column behind.
+        left_out = {usual for name, usual in zip(names, DEFAULT_NAMES, strict=True) if name is None}
+        unused = [name for name in schema.names if name not in {*names, *left_out, *IGNORED}]
         if unused:
             raise ClientError(
                 f"a record has no place for {', '.join(unused)}: drop the columns, or put them in the value, {_JSON}"
@@ -62,10 +69,25 @@ class RecordLayout(NamedTuple):
                 _check_type(part, name, schema.field(name).type)
         return layout
 
+    def plain(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The columns that are used, without extensions, dictionaries and views; nothing is copied that has none.
+
+        Of a slice of these Arrow cannot say how large it is: it has all of the values that it refers to.
+        """
+        columns = [batch.column(name) for name in self.used()]
+        if all(_is_plain(column.type) for column in columns):
+            yield batch.select(self.used())
+            return
+        # Some rows at a time: values that many rows share become many.
+        for start in range(0, batch.num_rows, _PLAIN_ROWS):
+            piece = [_plain(column.slice(start, _PLAIN_ROWS)) for column in columns]
+            yield pa.RecordBatch.from_arrays(piece, self.used())
+
     def records(self, batch: pa.RecordBatch) -> RecordColumns:
+        """The records of a batch that is ``plain``."""
         return RecordColumns(
-            key=None if self.key is None else _plain(batch.column(self.key)),
-            value=_plain(batch.column(self.value)),
+            key=None if self.key is None else batch.column(self.key),
+            value=batch.column(self.value),
             headers=None if self.headers is None else batch.column(self.headers),
             timestamp_ms=None if self.timestamp is None else batch.column(self.timestamp),
         )
@@ -115,18 +137,28 @@ def _is_bytes(kind: pa.DataType) -> bool:
     )
 
 
+def _is_plain(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return False
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return all(_is_plain(field.type) for field in kind.value_type)
+    is_view = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
+    return not (is_view or pa.types.is_dictionary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
 def _plain(array: pa.Array) -> pa.Array:
-    """Without extension, dictionary or views: cast once here and not for every partition."""
+    """Cast once here and not for every partition."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    kind = array.type
-    is_plain = (
-        pa.types.is_binary(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_null(kind)
-    )
-    return array if is_plain else array.cast(pa.large_binary())
+    return array if _is_plain(array.type) else array.cast(_plain_type(array.type))
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        fields = [pa.field(field.name, _plain_type(field.type), field.nullable) for field in kind.value_type]
+        return pa.large_list(pa.struct(fields))
+    if _is_text(kind):
+        return pa.large_string()
+    return pa.large_binary() if _is_bytes(kind) else kind

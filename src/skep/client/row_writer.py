@@ -18,7 +18,7 @@ from skep.client.partitioning import Partitioner, RowRefused, rows_by_number
 from skep.client.producing import Producer
 from skep.client.record_layout import RecordLayout
 from skep.client.topics import describe_topics
-from skep.records.columnar import RecordColumns, RecordTooLarge
+from skep.records.columnar import BadRow, RecordColumns, RecordTooLarge
 
 CHUNK_BYTES = 8 << 20
 """Rows that are sorted and encoded at once."""
@@ -53,13 +53,13 @@ class RowWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Takes the rows. RowRefused or RecordTooLarge for one that cannot be written; those before it may be."""
-        batch = batch.select(self._layout.used())
         self.rows += batch.num_rows
-        for piece in _pieces(batch, self._chunk_bytes):
-            self._kept.append(piece)
-            self._kept_bytes += piece.nbytes
-            if self._kept_bytes >= self._chunk_bytes:
-                self._send_kept()
+        for plain in self._layout.plain(batch):
+            for piece in _pieces(plain, self._chunk_bytes):
+                self._kept.append(piece)
+                self._kept_bytes += piece.nbytes
+                if self._kept_bytes >= self._chunk_bytes:
+                    self._send_kept()
 
     def flush(self) -> None:
         """Returns when every row is acknowledged."""
@@ -71,7 +71,7 @@ class RowWriter:
         for batch in _joined(kept):
             try:
                 self._send(batch)
-            except RowRefused as error:
+            except (RowRefused, BadRow) as error:
                 raise RowRefused(self._sent_rows + error.row, error.reason) from None
             except RecordTooLarge as error:
                 raise RecordTooLarge(self._sent_rows + error.row, error.size, error.limit) from None
@@ -113,6 +113,8 @@ class RowWriter:
                 self._producer.send(topic, partition, RecordColumns(*part))
             except RecordTooLarge as error:
                 raise RecordTooLarge(int(rows[error.row]), error.size, error.limit) from None
+            except BadRow as error:
+                raise RowRefused(int(rows[error.row]), error.reason) from None
             start += len(rows)
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Rows | None]]:
@@ -125,9 +127,7 @@ class RowWriter:
         column = batch.column(self._layout.topic)
         if column.null_count:
             raise RowRefused(int(np.flatnonzero(np.asarray(column.is_null()))[0]), "it has no topic")
-        if pa.types.is_string_view(column.type):
-            column = column.cast(pa.large_string())
-        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        encoded = column.dictionary_encode()
         names = encoded.dictionary.to_pylist()
         if len(names) == 1:
             yield names[0], None

@@ -11,6 +11,8 @@ from skep.client.patience import Patience
 
 NO_ID = UUID(int=0)
 """Of a topic on a broker from before topics had ids."""
+GONE_AFTER_S = 1.0
+"""How long a topic is said to be gone before that is believed: a broker may be behind in what it knows."""
 _PASSING = frozenset({ErrorCode.leader_not_available})
 
 

@@ -13,8 +13,10 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client.asking import until_answered
-from skep.client.cluster import TRANSACTION, ClusterClient
+from skep.client.asking import check, until_answered
+from skep.client.cluster import PAUSE_S, TRANSACTION, ClusterClient
+from skep.client.errors import ClientError, NotVisibleYet
+from skep.client.topics import GONE_AFTER_S
 from skep.records.producer_identity import ProducerIdentity
 from skep.wire.apis import ADD_PARTITIONS_TO_TXN, END_TXN, INIT_PRODUCER_ID, LIST_TRANSACTIONS, Api
 from skep.wire.codec import Body
@@ -23,6 +25,8 @@ DEFAULT_TIMEOUT_MS = 60_000
 
 FENCED = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch})
 """Somebody else has become the producer of the transactional id."""
+
+_ENDED = FENCED | {ErrorCode.none, ErrorCode.invalid_txn_state, ErrorCode.invalid_producer_id_mapping}
 
 
 class OpenTransaction(NamedTuple):
@@ -52,10 +56,10 @@ def init_producer_id(
         answer = until_answered(
             cluster, "a producer id", lambda: cluster.ask_node(cluster.nodes()[0], INIT_PRODUCER_ID, body), _code
         )
-        _check(answer.error_code, "no producer id was given")
+        check(answer.error_code, "no producer id was given")
     else:
         answer = _ask(cluster, transactional_id, INIT_PRODUCER_ID, body, _code)
-        _check(answer.error_code, f"transactional id '{transactional_id}'")
+        check(answer.error_code, f"transactional id '{transactional_id}'")
     return ProducerIdentity(answer.producer_id, answer.producer_epoch, transactional_id is not None)
 
 
@@ -72,11 +76,17 @@ def add_partitions(
         "v3_and_below_producer_epoch": identity.producer_epoch,
         "v3_and_below_topics": [{"name": name, "partitions": indexes} for name, indexes in topics.items()],
     }
-    answer = _ask(cluster, transactional_id, ADD_PARTITIONS_TO_TXN, body, _first_added_code)
+    gone_at = cluster.clock.monotonic() + GONE_AFTER_S
+    while True:
+        answer = _ask(cluster, transactional_id, ADD_PARTITIONS_TO_TXN, body, _first_added_code)
+        is_unknown = _first_added_code(answer) is ErrorCode.unknown_topic_or_partition
+        if not is_unknown or cluster.clock.monotonic() > gone_at:
+            break
+        cluster.sleep(PAUSE_S)
     for topic, partition, code in _added(answer):
         # Said of those that would have been fine, had another one not been refused.
         if code is not ErrorCode.operation_not_attempted:
-            _check(code, f"transactional id '{transactional_id}': topic '{topic}', partition {partition}")
+            check(code, f"transactional id '{transactional_id}': topic '{topic}', partition {partition}")
 
 
 def end_transaction(
@@ -90,19 +100,41 @@ def end_transaction(
     """Decides the transaction. KafkaError, for the caller to judge, when it is not (or no longer) this producer's.
 
     It returns when the decision stands. Readers see it a moment later, when the markers are written; ``until_visible``
-    returns only then.
+    returns only then, or raises NotVisibleYet.
     """
-    body = {
+    answer = _ask(cluster, transactional_id, END_TXN, _end_body(transactional_id, identity, commit), _code)
+    wish = "commit" if commit else "abort"
+    check(answer.error_code, f"transactional id '{transactional_id}' was asked to {wish}")
+    if until_visible:
+        wait_until_visible(cluster, transactional_id, identity, commit=commit)
+
+
+def wait_until_visible(
+    cluster: ClusterClient, transactional_id: str, identity: ProducerIdentity, *, commit: bool = True
+) -> None:
+    """Returns when readers see what ``end_transaction`` has decided. NotVisibleYet, and nothing else, when it cannot
+    be found out: the decision stands, whatever happens here."""
+    body = _end_body(transactional_id, identity, commit)
+    try:
+        # Asked again, the coordinator says CONCURRENT_TRANSACTIONS until the markers are written. That the id is
+        # somebody else's by now, or has gone on, it says when they are.
+        code = _code(_ask(cluster, transactional_id, END_TXN, body, _code))
+        if code not in _ENDED:
+            check(code, "the coordinator refuses to say")
+    except (ClientError, KafkaError) as error:
+        decided = "committed" if commit else "aborted"
+        raise NotVisibleYet(
+            f"transactional id '{transactional_id}' is {decided}; readers may not see it yet: {error}"
+        ) from None
+
+
+def _end_body(transactional_id: str, identity: ProducerIdentity, commit: bool) -> Body:
+    return {
         "transactional_id": transactional_id,
         "producer_id": identity.producer_id,
         "producer_epoch": identity.producer_epoch,
         "committed": commit,
     }
-    wish = "commit" if commit else "abort"
-    # Asked again, the coordinator says CONCURRENT_TRANSACTIONS until the markers are written.
-    for _ in range(2 if until_visible else 1):
-        answer = _ask(cluster, transactional_id, END_TXN, body, _code)
-        _check(answer.error_code, f"transactional id '{transactional_id}' was asked to {wish}")
 
 
 def list_open_transactions(cluster: ClusterClient, prefix: str = "") -> list[OpenTransaction]:
@@ -113,7 +145,7 @@ def list_open_transactions(cluster: ClusterClient, prefix: str = "") -> list[Ope
         answer = until_answered(
             cluster, "open transactions", functools.partial(cluster.ask_node, node, LIST_TRANSACTIONS, body), _code
         )
-        _check(answer.error_code, f"the transactions of broker {node.node_id}")
+        check(answer.error_code, f"the transactions of broker {node.node_id}")
         found += [
             OpenTransaction(state.transactional_id, state.producer_id)
             for state in answer.transaction_states
@@ -148,9 +180,6 @@ def _added(answer: Any) -> Iterable[tuple[str, int, ErrorCode]]:
 
 
 def _first_added_code(answer: Any) -> ErrorCode:
-    return next((code for *_, code in _added(answer) if code is not ErrorCode.none), ErrorCode.none)
-
-
-def _check(code: ErrorCode, what: str) -> None:
-    if code is not ErrorCode.none:
-        raise KafkaError(code, f"{what}: {code.name}")
+    """Why it was not done. The partitions that are not to blame have OPERATION_NOT_ATTEMPTED."""
+    fine = (ErrorCode.none, ErrorCode.operation_not_attempted)
+    return next((code for *_, code in _added(answer) if code not in fine), ErrorCode.none)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skep.base.errors import KafkaError
 from skep.client.arrow import pyarrow
-from skep.client.cluster import ClusterClient
-from skep.client.errors import ClientError
+from skep.client.cluster import SHORTEST_REQUEST_S, ClusterClient
+from skep.client.errors import ClientError, NotVisibleYet
 from skep.client.produce_queue import Written
 from skep.records.compression import Codec
 
@@ -58,6 +58,7 @@ def write_arrow(
     """
     pyarrow()
     # Here and not above: they need pyarrow.
+    from skep.client.delivering import REQUEST_TIMEOUT_S
     from skep.client.producing import Producer
     from skep.client.record_layout import ColumnNames, RecordLayout
     from skep.client.row_writer import RowWriter
@@ -74,12 +75,13 @@ def write_arrow(
     if topic is None and layout.topic is None:
         raise ClientError("a topic is needed, or a column 'topic'")
     with (
-        ClusterClient(bootstrap, client_id=client_id) as cluster,
+        ClusterClient(bootstrap, client_id=client_id, timeout_s=timeout_s) as cluster,
         Producer(
             cluster,
             transactional_id=transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,
             codec=codec,
+            request_timeout_s=min(REQUEST_TIMEOUT_S, max(SHORTEST_REQUEST_S, timeout_s / 3)),
             delivery_timeout_s=timeout_s,
             client_id=client_id,
         ) as producer,
@@ -103,10 +105,15 @@ def _write_in_a_transaction(producer: "Producer", writer: "RowWriter", batches: 
     try:
         _write(writer, batches)
         producer.commit(until_visible=True)
+    except NotVisibleYet:
+        # Decided: there is nothing to abort.
+        raise
     except BaseException as error:
         try:
             producer.abort()
         except (KafkaError, ClientError) as second:
+            if second is error:
+                raise
             # The first one is what the caller must see.
             error.add_note(f"the transaction could not be aborted: {second}")
         raise

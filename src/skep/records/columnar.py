@@ -7,6 +7,8 @@ never does.
 from skep.records.columnar_arrays import record_schema
 from skep.records.columnar_reading import DEFAULT_MAX_BYTES, DEFAULT_MAX_ROWS, Decoder
 from skep.records.columnar_writing import (
+    MAX_BATCH_RECORDS,
+    BadRow,
     EncodedBatch,
     RecordColumns,
     RecordTooLarge,
@@ -17,6 +19,8 @@ from skep.records.columnar_writing import (
 __all__ = [
     "DEFAULT_MAX_BYTES",
     "DEFAULT_MAX_ROWS",
+    "MAX_BATCH_RECORDS",
+    "BadRow",
     "Decoder",
     "EncodedBatch",
     "RecordColumns",

@@ -97,12 +97,12 @@ class Decoder:
         first = int(np.searchsorted(last_offsets, self._start))
         stop = int(np.searchsorted(batches[:, kernels.BASE_OFFSET], self._end))
         is_at_end = stop < len(batches)
-        self._check_crcs(batches[:first])
-        batches = batches[first:stop]
-        if np.any(batches[:, kernels.ATTRIBUTES] & (CONTROL_FLAG | TRANSACTIONAL_FLAG)):
-            chosen = self._without_transactions(batches)
-        else:
-            chosen = batches
+        passed, batches = batches[:first], batches[first:stop]
+        self._check_crcs(passed)
+        if self._aborted is not None and _has_transactions(passed):
+            # An abort that ends before the first offset must not count for what follows it.
+            self._without_transactions(passed)
+        chosen = self._without_transactions(batches) if _has_transactions(batches) else batches
         begin = 0
         while begin < len(chosen):
             # As many as fit by what they say of themselves; compressed ones turn out larger, and are cut again below.
@@ -176,7 +176,9 @@ class Decoder:
             if crc32c(self._view[position + CRC_END : end]) != crc:
                 raise _wrong_crc(offset)
             try:
-                unpacker.add(attributes & CODEC_MASK, self._view[position + HEADER_SIZE : end])
+                # What compaction has emptied may have kept its codec, and no codec unpacks nothing.
+                if end > position + HEADER_SIZE:
+                    unpacker.add(attributes & CODEC_MASK, self._view[position + HEADER_SIZE : end])
             except KafkaError as error:
                 raise _corrupt(offset, error.detail) from None
             ends.append(unpacker.size)
@@ -192,6 +194,10 @@ class Decoder:
             return columns_of(data, group, start=self._start, end=self._end, with_headers=self._with_headers)
         except BadBatch as bad:
             raise _corrupt(group[bad.number, kernels.BASE_OFFSET], "its records make no sense") from None
+
+
+def _has_transactions(batches: np.ndarray) -> bool:
+    return bool(np.any(batches[:, kernels.ATTRIBUTES] & (CONTROL_FLAG | TRANSACTIONAL_FLAG)))
 
 
 def _bytes_of(data: Any) -> np.ndarray:

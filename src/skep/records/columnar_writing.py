@@ -31,7 +31,7 @@ from skep.records.columnar_cache import kernels
 from skep.records.compression import Codec, compress
 from skep.records.producer_identity import NO_PRODUCER, ProducerIdentity
 
-DEFAULT_MAX_BATCH_RECORDS = 50_000
+MAX_BATCH_RECORDS = 50_000
 """Compacted topics have a limit for it: the broker's default is twice as many."""
 _CRC_POSITION = 17
 _PER_MS = {"us": 1000, "ns": 1_000_000}
@@ -52,6 +52,18 @@ class RecordTooLarge(Exception):
     def __reduce__(self) -> tuple[type["RecordTooLarge"], tuple[int, int, int]]:
         # It may cross to another process, and Exception would hand its message to __init__.
         return RecordTooLarge, (self.row, self.size, self.limit)
+
+
+class BadRow(ValueError):
+    """A row is no record."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(f"row {row}: {reason}")
+        self.row = row
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["BadRow"], tuple[int, str]]:
+        return BadRow, (self.row, self.reason)
 
 
 class RecordColumns(NamedTuple):
@@ -77,12 +89,13 @@ def encode_batches(
     max_batch_bytes: int,
     producer: ProducerIdentity = NO_PRODUCER,
     base_sequence: int = -1,
-    max_batch_records: int = DEFAULT_MAX_BATCH_RECORDS,
+    max_batch_records: int = MAX_BATCH_RECORDS,
     now_ms: int | None = None,
 ) -> Iterator[EncodedBatch]:
     """The rows with these numbers (None: all), in this order, in as few batches as hold them.
 
-    RecordTooLarge names the first row that fits into none; ValueError one with a header that has no name. Sequences
+    RecordTooLarge names the first row that fits into none; BadRow one with a header that has no name,
+    or a timestamp that is out of range. Sequences
     count on from ``base_sequence`` by the records of each batch, if there is a producer id.
     """
     source = _Source(columns, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
@@ -121,7 +134,7 @@ def encode_batches(
             )
             yield EncodedBatch(_with_crc(write_header(header), body), count, (first, following - 1))
         if status < 0:
-            raise ValueError(f"row {chosen[following]} has a header without a name")
+            raise BadRow(int(chosen[following]), "it has a header without a name")
         first = following
         if sequence >= 0:
             sequence = (sequence + count) & _SEQUENCE_MASK
@@ -213,13 +226,23 @@ def _times(column: pa.Array | np.ndarray | None, count: int, now_ms: int) -> np.
     numbers: Any = column
     if isinstance(column, pa.Array):
         if pa.types.is_timestamp(column.type) and column.type.unit == "s":
-            numbers = numbers.cast(pa.timestamp("ms", column.type.tz))
+            numbers = _in_ms(column)
         numbers = numbers.cast(pa.int64())
         per_ms = _PER_MS.get(getattr(column.type, "unit", "ms"), 1)
         # Rounded down as in Spark, which Arrow's division does not.
         numbers = numbers.fill_null(now_ms * per_ms).to_numpy(zero_copy_only=False) // per_ms
     # A copy where it is Arrow's own, which cannot be written to: numba would compile for both.
     return np.require(numbers, np.int64, ["C", "W"])
+
+
+def _in_ms(seconds: pa.Array) -> pa.Array:
+    try:
+        return seconds.cast(pa.timestamp("ms", seconds.type.tz))
+    except pa.ArrowInvalid:
+        numbers = seconds.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        largest = np.iinfo(np.int64).max // 1000
+        row = int(np.flatnonzero((numbers > largest) | (numbers < -largest))[0])
+        raise BadRow(row, f"its timestamp, {numbers[row]} s since 1970, is out of range") from None
 
 
 def _nulls(count: int) -> _Column:

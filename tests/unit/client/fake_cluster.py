@@ -52,6 +52,7 @@ class FakeConnection:
     asked: list[int]
     address: str = "b1:9092"
     is_broken: bool = False
+    timeout_s: float | None = None
     waiting: deque[Any] = field(default_factory=deque)
 
     @property
@@ -59,7 +60,7 @@ class FakeConnection:
         return len(self.waiting)
 
     def set_timeout(self, timeout_s: float) -> None:
-        pass
+        self.timeout_s = timeout_s
 
     def send(self, api: Api, body: Body) -> int:
         if self.is_broken:

@@ -4,8 +4,8 @@ import pytest
 
 from skep.base.clock import ManualClock
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client.cluster import GROUP, ClusterClient, Node, parse_addresses
-from skep.client.errors import ClientError
+from skep.client.cluster import GROUP, ClusterClient, Node, parse_addresses, request_timeout_s
+from skep.client.errors import ClientError, Unreachable, Unsupported
 from skep.wire.apis import OFFSET_DELETE, Api
 from skep.wire.codec import Body
 
@@ -31,6 +31,51 @@ def test_addresses_are_understood_as_kafka_writes_them(text: str, addresses: lis
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ClientError):
         parse_addresses(text)
+
+
+@pytest.mark.parametrize("protocol", ["SASL_SSL", "ssl", "SASL_PLAINTEXT"])
+def test_what_needs_tls_or_sasl_is_refused_by_name(protocol: str) -> None:
+    with pytest.raises(ClientError, match="neither TLS nor SASL"):
+        parse_addresses(f"{protocol}://h:1")
+
+
+@pytest.mark.parametrize(("timeout_s", "request_s"), [(30, 10), (120, 10), (12, 4), (2, 1), (0.3, 0.3)])
+def test_one_request_takes_a_part_of_the_time_that_there_is(timeout_s: float, request_s: float) -> None:
+    assert request_timeout_s(timeout_s) == request_s
+
+
+class FirstConnection:
+    """Fails with this when it is asked."""
+
+    peer = ("b1", 9092)
+    is_closed = False
+
+    def __init__(self, failure: BaseException) -> None:
+        self.failure = failure
+
+    def ask(self, api: Api, body: Body) -> Any:
+        raise self.failure
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), Unreachable("gone"), Unsupported("no")])
+def test_a_connection_whose_answer_was_not_read_is_not_used_again(failure: BaseException) -> None:
+    cluster = ClusterClient("b1,b2")
+    connections = [FirstConnection(failure), FirstConnection(failure)]
+    asked: list[tuple[str, int]] = []
+
+    def connect(host: str, port: int) -> Any:
+        asked.append((host, port))
+        return connections[len(asked) - 1]
+
+    cluster._connect = connect  # type: ignore[method-assign]
+    for connection in connections:
+        with pytest.raises(type(failure)):
+            cluster.metadata()
+        assert connection.is_closed
+    assert asked[1] == (("b2", 9092) if isinstance(failure, Unreachable) else ("b1", 9092)), "a silent one comes last"
 
 
 class Coordinator(ClusterClient):

@@ -54,7 +54,6 @@ def test_an_answer_is_read_as_kio_reads_it(version: int, others: dict[str, Any])
     assert fetched.error_code is expected.error_code
     assert fetched.high_watermark == expected.high_watermark
     assert fetched.last_stable_offset == expected.last_stable_offset
-    assert fetched.log_start_offset == getattr(expected, "log_start_offset", -1)
     aborted = [(one.producer_id, one.first_offset) for one in expected.aborted_transactions or ()]
     assert list(fetched.aborted) == aborted
     assert bytes(fetched.records) == (expected.records or b"")

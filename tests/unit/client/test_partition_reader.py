@@ -202,3 +202,10 @@ def test_each_offset_comes_once_and_in_order_whatever_happens(shape: Any, faults
         offset += gap + size
     options = {"fetch_max_bytes": data.draw(st.integers(1, 600)), "max_rows": data.draw(st.integers(1, 8))}
     assert read(FakeCluster(log, faults), start, end, **options) == [one for one in there if start <= one < end]
+
+
+@pytest.mark.parametrize(("timeout_s", "silence_s"), [(30, 10), (6, 2), (0.5, 1)])
+def test_a_silent_broker_takes_only_a_part_of_the_time_that_there_is(timeout_s: float, silence_s: float) -> None:
+    cluster = FakeCluster(log_of((5, 0)))
+    read(cluster, 0, 5, timeout_s=timeout_s)
+    assert cluster.free[0].timeout_s == silence_s, "at least as long as a broker waits for records"

@@ -30,7 +30,7 @@ class Scene:
     def send_all(self) -> list[list[Batch]]:
         return list(iter(self.send, []))
 
-    def answer(self, request: list[Batch], code: ErrorCode, base_offset: int = -1) -> bool:
+    def answer(self, request: list[Batch], code: ErrorCode, base_offset: int = -1) -> set[tuple[str, int]]:
         return self.queue.answered(request, {("t", 0): Answer(code, base_offset)}, self.now)
 
 
@@ -71,7 +71,7 @@ def test_after_a_moved_leader_everything_is_sent_again_in_the_old_order() -> Non
     first, second, third = scene.send_all()
     scene.add(b"d")
     scene.answer(first, OK, 0)
-    assert scene.answer(second, MOVED), "the leader must be looked up again"
+    assert scene.answer(second, MOVED) == {("t", 0)}, "the leader must be looked up again"
     assert scene.send() == [], "while c has no answer, nothing may overtake b"
     scene.answer(third, OUT_OF_ORDER)
     assert scene.send() == [], "not at once"
@@ -115,6 +115,22 @@ def test_a_batch_behind_one_that_was_written_after_all_is_not_sent_again() -> No
     assert names([again]) == [b"a"]
     scene.answer(again, DUPLICATE, 0)
     assert scene.queue.written == {("t", 0): Written(0, 19, 20)}
+
+
+def test_no_batch_goes_out_that_would_make_the_broker_forget_one_without_acknowledgement() -> None:
+    """It remembers the last five."""
+    scene = Scene()
+    scene.add(*(b"%d" % number for number in range(9)))
+    requests = scene.send_all()
+    assert names(requests) == [b"0", b"1", b"2", b"3", b"4"]
+    scene.answer(requests[0], ErrorCode.request_timed_out)
+    for request in requests[1:]:
+        scene.answer(request, OK, 0)
+    scene.now += PAUSE_S
+    [again] = scene.send_all()
+    assert names([again]) == [b"0"], "with 5 behind it, 0 might be forgotten"
+    scene.answer(again, DUPLICATE, 0)
+    assert names(scene.send_all()) == [b"5", b"6", b"7", b"8"]
 
 
 def test_a_missing_sequence_number_is_an_error_when_nothing_before_it_failed() -> None:

@@ -47,6 +47,9 @@ def test_a_column_can_be_left_out() -> None:
         ([], ColumnNames(), "only none at all"),
         ([("value", pa.string())], ColumnNames(key="id"), "no column 'id', which is to be the key"),
         ([("value", pa.string()), ("x", pa.int8()), ("y", pa.int8())], ColumnNames(), "no place for x, y"),
+        ([("value", pa.string()), ("id", pa.string()), ("key", pa.string())], ColumnNames(key="id"), "place for key"),
+        ([("value", pa.float64()), ("json", pa.string())], ColumnNames(value="json"), "no place for value"),
+        ([("value", pa.string()), ("value", pa.string())], ColumnNames(), "several columns 'value'"),
         ([("value", pa.int64())], ColumnNames(), "'value' is of type int64; a record's value is bytes or text"),
         ([("value", pa.struct([("a", pa.int8())]))], ColumnNames(), "json.dumps"),
         ([("value", pa.binary()), ("key", pa.float64())], ColumnNames(), "'key' is of type double"),
@@ -85,10 +88,27 @@ def test_every_kind_of_bytes_and_text_is_a_value(kind: pa.DataType) -> None:
     if pa.types.is_dictionary(kind):
         array = array.dictionary_encode()
     batch = pa.record_batch({"value": array})
-    values = RecordLayout.of(batch.schema).records(batch).value
+    layout = RecordLayout.of(batch.schema)
+    [plain] = layout.plain(batch)
+    values = layout.records(plain).value
     assert values.cast(pa.large_binary()).to_pylist() == [b"x", None, b"y"]
 
 
 def test_json_as_arrow_knows_it_is_a_value() -> None:
     batch = pa.record_batch({"value": pa.ExtensionArray.from_storage(pa.json_(), pa.array(["{}"]))})
-    assert RecordLayout.of(batch.schema).records(batch).value.to_pylist() == ["{}"]
+    layout = RecordLayout.of(batch.schema)
+    [plain] = layout.plain(batch)
+    assert layout.records(plain).value.to_pylist() == ["{}"]
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.dictionary(pa.int32(), pa.string())], ids=str)
+def test_the_size_of_a_slice_is_that_of_its_rows(kind: pa.DataType) -> None:
+    array = pa.array([f"{number:0>100}" for number in range(100_000)])
+    headers = pa.array([[("k" * 50, b"v" * 50)]] * 100_000, HEADERS)
+    views = pa.large_list(pa.struct([("key", pa.string_view()), ("value", pa.binary_view())]))
+    array = array.dictionary_encode() if pa.types.is_dictionary(kind) else array.cast(kind)
+    batch = pa.record_batch({"value": array, "headers": headers.cast(views)})
+    pieces = list(RecordLayout.of(batch.schema).plain(batch))
+    assert sum(piece.num_rows for piece in pieces) == 100_000
+    assert pieces[0].slice(0, 10).nbytes < 5_000
+    assert pa.Table.from_batches(pieces)["headers"].to_pylist()[-1] == [{"key": "k" * 50, "value": b"v" * 50}]

@@ -7,7 +7,7 @@ import pytest
 from skep.base.clock import ManualClock
 from skep.base.errors import ErrorCode, KafkaError
 from skep.client.cluster import ClusterClient, Node
-from skep.client.errors import TimedOut, Unreachable
+from skep.client.errors import NotVisibleYet, TimedOut, Unreachable
 from skep.client.transacting import add_partitions, end_transaction, init_producer_id, list_open_transactions
 from skep.records.producer_identity import ProducerIdentity
 from skep.wire.apis import ADD_PARTITIONS_TO_TXN, END_TXN, INIT_PRODUCER_ID, Api
@@ -98,6 +98,24 @@ def test_a_decision_is_visible_when_asking_again_is_no_longer_too_early() -> Non
     )
     end_transaction(cluster, "tx", WHO, commit=True, until_visible=True)
     assert [api for api, _ in cluster.asked] == [END_TXN] * 4
+
+
+@pytest.mark.parametrize("answer", [ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch])
+def test_who_is_fenced_after_the_decision_need_not_wait_any_more(answer: ErrorCode) -> None:
+    end_transaction(Coordinator(ErrorCode.none, answer), "tx", WHO, commit=True, until_visible=True)
+
+
+@pytest.mark.parametrize("answer", [Unreachable, ErrorCode.concurrent_transactions, ErrorCode.unknown_server_error])
+def test_after_the_decision_all_that_can_fail_is_the_wait_for_readers(answer: Any) -> None:
+    with pytest.raises(NotVisibleYet, match="'tx' is committed; readers may not see it yet"):
+        end_transaction(Coordinator(ErrorCode.none, answer), "tx", WHO, commit=True, until_visible=True)
+
+
+def test_a_topic_that_the_coordinator_has_not_heard_of_is_added_a_moment_later() -> None:
+    unknown = ErrorCode.unknown_topic_or_partition
+    cluster = Coordinator(unknown, unknown, unknown, ErrorCode.none)
+    add_partitions(cluster, "tx", WHO, [("t", 0)])
+    assert len(cluster.asked) == 4
 
 
 def test_a_producer_can_ask_for_its_own_next_epoch() -> None:

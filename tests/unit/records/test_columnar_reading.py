@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.records.batch import CRC_END, read_header, write_header
 from skep.records.builder import NewRecord, build_batch
 from skep.records.columnar import Decoder, record_schema
 from skep.records.compression import Codec
@@ -197,6 +198,14 @@ def test_a_fetch_in_the_middle_of_an_aborted_transaction_gives_none_of_it() -> N
     assert [record.value for record in rows_of(list(decoder))] == [b"next"]
 
 
+def test_a_marker_before_the_first_offset_ends_its_transaction() -> None:
+    data = written(7, 0, b"bad") + marker(7, 1, committed=False)
+    data += written(7, 2, b"good") + marker(7, 3, committed=True)
+    for start in (0, 1, 2):
+        rows = rows_of(list(Decoder(data, start=start, aborted=[(7, 0)], committed=True)))
+        assert [row.value for row in rows] == [b"good"]
+
+
 def test_an_answer_of_control_batches_moves_on_without_rows() -> None:
     decoder = Decoder(marker(1, 5, committed=True) + marker(2, 6, committed=False), start=5, committed=True)
     assert list(decoder) == []
@@ -211,6 +220,15 @@ def test_a_batch_that_compaction_has_emptied_moves_on_without_rows() -> None:
     decoder = Decoder(batch, start=10)
     assert list(decoder) == []
     assert decoder.next_offset == 14
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_an_emptied_batch_that_kept_its_codec_is_not_damaged(codec: Codec) -> None:
+    header = read_header(build_batch([NewRecord(b"k", b"v", 1)]))
+    emptied = bytearray(write_header(header._replace(batch_length=49, records_count=0, attributes=int(codec))))
+    emptied[17:21] = crc32c(bytes(emptied[CRC_END:])).to_bytes(4, "big")
+    decoder = Decoder(bytes(emptied) + build_batch([NewRecord(b"k", b"v", 1)], base_offset=1), start=0)
+    assert [row.offset for row in rows_of(list(decoder))] == [1]
 
 
 def test_damage_is_refused_with_the_offset_of_the_batch_after_what_is_right() -> None:

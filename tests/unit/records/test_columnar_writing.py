@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from skep.records.batch import check_produced, read_header
 from skep.records.builder import NewRecord, build_batch
 from skep.records.columnar import (
+    BadRow,
     Decoder,
     EncodedBatch,
     RecordColumns,
@@ -182,7 +183,7 @@ def test_what_is_no_column_of_bytes_is_refused_by_name() -> None:
 @pytest.mark.parametrize("header", [{"key": None, "value": b"v"}, None])
 def test_a_header_without_a_name_is_refused_naming_the_row(header: dict | None) -> None:
     headers = pa.array([[], [{"key": "k", "value": None}, header]], HEADERS_TYPE)
-    with pytest.raises(ValueError, match="row 1 has a header without a name"):
+    with pytest.raises(BadRow, match="row 1: it has a header without a name"):
         encode(RecordColumns(None, pa.array([b"a", b"b"]), headers))
     assert encode(RecordColumns(None, pa.array([b"a", b"b"]), headers), np.array([0]))
 
@@ -234,3 +235,16 @@ def test_partitions_are_those_of_the_java_client() -> None:
 def test_a_refusal_crosses_to_another_process() -> None:
     again = pickle.loads(pickle.dumps(RecordTooLarge(2, 101, 100)))
     assert (again.row, again.size, again.limit) == (2, 101, 100)
+
+
+def test_a_timestamp_that_no_record_can_have_is_refused_naming_the_row() -> None:
+    times = pa.array([0, None, 1 << 60], pa.timestamp("s"))
+    with pytest.raises(BadRow, match="row 2: its timestamp, 1152921504606846976 s since 1970, is out of range"):
+        list(
+            encode_batches(
+                RecordColumns(None, pa.array([b"a", b"b", b"c"]), None, times),
+                None,
+                codec=Codec.NONE,
+                max_batch_bytes=1000,
+            )
+        )
