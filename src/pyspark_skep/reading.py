@@ -10,6 +10,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark_skep.options import ReadOptions
 from pyspark_skep.planning import OffsetRange
 from pyspark_skep.rows import arrow_schema
+from pyspark_skep.worker_heap import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +48,7 @@ def read_range(options: ReadOptions, offsets: OffsetRange) -> "Iterator[pa.Recor
         reader = _open(options, offsets)
         try:
             yield from rows_of(reader, offsets, options.include_headers)
+            settle()
             return
         except (TopicGone, TopicRecreated) as error:
             report_loss(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from pyspark_skep.task_transactions import TaskTransaction, WrittenRange
+from pyspark_skep.worker_heap import settle
 from pyspark_skep.write_options import WriteOptions
 from pyspark_skep.write_schema import WRITTEN
 from skep.client.cluster import ClusterClient
@@ -57,6 +58,7 @@ def write_rows(
         if writer is None:
             return None
         writer.flush()
+        settle()
         return _left_open(transactional_id, producer) if options.is_exactly_once else None
     except RecordTooLarge as error:
         raise RowRefused(

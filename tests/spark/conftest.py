@@ -5,7 +5,6 @@ A session takes many seconds to start, so there is one for all tests of a proces
 """
 
 import os
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
+from skep.cli.spark_start import workers_python
 from skep.testing import EmbeddedBroker
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -23,9 +23,11 @@ SOURCE = Path(__file__).parents[2] / "src"
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session whose Python workers run this interpreter and can import both packages from the source tree."""
-    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYSPARK_PYTHON")}
+    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SOURCE), before["PYTHONPATH"]]))
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # As `skep pipeline` starts them: three times as quick, and a query starts many.
+    python = workers_python(tmp_path_factory.mktemp("workers") / "spark.log")
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
     session = (
         # Two cores, and each task may fail three times: some tests let tasks fail.
         SparkSession.builder.master("local[2,4]")
