@@ -22,7 +22,7 @@ check: $(VENV)/.dev ## Format, lint, types, layers, fast tests
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/architecture tests/unit tests/wire tests/contract
 
-bench: $(VENV)/.bench ## Measure against references of the same run; table, JSON and PNG in bench/results
+bench: $(VENV)/.bench java ## Measure against references of the same run; table, JSON and PNG in bench/results
 	$(BIN)/python -m bench $(ARGS)
 
 fuzz: $(VENV)/.dev ## Throw hostile bytes at a broker for a minute (SECONDS=60)

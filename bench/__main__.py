@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from bench import (
+    arrow_reading,
     bulk,
     compaction,
     fetching,
@@ -21,6 +22,9 @@ from bench import (
     partitions,
     report,
     single,
+    spark_growth,
+    spark_latency,
+    spark_topics,
     starting,
     transactions,
 )
@@ -38,6 +42,10 @@ GROUPS: tuple[ModuleType, ...] = (
     groups,
     transactions,
     compaction,
+    arrow_reading,
+    spark_topics,
+    spark_growth,
+    spark_latency,
 )
 
 
@@ -46,10 +54,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Skep measured against references.")
     parser.add_argument("rows", nargs="*", metavar="row", help=f"any of: {', '.join(names)}; all when none is named")
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of a table")
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=1.0,
+        help="a part of the records, for a quick look at the rows with Arrow or Spark",
+    )
     chosen = parser.parse_args(arguments)
     if unknown := [name for name in chosen.rows if name not in names]:
         parser.error(f"there is no row {unknown[0]}; there are {', '.join(names)}")
-    rows = measured(chosen.rows or names)
+    rows = measured(chosen.rows or names, chosen.scale)
     if chosen.json:
         print(json.dumps(report.as_json(rows), indent=2))
     else:
@@ -59,13 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measured(names: Sequence[str]) -> list[Row]:
+def measured(names: Sequence[str], scale: float = 1.0) -> list[Row]:
     rows: list[Row] = []
     groups = [group for group in GROUPS if set(group.NAMES) & set(names)]
     for number, group in enumerate(groups, 1):
         print(f"bench: {', '.join(group.NAMES)} ({number} of {len(groups)})", file=sys.stderr, flush=True)
-        for row in group.measure():
-            verdict = "met" if row.ok else "MISSED"
+        for row in group.measure(scale) if getattr(group, "SCALABLE", False) else group.measure():
+            verdict = "" if row.bar is None else "met" if row.ok else "MISSED"
             print(f"  {row.name}: {row.measured_text}, {row.bar_text}: {verdict}", file=sys.stderr, flush=True)
             rows.append(row)
     return rows
