@@ -1,8 +1,8 @@
 """What a Python worker of Spark has imported, taken out of the garbage collector's sight.
 
 Spark's worker collects garbage after every task, before it takes the next one. With pyarrow, numba and pandas imported
-that is a walk through half a million objects that are never garbage: 70 to 80 ms, while a small task takes 10 ms, so
-a query over 16 small partitions spent most of its time there.
+that is a walk through all their objects, which are never garbage: about 80 ms of CPU, and a query over 16 small
+partitions spent most of its time there (docs/PERFORMANCE-SPARK.md).
 """
 
 import functools

@@ -51,7 +51,8 @@ def init(
       skep pipeline init shop --bootstrap broker.example.com:9092
     """
     folder = write_project(Path(name), bootstrap)
-    output.line(f"Created {folder}. Load its sample orders and run it:")
+    output.line(f"Created {folder}. Make its topics, load the sample orders and run it:")
+    output.line("  for topic in orders orders.large orders.bad; do skep topics create $topic --if-not-exists; done")
     output.line(f"  skep produce orders < {folder}/data/orders.jsonl")
     output.line(f"  skep pipeline run {folder}")
 

@@ -92,7 +92,7 @@ A pipeline on Spark: the topic `orders` becomes the table `orders` (Parquet), th
 `orders.large`; what is not an order goes to the topic `orders.bad`, with the reason and the origin as headers.
 
 ```console
-skep topics create orders --if-not-exists
+for topic in orders orders.large orders.bad; do skep topics create $$topic --if-not-exists; done
 skep produce orders < data/orders.jsonl
 skep pipeline validate
 skep pipeline run

@@ -20,7 +20,7 @@ def test_a_new_project_is_complete(project: Path) -> None:
     assert loaded.name == "shop"
     assert loaded.bootstrap == "127.0.0.1:9092"
     assert [path.name for path in loaded.definitions()] == ["orders.py", "revenue.sql"]
-    assert "$" not in (project / "README.md").read_text()
+    assert "$name" not in (project / "README.md").read_text()
 
 
 def test_a_new_project_takes_the_address_of_a_broker(tmp_path: Path) -> None:
