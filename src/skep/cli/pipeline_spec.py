@@ -6,7 +6,6 @@ a metastore to install (an embedded one, in the storage folder), because an incr
 last one.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,9 +61,10 @@ def load_project(folder: Path, overrides: Mapping[str, str]) -> Project:
     storage = spec.storage if "://" in spec.storage else (home / spec.storage).as_uri()
     settings = {**_defaults(spec.name, storage), **spec.configuration, **overrides}
     if settings.get("spark.master", "local").startswith("local"):
-        # Each flow starts Python workers of its own, and Spark waits ten seconds for one, whatever is set. Its sixteen
-        # flows at a time are for clusters: here they would keep each other from starting.
-        settings.setdefault("spark.sql.pipelines.execution.maxConcurrentFlows", str(os.cpu_count() or 1))
+        # A flow uses all cores by itself. Several at a time keep each other's Python workers from starting within the
+        # ten seconds that Spark waits, whatever is set; and Spark 4.3 was seen to fail with "Illegal size 5 of
+        # collection, expected 6" when two began at once: a collection that both changed, and no retry mends.
+        settings.setdefault("spark.sql.pipelines.execution.maxConcurrentFlows", "1")
     patterns = tuple(library.include for library in spec.libraries)
     return Project(home, spec.name, storage, spec.catalog, spec.database, settings, patterns)
 
