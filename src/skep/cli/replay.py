@@ -102,9 +102,13 @@ def replay(
                 allow_gaps=allow_gaps,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
             )
+    _tell(result, archive, to, chosen, json=json)
+
+
+def _tell(result: "ReplayResult", archive: "Archive", to: str, name: str, *, json: bool) -> None:
     if json:
         counts = [{"partition": one, "records": count} for one, count in sorted(result.replayed.items())]
-        document = {"topic": archive.topic, "to": to, "name": chosen, "records": result.records}
+        document = {"topic": archive.topic, "to": to, "name": name, "records": result.records}
         output.document(document | {"transactions": result.transactions, "partitions": counts})
     else:
         _show(result, archive.topic, to)

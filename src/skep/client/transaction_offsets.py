@@ -6,8 +6,8 @@ With them a program that writes can keep how far it has come together with what 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from skep.base.errors import ErrorCode, KafkaError
-from skep.client.asking import until_answered
+from skep.base.errors import ErrorCode
+from skep.client.asking import check, until_answered
 from skep.client.cluster import GROUP, TRANSACTION, ClusterClient
 from skep.records.producer_identity import ProducerIdentity
 from skep.wire.apis import ADD_OFFSETS_TO_TXN, OFFSET_FETCH, TXN_OFFSET_COMMIT
@@ -45,7 +45,7 @@ def commit_in_transaction(
         ]
 
     added = until_answered(cluster, f"group '{group}' in a transaction", add, lambda answer: answer.error_code)
-    _check(added.error_code, f"transactional id '{transactional_id}': group '{group}'")
+    check(added.error_code, f"transactional id '{transactional_id}': group '{group}'")
     partitions = [
         {
             "partition_index": partition,
@@ -60,7 +60,7 @@ def commit_in_transaction(
     def commit() -> Any:
         return cluster.ask_coordinator(GROUP, group, _BEFORE_KIP_890["commit"], body, _first_code)[1]
 
-    _check(
+    check(
         _first_code(until_answered(cluster, f"offsets of group '{group}'", commit, _first_code)),
         f"group '{group}': offsets of topic '{topic}'",
     )
@@ -75,7 +75,7 @@ def committed_positions(cluster: ClusterClient, group: str, topic: str, partitio
         return cluster.ask_coordinator(GROUP, group, _OF_ONE_GROUP, body, _code_of_fetch)[1]
 
     answer = until_answered(cluster, f"offsets of group '{group}'", ask, _code_of_fetch)
-    _check(_code_of_fetch(answer), f"group '{group}'")
+    check(_code_of_fetch(answer), f"group '{group}'")
     return {
         one.partition_index: Position(one.committed_offset, one.metadata or "")
         for found in answer.topics
@@ -93,8 +93,3 @@ def _code_of_fetch(answer: Any) -> ErrorCode:
     code = answer.error_code if answer.error_code is not ErrorCode.none else _first_code(answer)
     # It passes like the others, and asking again is all there is to do.
     return ErrorCode.concurrent_transactions if code is ErrorCode.unstable_offset_commit else code
-
-
-def _check(code: ErrorCode, what: str) -> None:
-    if code is not ErrorCode.none:
-        raise KafkaError(code, f"{what}: {code.name}")

@@ -62,7 +62,8 @@ def test_a_java_that_is_new_enough_is_taken(tmp_path: Path, monkeypatch: pytest.
 def test_python_workers_import_the_installed_pyspark_and_not_the_sources_in_the_zip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pyspark = pytest.importorskip("pyspark")
+    import pyspark
+
     monkeypatch.delenv("SPARK_HOME", raising=False)
     library = Path(pyspark.__file__).parent / "python" / "lib"
     zips = [str(path) for path in library.glob("*.zip")]
@@ -79,6 +80,5 @@ def test_python_workers_import_the_installed_pyspark_and_not_the_sources_in_the_
 def test_python_workers_of_another_spark_are_started_as_that_wants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("pyspark")
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     assert workers_python(tmp_path / "spark.log") == sys.executable
