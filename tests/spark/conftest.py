@@ -1,7 +1,8 @@
 """What the Spark tests share: one session for each test process, a broker for each module, topics to read.
 
 A session takes many seconds to start, so there is one for all tests of a process; xdist keeps modules with
-``pytestmark = pytest.mark.xdist_group("spark")`` in one process (``--dist loadgroup``).
+``pytestmark = pytest.mark.xdist_group("spark")`` in one process (``--dist loadgroup``). Modules that use another Spark
+are groups of their own, beside it: two processes of tests are two Sparks at a time, of some 2 GB each.
 """
 
 import os
@@ -16,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from skep.cli.spark_start import workers_python
 from skep.testing import EmbeddedBroker
+from tests.spark.pipelining import SHORT_LIVED_JAVA
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -36,6 +38,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.driver.extraJavaOptions", SHORT_LIVED_JAVA)
+        # Other tests run meanwhile: a Python worker that comes late is not lost.
+        .config("spark.python.authenticate.socketTimeout", "60s")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.streaming.noDataProgressEventInterval", "100")

@@ -17,13 +17,13 @@ from skep.client.cluster import ClusterClient
 from skep.client.list_offsets import LATEST, list_offsets
 from skep.client.transacting import list_open_transactions
 from skep.testing import EmbeddedBroker
-from tests.spark.cluster import SETTINGS, SOURCE, StandaloneCluster, environment, kill, zipped_packages
+from tests.spark.cluster import SETTINGS, SOURCE, StandaloneCluster, kill, zipped_packages
 from tests.spark.driver_model import PARTITIONS, committed_rows
 from tests.spark.pipelining import ROOT, records, table
 from tests.waiting import wait_until
 
-# In the group of the shared session, although nothing here uses it: two Sparks at a time would be too much.
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+# One cluster for all of them, which need not wait for the tests of the shared session.
+pytestmark = [pytest.mark.xdist_group("spark-cluster"), pytest.mark.timeout(900)]
 
 PATIENCE_S = 240.0
 ROWS_OF_A_TEST = 300
@@ -214,7 +214,7 @@ def test_a_pipeline_runs_on_the_cluster_and_a_worker_that_is_killed_changes_noth
     with log.open("wb") as output:
         run = subprocess.Popen(
             [sys.executable, "-m", "skep.cli.main", *command],
-            env={**environment(), "PYTHONPATH": str(SOURCE)},
+            env={**cluster.environment, "PYTHONPATH": str(SOURCE)},
             stdout=output,
             stderr=output,
             start_new_session=True,

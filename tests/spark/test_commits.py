@@ -29,6 +29,9 @@ from tests.spark.driver_model import (
 )
 from tests.waiting import wait_until
 
+# For transactions that are to time out: until then their rows have to be written, on a busy machine too.
+SOON_MS = 2_000
+
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
@@ -131,7 +134,7 @@ def test_decided_transactions_that_were_aborted_are_repaired_wherever_the_repair
 
 def test_decided_transactions_that_time_out_while_no_driver_runs_are_repaired(queries: Queries) -> None:
     query = queries.query()
-    with queries.start(query, timeout_ms=200) as run:
+    with queries.start(query, timeout_ms=SOON_MS) as run:
         tasks = run.tasks(rows_of(query, 0), 2)
         decide(run, query, Decision(0, tuple(tasks)))
         wait_until(lambda: not list_open_transactions(run.cluster, task_prefix(query)), "the timeouts")
@@ -142,7 +145,7 @@ def test_decided_transactions_that_time_out_while_no_driver_runs_are_repaired(qu
 
 def test_tasks_that_time_out_before_the_epoch_ends_are_repaired(queries: Queries) -> None:
     query = queries.query()
-    with queries.start(query, timeout_ms=200) as run:
+    with queries.start(query, timeout_ms=SOON_MS) as run:
         early = run.task(0, rows_of(query, 0)[:4])
         wait_until(lambda: not list_open_transactions(run.cluster, task_prefix(query)), "the timeout")
         run.timeout_ms = 60_000

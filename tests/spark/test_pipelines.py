@@ -21,7 +21,8 @@ from skep.testing import EmbeddedBroker
 from tests.spark.pipelining import ROOT, RUN_TIMEOUT_S, done, environment, load, records, skep, table
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("spark")
+# A Spark of their own, the server: they need not wait for the tests of the shared session.
+pytestmark = [pytest.mark.xdist_group("spark-pipelines"), pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

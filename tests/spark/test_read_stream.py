@@ -38,12 +38,20 @@ class Running:
         assert query.awaitTermination(PATIENCE_S), "the query ends"
         return query
 
+    def wait_for(self, query: StreamingQuery, count: int) -> list[int]:
+        """The values in the files once the query has read so many rows since its start.
+
+        The progress is looked at until then: to look into the files is a job of the same Spark.
+        """
+
+        def is_read() -> bool:
+            return sum(progress["numInputRows"] for progress in query.recentProgress) >= count
+
+        wait_until(is_read, lambda: f"{count} rows are read: {query.status}, {query.exception()}", PATIENCE_S)
+        return self.values()
+
     def values(self) -> list[int]:
-        if not (Path(self.rows) / "_spark_metadata").exists():
-            return []
-        # The schema is given, for before the first rows there is no file to take it from.
-        rows = self.spark.read.schema("value string").parquet(self.rows).collect()
-        return sorted(int(row.value) for row in rows)
+        return sorted(int(row.value) for row in self.spark.read.parquet(self.rows).collect())
 
 
 @pytest.fixture
@@ -71,9 +79,9 @@ def test_a_running_query_reads_what_comes_and_shows_its_lag(topics: Topics, topi
     topics.create(topic)
     query = running.start(read(topic, stream=True, startingOffsets="earliest"))
     topics.fill(topic, range(10))
-    wait_until(lambda: running.values() == list(range(10)), "the first rows are read", PATIENCE_S)
+    assert running.wait_for(query, 10) == list(range(10))
     topics.fill(topic, range(10, 20))
-    wait_until(lambda: running.values() == list(range(20)), "the next rows are read", PATIENCE_S)
+    assert running.wait_for(query, 20) == list(range(20))
 
     def shown() -> bool:
         progress = query.lastProgress
@@ -86,7 +94,7 @@ def test_a_deleted_topic_ends_the_query_with_its_name(topics: Topics, topic: str
     topics.create(topic)
     topics.fill(topic, range(10))
     query = running.start(read(topic, stream=True, startingOffsets="earliest"))
-    wait_until(lambda: running.values() == list(range(10)), "rows are read", PATIENCE_S)
+    assert running.wait_for(query, 10) == list(range(10))
     topics.delete(topic)
     with pytest.raises(StreamingQueryException, match=f"there is no topic '{topic}'"):
         query.awaitTermination(PATIENCE_S)
@@ -115,9 +123,9 @@ def test_a_broker_that_restarts_under_a_query_costs_time_only(
     options = {"kafka.bootstrap.servers": own.bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
     query = running.start(spark.readStream.format("skep").options(**options).load())
     own.fill(topic, range(10))
-    wait_until(lambda: running.values() == list(range(10)), "rows are read", PATIENCE_S)
+    assert running.wait_for(query, 10) == list(range(10))
     skep_fresh_broker.kill()
     skep_fresh_broker.restart()
     own.fill(topic, range(10, 20))
-    wait_until(lambda: running.values() == list(range(20)), "the query goes on", PATIENCE_S)
+    assert running.wait_for(query, 20) == list(range(20))
     assert query.exception() is None

@@ -15,11 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from skep.cli.spark_start import workers_python
 from skep.client.admin import create_topic
 from skep.client.cluster import ClusterClient
 from skep.client.transacting import list_open_transactions
 from skep.testing import EmbeddedBroker
 from tests.spark.driver_model import PARTITIONS, committed_rows
+from tests.spark.pipelining import environment
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -32,14 +34,14 @@ PATIENCE_S = 400.0
 class CopyingQuery:
     """The program of ``copying_query``, with all processes that it starts."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, python: str, *arguments: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.copying_query", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYSPARK_PYTHON": sys.executable},
+            env={**environment(), "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python},
         )
         assert self._process.stdout is not None
         self._output = self._process.stdout
@@ -86,10 +88,12 @@ def test_each_row_is_there_once_after_many_kills_of_the_driver_and_the_broker(
         for topic in ("input", "output"):
             create_topic(cluster, topic, PARTITIONS, {})
     fill(broker.bootstrap_servers, "input", rows)
+    # As the shared session starts them: most of the time of this test is Spark's starting.
+    python = workers_python(tmp_path / "workers.log")
     kills = 0
     while True:
         tasks = str(1 + kills % 4)  # the epoch that is replayed is cut in another way
-        query = CopyingQuery(broker.bootstrap_servers, "input", "output", str(tmp_path / "checkpoint"), tasks)
+        query = CopyingQuery(python, broker.bootstrap_servers, "input", "output", str(tmp_path / "checkpoint"), tasks)
         try:
             if kills == KILLS:
                 killer = threading.Timer(chance.uniform(8, 12), restart, [broker])
