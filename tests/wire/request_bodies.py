@@ -2,15 +2,19 @@
 
 import datetime
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from skep.base.errors import ErrorCode
 from skep.base.ids import BrokerId
+from skep.metadata.model import NO_LEADER, TopicRecord
 from skep.records.builder import NewRecord, build_batch
 from skep.wire import apis
 from skep.wire.apis import Api
 
 TOPIC = "orders"
+AWAY = BrokerId(9)
+"""A broker that is not running."""
 TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
 SECOND = datetime.timedelta(seconds=1)
 
@@ -98,10 +102,30 @@ def _plain_bodies(served: Any, api: Api, version: int) -> Mapping[str, Any] | No
             "topics": [{"name": TOPIC}, {"name": "no-such-topic"}],
             "response_partition_limit": 1,
         },
+        apis.ELECT_LEADERS: {
+            "topic_partitions": [{"topic": name, "partitions": [0]} for name in (fresh, "no-such-topic")]
+        },
+        apis.ALTER_PARTITION_REASSIGNMENTS: {
+            "topics": [
+                {"name": name, "partitions": [{"partition_index": 0, "replicas": replicas}]}
+                for name, replicas in ((TOPIC, [1]), (TOPIC, None), ("no-such-topic", [1]))
+            ]
+        },
+        apis.LIST_PARTITION_REASSIGNMENTS: {"topics": None},
+        apis.UNREGISTER_BROKER: {"broker_id": AWAY},
     }
-    if api in (apis.DELETE_TOPICS, apis.CREATE_PARTITIONS):
-        served.runner.run(served.services.catalog.create_topic(fresh, [[BrokerId(1)]]))
+    catalog = served.services.catalog
+    if api in (apis.DELETE_TOPICS, apis.CREATE_PARTITIONS, apis.ELECT_LEADERS):
+        served.runner.run(catalog.create_topic(fresh, [[BrokerId(1)]]))
+    if api == apis.ELECT_LEADERS:
+        served.runner.run(catalog.change_topic(fresh, _without_leader))
+    if api == apis.UNREGISTER_BROKER:
+        served.runner.run(catalog.create_topic(fresh, [[AWAY]]))
     return bodies.get(api)
+
+
+def _without_leader(topic: TopicRecord) -> TopicRecord:
+    return replace(topic, partitions=tuple(one._replace(leader=NO_LEADER) for one in topic.partitions))
 
 
 # Groups.
@@ -232,7 +256,9 @@ def _begun(served: Any, name: str) -> dict[str, Any]:
 
 def _partitions(producer: Mapping[str, Any]) -> Mapping[str, Any]:
     named = {f"v3_and_below_{field}": value for field, value in producer.items()}
-    return {**named, "v3_and_below_topics": [{"name": TOPIC, "partitions": [0]}]}
+    topics = [{"name": TOPIC, "partitions": [0]}]
+    # From version 4 on there are several transactions in a request.
+    return {**named, "v3_and_below_topics": topics, "transactions": [{**producer, "topics": topics}]}
 
 
 def _end(served: Any, name: str, version: int) -> Mapping[str, Any]:

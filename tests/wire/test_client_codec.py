@@ -1,6 +1,7 @@
 """What a client sends is what kio would send, in every version that is served, and it reads what a broker answers."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -61,3 +62,19 @@ def test_an_answer_that_is_cut_short_is_a_decode_error(frame: bytes) -> None:
 )
 def test_the_newest_version_of_both_sides_is_chosen(oldest: int, newest: int, version: int | None) -> None:
     assert common_version(Api(10, "FindCoordinator", 0, 6, 3), oldest, newest) == version
+
+
+def test_tagged_fields_of_later_times_are_passed_over() -> None:
+    plain = encode_response(apis.METADATA.key, 12, 4711, {"cluster_id": "c"})
+    assert plain[4] == plain[-1] == 0
+    tags = b"\1\x63\3abc"
+    tagged = plain[:4] + tags + plain[5:-1] + tags
+    assert decode_response(apis.METADATA, 12, tagged) == decode_response(apis.METADATA, 12, plain)
+
+
+@pytest.mark.parametrize("view", [bytes, memoryview, bytearray])
+def test_a_length_that_cannot_be_is_refused_before_memory_is_taken_for_it(view: Any) -> None:
+    # Header, throttle time, and two thousand million brokers.
+    frame = view(bytes(4) + b"\0" + bytes(4) + b"\xff\xff\xff\xff\x07")
+    with pytest.raises(DecodeError, match="Metadata v12"):
+        decode_response(apis.METADATA, 12, frame)

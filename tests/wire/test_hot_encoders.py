@@ -12,6 +12,7 @@ from skep.wire.apis import FETCH, PRODUCE, Api
 from skep.wire.codec import response_class
 from skep.wire.fetch_response import FetchedPartition, FetchedTopic, encode_fetch_response
 from skep.wire.headers import response_header
+from skep.wire.leader_hints import NodeEndpoint
 from skep.wire.produce_response import ProducedPartition, encode_produce_response
 from tests.kio_entities import written
 
@@ -23,13 +24,37 @@ codes = st.sampled_from([code.value for code in ErrorCode])
 # Kio reads a timestamp as a date: -1 is none, and a whole second is what its type can hold.
 append_times = st.one_of(st.just(-1), st.integers(0, 4_000_000_000).map(lambda seconds: seconds * 1000))
 
-produced = st.builds(ProducedPartition, int32, codes, int64, append_times, int64, st.none() | names, st.none() | int32)
-produced_topics = st.lists(st.tuples(names, st.lists(produced, max_size=4)), max_size=3)
+# Kio leaves out a tagged field that has its default, which is (-1, -1).
+natural = st.integers(0, 2**31 - 1)
+hints = st.none() | st.tuples(natural, natural)
+endpoints = st.lists(st.builds(NodeEndpoint, int32, names, int32, st.none() | names), max_size=3)
+
+produced = st.builds(
+    ProducedPartition, int32, codes, int64, append_times, int64, st.none() | names, st.none() | int32, hints
+)
+# One partition has a way of its own through both encoders.
+produced_topics = st.lists(st.tuples(names, st.lists(produced, max_size=4)), max_size=3) | st.lists(
+    st.tuples(names, st.lists(produced, min_size=1, max_size=1)), min_size=1, max_size=1
+)
 
 aborted = st.none() | st.lists(st.tuples(int64, int64), max_size=3)
-fetched = st.builds(FetchedPartition, int32, codes, int64, int64, int64, st.binary(max_size=300), aborted)
+fetched = st.builds(
+    FetchedPartition, int32, codes, int64, int64, int64, st.binary(max_size=300), aborted, int32, hints, hints
+)
 topic_ids = st.uuids().filter(lambda topic_id: topic_id.int != 0)
-fetched_topics = st.lists(st.builds(FetchedTopic, names, topic_ids, st.lists(fetched, max_size=4)), max_size=3)
+fetched_topics = st.lists(
+    st.builds(FetchedTopic, names, topic_ids, st.lists(fetched, max_size=4)), max_size=3
+) | st.lists(
+    st.builds(FetchedTopic, names, topic_ids, st.lists(fetched, min_size=1, max_size=1)), min_size=1, max_size=1
+)
+
+
+def leader_of(hint: tuple[int, int] | None) -> dict[str, Any]:
+    return {} if hint is None else {"current_leader": {"leader_id": hint[0], "leader_epoch": hint[1]}}
+
+
+def diverging_epoch_of(hint: tuple[int, int] | None) -> dict[str, Any]:
+    return {} if hint is None else {"diverging_epoch": {"epoch": hint[0], "end_offset": hint[1]}}
 
 
 def by_kio(api: Api, version: int, correlation_id: int, body: dict[str, Any]) -> bytes:
@@ -37,9 +62,10 @@ def by_kio(api: Api, version: int, correlation_id: int, body: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("version", range(PRODUCE.oldest, PRODUCE.newest + 1))
-@given(correlation_id=int32, topics=produced_topics)
-def test_a_produce_response_equals_kios(version, correlation_id, topics):
+@given(correlation_id=int32, topics=produced_topics, nodes=st.just([]) | endpoints)
+def test_a_produce_response_equals_kios(version, correlation_id, topics, nodes):
     body = {
+        "node_endpoints": [node._asdict() for node in nodes],
         "responses": [
             {
                 "name": name,
@@ -52,21 +78,23 @@ def test_a_produce_response_equals_kios(version, correlation_id, topics):
                         "log_start_offset": p.log_start_offset,
                         "error_message": p.error_message,
                         "record_errors": [] if p.bad_record is None else [{"batch_index": p.bad_record}],
+                        **leader_of(p.current_leader),
                     }
                     for p in partitions
                 ],
             }
             for name, partitions in topics
-        ]
+        ],
     }
     expected = by_kio(PRODUCE, version, correlation_id, body)
-    assert encode_produce_response(version, correlation_id, topics) == expected
+    assert encode_produce_response(version, correlation_id, topics, node_endpoints=nodes) == expected
 
 
 @pytest.mark.parametrize("version", range(FETCH.oldest, FETCH.newest + 1))
-@given(correlation_id=int32, topics=fetched_topics, session_id=int32, code=codes)
-def test_a_fetch_response_equals_kios(version, correlation_id, topics, session_id, code):
+@given(correlation_id=int32, topics=fetched_topics, session_id=int32, code=codes, nodes=st.just([]) | endpoints)
+def test_a_fetch_response_equals_kios(version, correlation_id, topics, session_id, code, nodes):
     body = {
+        "node_endpoints": [node._asdict() for node in nodes],
         "error_code": ErrorCode(code),
         "session_id": session_id,
         "responses": [
@@ -83,7 +111,10 @@ def test_a_fetch_response_equals_kios(version, correlation_id, topics, session_i
                         "aborted_transactions": p.aborted
                         if p.aborted is None
                         else [{"producer_id": producer, "first_offset": first} for producer, first in p.aborted],
+                        "preferred_read_replica": p.preferred_read_replica,
                         "records": p.records,
+                        **diverging_epoch_of(p.diverging_epoch),
+                        **leader_of(p.current_leader),
                     }
                     for p in topic.partitions
                 ],
@@ -92,7 +123,9 @@ def test_a_fetch_response_equals_kios(version, correlation_id, topics, session_i
         ],
     }
     expected = by_kio(FETCH, version, correlation_id, body)
-    parts = encode_fetch_response(version, correlation_id, topics, session_id=session_id, error_code=code)
+    parts = encode_fetch_response(
+        version, correlation_id, topics, session_id=session_id, error_code=code, node_endpoints=nodes
+    )
     assert b"".join(parts) == expected
 
 

@@ -10,6 +10,7 @@ A broker answers the requests of a connection in their order, so who wants sever
 import select
 import socket
 from collections import deque
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -45,7 +46,7 @@ class Connection:
         try:
             self._socket = socket.create_connection((host, port), timeout=connect_timeout_s or timeout_s)
         except OSError as error:
-            raise Unreachable(f"no broker answers at {self.address} ({_words(error)})") from None
+            raise Unreachable(f"no broker answers at {self.address} ({words_of(error)})") from None
         self._socket.settimeout(timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -125,12 +126,7 @@ class Connection:
             if answer.error_code is not ErrorCode.none:
                 raise KafkaError(answer.error_code, f"{self.address} does not say its versions")
             self._versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
-        oldest, newest = self._versions.get(api.key, (0, -1))
-        version = common_version(api, oldest, newest)
-        if version is None:
-            has = "does not have it" if newest < 0 else f"has versions {oldest} to {newest}"
-            raise Unsupported(f"{api.name} is needed and the broker at {self.address} {has}")
-        return version
+        return newest_common_version(api, self._versions, self.address)
 
     def close(self) -> None:
         self._socket.close()
@@ -172,7 +168,7 @@ class Connection:
     def broken(self, api: Api, error: OSError) -> Unreachable:
         """Closes the connection; the error to raise."""
         self.close()
-        return Unreachable(f"the broker at {self.address} gave no answer to {api.name} ({_words(error)})")
+        return Unreachable(f"the broker at {self.address} gave no answer to {api.name} ({words_of(error)})")
 
     def nonsense(self, error: DecodeError) -> ClientError:
         """Closes the connection; the error to raise."""
@@ -180,7 +176,17 @@ class Connection:
         return ClientError(f"what {self.address} answered is not Kafka's protocol: {error}")
 
 
-def _words(error: OSError) -> str:
+def newest_common_version(api: Api, versions: Mapping[int, tuple[int, int]], address: str) -> int:
+    """The newest version that we and the broker with these both have; Unsupported when there is none."""
+    oldest, newest = versions.get(api.key, (0, -1))
+    version = common_version(api, oldest, newest)
+    if version is None:
+        has = "does not have it" if newest < 0 else f"has versions {oldest} to {newest}"
+        raise Unsupported(f"{api.name} is needed and the broker at {address} {has}")
+    return version
+
+
+def words_of(error: OSError) -> str:
     """The system's words, without the number in front that ``str`` of most of these puts there."""
     if isinstance(error, TimeoutError):
         return "timed out"

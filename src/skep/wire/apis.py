@@ -48,10 +48,14 @@ ALTER_CONFIGS = Api(33, "AlterConfigs", 0, 2, 2)
 DESCRIBE_LOG_DIRS = Api(35, "DescribeLogDirs", 1, 5, 2)
 CREATE_PARTITIONS = Api(37, "CreatePartitions", 0, 3, 2)
 DELETE_GROUPS = Api(42, "DeleteGroups", 0, 2, 2)
+ELECT_LEADERS = Api(43, "ElectLeaders", 0, 2, 2)
 INCREMENTAL_ALTER_CONFIGS = Api(44, "IncrementalAlterConfigs", 0, 1, 1)
+ALTER_PARTITION_REASSIGNMENTS = Api(45, "AlterPartitionReassignments", 0, 1, 0)
+LIST_PARTITION_REASSIGNMENTS = Api(46, "ListPartitionReassignments", 0, 0, 0)
 OFFSET_DELETE = Api(47, "OffsetDelete", 0, 0, 1)
 DESCRIBE_CLUSTER = Api(60, "DescribeCluster", 0, 2, 0)
 DESCRIBE_PRODUCERS = Api(61, "DescribeProducers", 0, 0, 0)
+UNREGISTER_BROKER = Api(64, "UnregisterBroker", 0, 0, 0)
 DESCRIBE_TRANSACTIONS = Api(65, "DescribeTransactions", 0, 0, 0)
 LIST_TRANSACTIONS = Api(66, "ListTransactions", 0, 1, 0)
 CONSUMER_GROUP_HEARTBEAT = Api(68, "ConsumerGroupHeartbeat", 0, 1, 0)
@@ -90,10 +94,14 @@ SERVED: dict[int, Api] = {
         DESCRIBE_LOG_DIRS,
         CREATE_PARTITIONS,
         DELETE_GROUPS,
+        ELECT_LEADERS,
         INCREMENTAL_ALTER_CONFIGS,
+        ALTER_PARTITION_REASSIGNMENTS,
+        LIST_PARTITION_REASSIGNMENTS,
         OFFSET_DELETE,
         DESCRIBE_CLUSTER,
         DESCRIBE_PRODUCERS,
+        UNREGISTER_BROKER,
         DESCRIBE_TRANSACTIONS,
         LIST_TRANSACTIONS,
         CONSUMER_GROUP_HEARTBEAT,

@@ -6,6 +6,7 @@ out, what the mapping does not say gets the default.
 
 import functools
 import struct
+from collections.abc import Callable
 from dataclasses import field, fields, make_dataclass
 from typing import Any, get_args
 
@@ -14,10 +15,11 @@ from kio.serial.errors import SerialError
 from kio.static.primitive import TZAware
 
 from skep.base.errors import DecodeError
-from skep.wire.apis import DESCRIBE_TRANSACTIONS, Api
+from skep.wire.apis import API_VERSIONS, DESCRIBE_TRANSACTIONS, Api
+from skep.wire.bounds import RequestBounds
 from skep.wire.codec import Body, request_class, response_class
 from skep.wire.encoders import entity_encoder
-from skep.wire.primitives import string
+from skep.wire.primitives import INT32, skip_tagged_fields, string
 
 _HEADER = struct.Struct(">hhi")
 
@@ -34,18 +36,32 @@ def request_header(api: Api, version: int, correlation_id: int, client_id: str) 
     return _HEADER.pack(api.key, version, correlation_id) + string(client_id) + tags
 
 
-def decode_response(api: Api, version: int, frame: bytes) -> tuple[int, Any]:
+def decode_response(api: Api, version: int, frame: bytes | memoryview) -> tuple[int, Any]:
     """The correlation id and the answer. DecodeError when the frame is not one of this API and version."""
-    entity = _answer_class(api, version)
+    bounds, read = _answer_reader(api, version)
+    view = memoryview(frame).toreadonly()
     try:
-        header, position = entity_reader(entity.__header_schema__)(frame, 0)
-        answer, _ = entity_reader(entity)(frame, position)
-    except (SerialError, ValueError, OverflowError) as error:
+        (correlation_id,) = INT32.unpack_from(view)
+        position = INT32.size
+        if api != API_VERSIONS and api.is_flexible(version):
+            position = skip_tagged_fields(view, position)
+        # kio believes the lengths that it reads. An answer may have as many elements as it has bytes: it is long
+        # because much was asked for.
+        view, position = bounds.checked(view, position, max_elements=len(view))
+        answer, _ = read(view, position)
+    except struct.error:
+        raise DecodeError(f"{api.name} v{version}: {len(view)} bytes are too few") from None
+    except (DecodeError, SerialError, ValueError, OverflowError) as error:
         raise DecodeError(f"{api.name} v{version}: {error}") from None
-    return header.correlation_id, answer
+    return correlation_id, answer
 
 
 @functools.cache
+def _answer_reader(api: Api, version: int) -> tuple[RequestBounds, Callable[[memoryview, int], tuple[Any, int]]]:
+    entity = _answer_class(api, version)
+    return RequestBounds(entity), entity_reader(entity)
+
+
 def _answer_class(api: Api, version: int) -> Any:
     """kio's, except where kio does not read what brokers send.
 

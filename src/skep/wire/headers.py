@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from skep.base.errors import DecodeError
 from skep.wire.apis import API_VERSIONS, SERVED
-from skep.wire.primitives import INT32, read_uvarint
+from skep.wire.primitives import INT32, skip_tagged_fields
 
 _FIXED = struct.Struct(">hhih")
 
@@ -49,19 +49,8 @@ def read_request_header(frame: memoryview, max_client_id_bytes: int) -> tuple[Re
         if position < len(frame) and frame[position] == 0:
             position += 1
         else:
-            position = _skip_tagged_fields(frame, position)
+            position = skip_tagged_fields(frame, position)
     return RequestHeader(api_key, version, correlation_id, client_id), position
-
-
-def _skip_tagged_fields(frame: memoryview, position: int) -> int:
-    count, position = read_uvarint(frame, position)
-    for _ in range(count):
-        _tag, position = read_uvarint(frame, position)
-        size, position = read_uvarint(frame, position)
-        position += size
-        if position > len(frame):
-            raise DecodeError("the frame ends inside a tagged field")
-    return position
 
 
 def response_header(api_key: int, version: int, correlation_id: int) -> bytes:

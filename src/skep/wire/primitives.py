@@ -32,6 +32,18 @@ def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
     raise DecodeError("a number is longer than five bytes")
 
 
+def skip_tagged_fields(buffer: memoryview, position: int) -> int:
+    """The position behind tagged fields that nobody here knows (KIP-482)."""
+    count, position = read_uvarint(buffer, position)
+    for _ in range(count):
+        _tag, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
+        position += size
+        if position > len(buffer):
+            raise DecodeError("the frame ends inside a tagged field")
+    return position
+
+
 def compact_string(text: str) -> bytes:
     encoded = text.encode()
     return uvarint(len(encoded) + 1) + encoded

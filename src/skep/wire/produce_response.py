@@ -10,14 +10,17 @@ from typing import NamedTuple
 
 from skep.wire.apis import PRODUCE
 from skep.wire.headers import response_header
+from skep.wire.leader_hints import NodeEndpoint, endpoint_tags, tagged_leader
 from skep.wire.primitives import INT32, compact_string, string, uvarint
 
 HAS_LOG_START_OFFSET = 5
 HAS_ERROR_MESSAGE = 8
+HAS_LEADER_HINTS = 10
 
 _V3 = struct.Struct(">ihqq")
 _V5 = struct.Struct(">ihqqq")
 _NO_THROTTLE = INT32.pack(0)
+_CURRENT_LEADER_TAG = b"\0"
 
 
 class ProducedPartition(NamedTuple):
@@ -31,20 +34,34 @@ class ProducedPartition(NamedTuple):
     error_message: str | None = None
     bad_record: int | None = None
     """Which record of the batch was at fault, where it was one (KIP-467)."""
+    current_leader: tuple[int, int] | None = None
+    """Its id and epoch (KIP-951); versions before 10 do not have it."""
 
+
+_NO_DETAILS = (None, None, None)
 
 ProducedTopic = tuple[str, Sequence[ProducedPartition]]
 
 
-def encode_produce_response(version: int, correlation_id: int, topics: Sequence[ProducedTopic]) -> bytes:
-    """The whole answer, header included, without the length that frames it."""
+def encode_produce_response(
+    version: int, correlation_id: int, topics: Sequence[ProducedTopic], *, node_endpoints: Sequence[NodeEndpoint] = ()
+) -> bytes:
+    """The whole answer, header included, without the length that frames it.
+
+    ``node_endpoints`` are those of the current leaders that are named; versions before 10 have neither.
+    """
     if version >= PRODUCE.flexible_from and len(topics) == 1 and len(topics[0][1]) == 1:
-        name, (partition,) = topics[0]
-        if partition.error_message is None and partition.bad_record is None:
-            return INT32.pack(correlation_id) + _one_partition_of(name) + _V5.pack(*partition[:5]) + _ONE_PARTITION_END
+        name, ((index, code, offset, time, start, message, bad_record, leader),) = topics[0]
+        if message is None and bad_record is None and leader is None and not node_endpoints:
+            fixed = _V5.pack(index, code, offset, time, start)
+            return INT32.pack(correlation_id) + _one_partition_of(name) + fixed + _ONE_PARTITION_END
     header = response_header(PRODUCE.key, version, correlation_id)
     if version >= PRODUCE.flexible_from:
-        return b"".join((header, uvarint(len(topics) + 1), *map(_flexible_topic, topics), _NO_THROTTLE, b"\0"))
+        has_hints = version >= HAS_LEADER_HINTS
+        parts = [header, uvarint(len(topics) + 1)]
+        parts += [_flexible_topic(topic, has_hints) for topic in topics]
+        parts += (_NO_THROTTLE, endpoint_tags(node_endpoints if has_hints else ()))
+        return b"".join(parts)
     parts = [header, INT32.pack(len(topics))]
     for name, partitions in topics:
         parts += (string(name), INT32.pack(len(partitions)))
@@ -59,19 +76,25 @@ def _one_partition_of(name: str) -> bytes:
     return b"\0\2" + compact_string(name) + b"\2"
 
 
-_ONE_PARTITION_END = b"\1\0\0\0" + _NO_THROTTLE + b"\0"
-"""No record errors, no message, no tags of partition and topic, no throttling, no tags."""
+_NO_DETAILS_WRITTEN = b"\1\0\0"
+"""No record errors, no message, no tags."""
+_ONE_PARTITION_END = _NO_DETAILS_WRITTEN + b"\0" + _NO_THROTTLE + b"\0"
+"""No tags of the topic, no throttling, no tags of the answer."""
 
 
-def _flexible_topic(topic: ProducedTopic) -> bytes:
+def _flexible_topic(topic: ProducedTopic, has_hints: bool) -> bytes:
     name, partitions = topic
     parts = [compact_string(name), uvarint(len(partitions) + 1)]
     for partition in partitions:
-        message = partition.error_message
+        if partition[5:] == _NO_DETAILS:
+            parts.append(_V5.pack(*partition[:5]) + _NO_DETAILS_WRITTEN)
+            continue
         # Of the record errors none (1), or one with its index and no message of its own; the message or null (0).
-        errors = b"\1" if partition.bad_record is None else b"\2" + INT32.pack(partition.bad_record) + b"\0\0"
-        tail = b"\0\0" if message is None else compact_string(message) + b"\0"
-        parts.append(_V5.pack(*partition[:5]) + errors + tail)
+        bad, message, leader = partition.bad_record, partition.error_message, partition.current_leader
+        errors = b"\1" if bad is None else b"\2" + INT32.pack(bad) + b"\0\0"
+        text = b"\0" if message is None else compact_string(message)
+        tags = b"\0" if leader is None or not has_hints else b"\1" + tagged_leader(_CURRENT_LEADER_TAG, leader)
+        parts.append(_V5.pack(*partition[:5]) + errors + text + tags)
     parts.append(b"\0")
     return b"".join(parts)
 
