@@ -147,6 +147,7 @@ class Workload:
 
 def read_committed(workload: Workload, log: Log) -> dict[bytes, bytes]:
     """What a client ends up with that reads the log piece by piece; each record is the one that was written."""
+    log.producers.transactions.high_watermark_moved(log.log_end_offset)
     end = log.first_unstable_offset
     end = log.log_end_offset if end is None else end
     table: dict[bytes, bytes] = {}

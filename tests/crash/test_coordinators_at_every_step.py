@@ -159,7 +159,7 @@ class Life:
     async def transaction(self, producer: ProducerStamp, number: int, *, commit: bool) -> None:
         await self.settled(self.transactions.add_partitions(ID, producer, frozenset(PLACES), None))
         for place in PLACES:
-            self.transactions.verify(ID, *producer, *place)
+            self.transactions.verifier.verify(ID, producer, place, 0)
             batch = build_batch(
                 [NewRecord(None, b"%d" % number, self.clock.now_ms())],
                 producer_id=producer.producer_id,
@@ -170,7 +170,7 @@ class Life:
             _, synced = self.replicas.partition(*place).append(batch, read_header(batch))
             await self.settled(synced)
         await self.settled(self.transactions.add_offsets(ID, producer, GROUP, None))
-        self.transactions.verify_offsets(ID, producer, GROUP)
+        self.transactions.verifier.verify(ID, producer, self.transactions.offsets_of(GROUP), 0)
         offsets = [WantedOffset("input", 0, number, -1, "")]
         await self.settled(
             self.groups.submit(
@@ -185,6 +185,7 @@ class Life:
     def committed_in(self, place: TopicPartition) -> list[int]:
         """As a read_committed reader finds them; nothing may be open."""
         log = self.replicas.partition(*place).log
+        log.producers.transactions.high_watermark_moved(log.log_end_offset)
         assert log.first_unstable_offset is None, f"{place} has an open transaction"
         found: list[int] = []
         pending: dict[int, list[int]] = {}

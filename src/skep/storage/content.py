@@ -23,3 +23,8 @@ class LogContent(NamedTuple):
     """Whether the closing plan is to be run before the log is used."""
     new_indexes: list[Segment]
     """Sealed segments whose indexes were made again and are not all written yet."""
+    opened_ms: int
+    has_gaps: bool
+    """Whether it is noted on disk that offsets may be missing; see ``names.OFFSET_GAPS``."""
+    lost_data: bool
+    """Whether something is missing that a crash of the process alone cannot have taken."""

@@ -11,8 +11,8 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 
 from skep.base.clock import Clock
 from skep.base.errors import StartupError, StorageError
@@ -21,11 +21,16 @@ from skep.base.ids import Offset, TopicPartition
 from skep.base.topic_config import TopicConfig
 from skep.storage.batches import NEVER
 from skep.storage.checkpoints import decode_checkpoint, encode_checkpoint
+from skep.storage.closing import close_logs, remove_leftovers
+from skep.storage.identity import boot_id_in, claim, current_boot_id, may_have_lost_data
+from skep.storage.keeper import Keeper
 from skep.storage.log import Log
 from skep.storage.names import (
+    BOOT_ID,
     CLEAN_SHUTDOWN,
     CLEANED_UP_TO,
     DELETE_SUFFIX,
+    HIGH_WATERMARKS,
     LOCK,
     LOG_STARTS,
     PARTITION_METADATA,
@@ -40,8 +45,6 @@ from skep.storage.recovery import LogOnDisk, load_log
 
 logger = logging.getLogger(__name__)
 
-_CLOSING_THREADS = 8
-
 Work = Callable[[], None]
 """Something to be run in a thread; StorageError when the disk refuses."""
 
@@ -52,14 +55,27 @@ class LogDirectory:
     ``_recovery_points`` and ``_log_starts`` are those read at the start, for logs that have not been opened since.
     ``_cleaned_up_to`` is where the last pass of compaction over each log ended; not so if its file was lost, which
     ``_has_cleaned_up_to`` says.
+    ``_missing`` are partitions that a checkpoint speaks of and that have no files; ``_truncating`` is where a log is
+    about to end, while its checkpoints are lowered. ``high_watermarks`` are those read at the start, or given since.
     Checkpoints are numbered as they are asked for: ``_checkpoint_written`` is the newest on disk, ``_last_checkpoint``
     has the newest that speaks of a partition. If that is older, the files on disk do not speak of it, nor will they.
     """
 
-    def __init__(self, files: Files, path: str, clock: Clock, max_producers: int = MAX_PRODUCERS) -> None:
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        clock: Clock,
+        max_producers: int = MAX_PRODUCERS,
+        boot_id: str | None = None,
+    ) -> None:
+        """``boot_id`` is for tests: which run of the machine this is, if not the one that the kernel tells."""
         self.path = path
         self._max_producers = max_producers
         self.was_clean = True
+        self.may_have_lost_data = True
+        self.high_watermarks: dict[TopicPartition, Offset] = {}
+        self._boot_id = boot_id
         self._files = files
         self._clock = clock
         self._lock: DirectoryLock | None = None
@@ -69,6 +85,8 @@ class LogDirectory:
         self._log_starts: dict[TopicPartition, Offset] = {}
         self._cleaned_up_to: dict[TopicPartition, Offset] = {}
         self._has_cleaned_up_to = True
+        self._missing: set[TopicPartition] = set()
+        self._truncating: dict[TopicPartition, Offset] = {}
         self._last_checkpoint: dict[TopicPartition, int] = {}
         self._checkpoint_lock = threading.Lock()
         self._checkpoint_number = 0
@@ -101,6 +119,7 @@ class LogDirectory:
         self._leftovers = [self._name(name) for name in names if name.endswith(DELETE_SUFFIX)]
         self._recovery_points = self._read_checkpoint(RECOVERY_POINTS)
         self._log_starts = self._read_checkpoint(LOG_STARTS)
+        self.high_watermarks = self._read_checkpoint(HIGH_WATERMARKS)
         self._has_cleaned_up_to = CLEANED_UP_TO in names or not self._on_disk
         self._cleaned_up_to = self._read_checkpoint(CLEANED_UP_TO)
         # A directory without partitions has nothing to recover, whatever else there is.
@@ -110,8 +129,39 @@ class LogDirectory:
         if CLEANED_UP_TO not in names and not self._on_disk:
             # So that from now on a missing file means that it was lost.
             self._files.write_atomically(self._name(CLEANED_UP_TO), encode_checkpoint({}))
+        self._look_for_losses(names)
         self._files.remove(self._name(CLEAN_SHUTDOWN))
         self._files.sync_directory(self.path)
+
+    def _look_for_losses(self, names: Collection[str]) -> None:
+        """Before the clean-stop marker goes."""
+        if self._boot_id is None:
+            self._boot_id = current_boot_id()
+        earlier = boot_id_in(self._files, self._name(BOOT_ID))
+        self.may_have_lost_data = may_have_lost_data(names, bool(self._on_disk), earlier, self._boot_id)
+        if self.may_have_lost_data:
+            self._files.remove(self._name(BOOT_ID))
+        elif earlier != self._boot_id:
+            self._files.write_atomically(self._name(BOOT_ID), self._boot_id.encode())
+
+    def _note_loss(self) -> None:
+        """Should nobody live to deal with what one log has lost, the next start takes all for lost."""
+        self._files.remove(self._name(BOOT_ID))
+        self._files.sync_directory(self.path)
+
+    def losses_settled(self) -> None:
+        """Whoever had to know that data may be lost, here or in an open log, has been told, for good."""
+        assert self._boot_id is not None, "the directory is open"
+        if not self._files.exists(self._name(BOOT_ID)):
+            self._files.write_atomically(self._name(BOOT_ID), self._boot_id.encode())
+        self.may_have_lost_data = False
+
+    def check_identity(self, cluster_id: str, node_id: int) -> None:
+        """StartupError when the directory belongs to another cluster or broker; without an owner, it is this one's."""
+        try:
+            claim(self._files, self.path, cluster_id, node_id)
+        except StorageError as error:
+            raise StartupError(f"data directory {error}") from error
 
     def _name(self, name: str) -> str:
         return os.path.join(self.path, name)
@@ -127,6 +177,7 @@ class LogDirectory:
             self._has_cleaned_up_to &= name != CLEANED_UP_TO
             return {}
         self._last_checkpoint.update(dict.fromkeys(offsets, 0))
+        self._missing |= offsets.keys() - self._on_disk
         return {partition: offset for partition, offset in offsets.items() if partition in self._on_disk}
 
     @property
@@ -147,9 +198,9 @@ class LogDirectory:
         return self._files.disk_space(self.path)
 
     def leftovers(self) -> Work:
-        """Removes what earlier deletions left behind."""
+        """Removes what earlier deletions left behind, and what logs have given up since."""
         paths, self._leftovers = self._leftovers, []
-        return lambda: _remove_trees(self._files, paths)
+        return lambda: remove_leftovers(self._files, paths)
 
     def log(self, partition: TopicPartition, config: TopicConfig, topic_id: uuid.UUID) -> Log:
         """The partition's log, opened (and after a crash recovered) when it is first asked for.
@@ -168,9 +219,14 @@ class LogDirectory:
         recovery_point = None if self.was_clean else self._recovery_points.get(partition, Offset(0))
         log_start = self._log_starts.get(partition, Offset(0))
         gaps_below = self._gaps_below(partition, config, recovery_point)
-        disk = LogOnDisk(self._files, path, partition, recovery_point, log_start, self._max_producers, gaps_below)
+        if partition in self._missing:
+            self._note_loss()
+        disk = LogOnDisk(
+            self._files, path, partition, recovery_point, log_start, self._max_producers, gaps_below, self._note_loss
+        )
         content = load_log(disk, config.index_interval_bytes, self._clock.now_ms())
-        log = Log(self._files, path, partition, topic_id, config, content, lambda: self._before_creation(partition))
+        log = Log(self._files, path, partition, topic_id, config, content, self._keeper_for(partition))
+        log.lost_data |= partition in self._missing
         log.settle()
         return log
 
@@ -189,11 +245,43 @@ class LogDirectory:
         """To be followed by a checkpoint, before a pass that changes the log and after it."""
         self._cleaned_up_to[partition] = offset
 
+    # What logs ask for, on the event loop's thread; see ``Keeper``.
+
+    def _keeper_for(self, partition: TopicPartition) -> Keeper:
+        return Keeper(
+            partial(self._before_creation, partition),
+            partial(self._before_truncation, partition),
+            partial(self._moved_away, partition),
+            self._discard,
+        )
+
     def _before_creation(self, partition: TopicPartition) -> None:
         """What the checkpoints on disk say of an earlier partition of that name must not be taken for this one's."""
         if self._last_checkpoint.get(partition, -1) >= self._checkpoint_written:
             self.write_checkpoints()
         self._on_disk.add(partition)
+
+    def _before_truncation(self, partition: TopicPartition, end_offset: Offset) -> None:
+        """Were a recovery point left past the end, a crash would find what is appended there next, and not check it."""
+        log = self._logs[partition]
+        lowered = log.flushed_offset > end_offset
+        for offsets in (self._cleaned_up_to, self.high_watermarks):
+            if offsets.get(partition, end_offset) > end_offset:
+                offsets[partition] = end_offset
+                lowered = True
+        if lowered:
+            self._truncating[partition] = end_offset
+            try:
+                self.write_checkpoints()
+            finally:
+                del self._truncating[partition]
+
+    def _moved_away(self, partition: TopicPartition, path: str) -> None:
+        self._forget(partition)
+        self._discard(path)
+
+    def _discard(self, path: str) -> None:
+        self._leftovers.append(path)
 
     def topic_id_of(self, partition: TopicPartition) -> uuid.UUID | None:
         path = os.path.join(self.path, str(partition), PARTITION_METADATA)
@@ -237,26 +325,35 @@ class LogDirectory:
         away = self._move_away(partition, away_name(partition, DELETE_SUFFIX))
         if log is not None:
             log.moved_to(away)
-        return lambda: _remove_trees(self._files, [away])
+        return lambda: remove_leftovers(self._files, [away])
 
     def _move_away(self, partition: TopicPartition, name: str) -> str:
         away = self._name(name)
         self._files.rename(self._name(str(partition)), away)
-        self._on_disk.discard(partition)
-        self._recovery_points.pop(partition, None)
-        self._log_starts.pop(partition, None)
-        self._cleaned_up_to.pop(partition, None)
+        self._forget(partition)
         return away
 
-    def checkpoint_work(self) -> Work:
-        """Writes the recovery points and log starts as they are now."""
+    def _forget(self, partition: TopicPartition) -> None:
+        self._on_disk.discard(partition)
+        self._missing.discard(partition)
+        for offsets in (self._recovery_points, self._log_starts, self._cleaned_up_to, self.high_watermarks):
+            offsets.pop(partition, None)
+
+    def checkpoint_work(self, high_watermarks: Mapping[TopicPartition, Offset] | None = None) -> Work:
+        """Writes the recovery points and log starts as they are now, and the high watermarks as they are given; of
+        partitions that are not among these, as they were given last."""
+        if high_watermarks is not None:
+            self.high_watermarks |= {
+                partition: offset for partition, offset in high_watermarks.items() if partition in self._on_disk
+            }
+        known = dict(self.high_watermarks)
         recovery_points, log_starts = dict(self._recovery_points), dict(self._log_starts)
         cleaned_up_to = dict(self._cleaned_up_to)
         for partition, log in self._logs.items():
             recovery_points.pop(partition, None)
             log_starts.pop(partition, None)
-            if log.flushed_offset > 0:
-                recovery_points[partition] = log.flushed_offset
+            if (flushed_offset := min(log.flushed_offset, self._truncating.get(partition, log.flushed_offset))) > 0:
+                recovery_points[partition] = flushed_offset
             # A log start that is a segment's beginning needs no entry: it is in the segment's name.
             if log.log_start_offset > (log.segments[0].base_offset if log.segments else 0):
                 log_starts[partition] = log.log_start_offset
@@ -264,7 +361,7 @@ class LogDirectory:
         number = self._checkpoint_number
         written = self._checkpoint_written
         may_be_on_disk = {name: last for name, last in self._last_checkpoint.items() if last >= written}
-        mentioned = recovery_points.keys() | log_starts.keys() | cleaned_up_to.keys()
+        mentioned = recovery_points.keys() | log_starts.keys() | cleaned_up_to.keys() | known.keys()
         self._last_checkpoint = may_be_on_disk | dict.fromkeys(mentioned, number)
 
         def write() -> None:
@@ -275,22 +372,23 @@ class LogDirectory:
                     self._files.write_atomically(self._name(LOG_STARTS), encode_checkpoint(log_starts))
                     self._files.write_atomically(self._name(RECOVERY_POINTS), encode_checkpoint(recovery_points))
                     self._files.write_atomically(self._name(CLEANED_UP_TO), encode_checkpoint(cleaned_up_to))
+                    self._files.write_atomically(self._name(HIGH_WATERMARKS), encode_checkpoint(known))
                     self._checkpoint_written = number
 
         return write
 
-    def write_checkpoints(self) -> None:
+    def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, Offset] | None = None) -> None:
         """``checkpoint_work``, here and now."""
-        self.checkpoint_work()()
+        self.checkpoint_work(high_watermarks)()
 
-    def close(self) -> None:
+    def close(self, high_watermarks: Mapping[TopicPartition, Offset] | None = None) -> None:
         """Flushes all logs, writes the checkpoints and the marker. No flush may be under way.
 
         When the disk refuses, what could be flushed is, and the next start recovers the rest.
         """
-        is_clean = self._close_logs() and (self.was_clean or self._on_disk <= self._logs.keys())
+        is_clean = close_logs(self._logs.values()) and (self.was_clean or self._on_disk <= self._logs.keys())
         try:
-            self.write_checkpoints()
+            self.write_checkpoints(high_watermarks)
             if is_clean:
                 self._files.write_atomically(self._name(CLEAN_SHUTDOWN), b'{"version":0}')
         except StorageError as error:
@@ -299,36 +397,3 @@ class LogDirectory:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-
-    def _close_logs(self) -> bool:
-        """In threads, because a thousand syncs one after the other would be a long stop."""
-        is_clean = True
-        with ThreadPoolExecutor(_CLOSING_THREADS, "closing") as threads:
-            running = []
-            for log in self._logs.values():
-                try:
-                    plan = log.closing_plan()
-                except StorageError as error:
-                    logger.error("%s: cannot be closed: %s", log.topic_partition, error)
-                    is_clean = False
-                    continue
-                if plan is not None:
-                    running.append((log, plan, threads.submit(plan.run)))
-            for log, plan, future in running:
-                try:
-                    future.result()
-                    log.flushed(plan)
-                except StorageError as error:
-                    log.flush_failed(plan, error)
-                    is_clean = False
-        for log in self._logs.values():
-            is_clean &= log.flushed_offset == log.log_end_offset
-            log.release()
-        return is_clean
-
-
-def _remove_trees(files: Files, paths: Iterable[str]) -> None:
-    for path in paths:
-        # The new name first: if the old one came back after a crash, half a log would come back with it.
-        files.sync_directory(os.path.dirname(path))
-        files.remove_tree(path)

@@ -1,7 +1,7 @@
 """How a log becomes durable: what of it is synced when, and what is written before it is closed.
 
-``Log`` adds appending, reading and deleting. The calls that make up a flush, and in which thread each belongs, are
-described in ``flush.py``; the marks in ``log.py``.
+``AppendableLog``, ``ReplicaLog`` and ``Log`` add appending, truncating, reading and deleting. The calls that make up a
+flush, and in which thread each belongs, are described in ``flush.py``; the marks in ``log.py``.
 """
 
 import logging
@@ -28,7 +28,9 @@ class DurableLog:
         "_epochs",
         "_files",
         "_flush",
+        "_has_gaps",
         "_is_settled",
+        "_opened_ms",
         "_segments",
         "_snapshots",
         "_unfinished",
@@ -57,6 +59,8 @@ class DurableLog:
         self._snapshots = ProducerSnapshots(
             files, path, content.snapshot_offset, content.segments, content.log_end_offset
         )
+        self._has_gaps = content.has_gaps
+        self._opened_ms = content.opened_ms
         self._unfinished = content.new_indexes
         self._is_settled = not content.is_recovered and not content.new_indexes
         self._flush = FlushState(content.flushed_offset)
@@ -65,6 +69,12 @@ class DurableLog:
     def _check_marks(self) -> None:
         assert self.log_start_offset <= self.log_end_offset, f"{self.topic_partition}: log start is past the end"
         assert self.flushed_offset <= self.log_end_offset, f"{self.topic_partition}: flushed past the end"
+
+    def _move_start(self, offset: Offset) -> None:
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self._epochs.truncate_start(offset)
+            self._check_marks()
 
     @property
     def size(self) -> int:
@@ -107,6 +117,9 @@ class DurableLog:
     def flush_plan(self) -> FlushPlan | None:
         """What to sync now; None when there is nothing, or a plan is under way: ask again when that is done."""
         if self.is_flushing:
+            return None
+        if self._active is None and not self._files.exists(self.path):
+            # Its leader may have begun an epoch; there is no place to write that to, and no batch that has it.
             return None
         if not self._is_settled:
             return self.closing_plan()

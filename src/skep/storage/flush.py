@@ -118,6 +118,9 @@ class FlushPlan:
 class FlushState:
     """What of a log is not durable yet. ``failure`` is set from a failed sync until one goes through.
 
+    A log is condemned when a truncation was begun and the disk refused to end it: until one goes through, no flush
+    heals it, for what is in memory and what is on disk are two different logs.
+
     The indexes of the active segment are not worth a sync, because recovery makes them again; those of a sealed one
     are synced once, before the recovery point moves past it. The index of aborted transactions is synced with the
     batches: to make an entry again, recovery would have to go back to where the transaction began.
@@ -132,6 +135,7 @@ class FlushState:
         "_old_snapshots",
         "failure",
         "flushed_offset",
+        "is_condemned",
         "is_flushing",
         "unflushed_since_ms",
     )
@@ -139,6 +143,7 @@ class FlushState:
     def __init__(self, flushed_offset: Offset) -> None:
         self.flushed_offset = flushed_offset
         self.failure: str | None = None
+        self.is_condemned = False
         self.is_flushing = False
         self._new_aborts: list[Segment] = []
         self._new_indexes: list[Segment] = []
@@ -177,11 +182,30 @@ class FlushState:
         self._new_indexes = [segment for segment in self._new_indexes if segment.base_offset >= log_start_offset]
         self._new_aborts = [segment for segment in self._new_aborts if segment.base_offset >= log_start_offset]
 
+    def name_made(self) -> None:
+        """A file was made in the partition's directory: its name is to be synced too."""
+        self._has_new_names = True
+
+    def condemn(self, error: StorageError) -> None:
+        self.is_condemned, self.failure = True, str(error)
+
+    def truncated(self, end_offset: Offset, active: Segment) -> None:
+        """The log ends at ``end_offset`` in ``active`` now; all snapshots that were to go have gone."""
+        self.flushed_offset = min(self.flushed_offset, end_offset)
+        self._new_snapshots = [offset for offset in self._new_snapshots if offset <= end_offset]
+        self._old_snapshots = []
+        self._new_indexes = [segment for segment in self._new_indexes if segment.base_offset < active.base_offset]
+        self._new_aborts = [segment for segment in self._new_aborts if segment.base_offset <= active.base_offset]
+        # The failure stays, if there is one, until a flush has written again what is left.
+        self.is_condemned = False
+
     def plan(
         self, files: Files, directory: str, segments: Sequence[Segment], end_offset: Offset, epochs: LeaderEpochs
     ) -> FlushPlan | None:
         """None when all is durable, or while a plan is under way: of two at once, the second could not know whether
-        its success means anything, because the kernel reports an error only once."""
+        its success means anything, because the kernel reports an error only once. StorageError: is condemned."""
+        if self.is_condemned:
+            raise StorageError(self.failure)
         if self.is_flushing or not (
             end_offset > self.flushed_offset
             or self._has_new_names

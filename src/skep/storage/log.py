@@ -17,48 +17,41 @@ Example, three segments whose batches hold these offsets, and DeleteRecords up t
     00000000000000000051.log  [51,70]           log_end_offset 71
 
 Everything here is synchronous and runs on the event loop's thread, except where a docstring says otherwise. A method
-that raises has changed nothing. How what is written becomes durable is in ``durable_log.py``.
+that raises has changed nothing. How what is written becomes durable is in ``durable_log.py``, appending in
+``appending.py``, and what only a follower does in ``replica_log.py``. Here are reading and deleting.
 """
 
-import os
-import random
 import uuid
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from skep.base.errors import ErrorCode, KafkaError, StorageError
+from skep.base.errors import ErrorCode, KafkaError
 from skep.base.files import Files
 from skep.base.ids import LeaderEpoch, Offset, TopicPartition
 from skep.base.topic_config import TopicConfig
-from skep.records.batch import LENGTH_END, PREFIX_SIZE, BatchHeader, prefix_for, read_header, with_append_time
-from skep.records.end_txn_marker import EndTxnMarker, build_marker
 from skep.storage import timestamps
+from skep.storage.appending import Appended
 from skep.storage.compaction_swap import SegmentSwap
 from skep.storage.content import LogContent
-from skep.storage.durable_log import DurableLog
-from skep.storage.names import PARTITION_METADATA, encode_partition_metadata
+from skep.storage.keeper import Keeper
 from skep.storage.reading import LogSlice, Places, find_slice
 from skep.storage.removal import SegmentRemoval
+from skep.storage.replica_log import ReplicaLog
 from skep.storage.segment import Segment
 from skep.storage.timestamps import TimestampOffset
 from skep.storage.transaction_index import aborted_between
 from skep.storage.transactions import AbortedTransaction
 
+__all__ = ["Appended", "Log"]
 
-class Appended(NamedTuple):
-    base_offset: Offset
-    last_offset: Offset
-    append_time_ms: int
-    """-1 for CreateTime."""
-    log_start_offset: Offset
-    is_duplicate: bool
+_NO_KEEPER = Keeper()
 
 
-class Log(DurableLog):
-    """Owns the partition's directory and all that is in it. The directory is made by the first append."""
+class Log(ReplicaLog):
+    """The whole of it. ``lost_data`` says that records are missing which were there once, and that no crash of the
+    process alone can have taken: this copy may be no leader before it has caught up with one."""
 
-    __slots__ = ("_has_aborted", "_places", "_prepare", "topic_id")
+    __slots__ = ("lost_data",)
 
     def __init__(
         self,
@@ -68,126 +61,10 @@ class Log(DurableLog):
         topic_id: uuid.UUID,
         config: TopicConfig,
         content: LogContent,
-        prepare: Callable[[], None] = lambda: None,
+        keeper: Keeper = _NO_KEEPER,
     ) -> None:
-        """``prepare`` runs before the partition's directory is made; a StorageError from it refuses the append."""
-        super().__init__(files, path, topic_partition, config, content)
-        self.topic_id = topic_id
-        self._prepare = prepare
-        self._has_aborted = any(segment.transaction_index.count for segment in content.segments)
-        self._places = Places()
-
-    # Appending
-
-    def append(
-        self,
-        batch: bytes,
-        header: BatchHeader,
-        leader_epoch: LeaderEpoch,
-        now_ms: int,
-        marker: EndTxnMarker | None = None,
-    ) -> Appended:
-        """Writes a batch that ``check_produced`` has passed, at the end of the log, in one write.
-
-        A duplicate of one of the producer's last five batches is answered as the first time and not written. It may
-        not be flushed yet: whoever waits for that waits for ``last_offset`` in both cases. ``marker`` is what
-        ``append_marker`` has put into the batch.
-        """
-        if self._flush.failure is not None:
-            raise StorageError(self._flush.failure)
-        config = self.config
-        is_idempotent = header.producer_id >= 0
-        timestamp = header.max_timestamp
-        append_time_ms = -1
-        if is_idempotent and marker is None and (first := self.producers.check(header)) is not None:
-            append_time_ms = first.timestamp if config.message_timestamp_type == "LogAppendTime" else -1
-            return Appended(first.base_offset, first.last_offset, append_time_ms, self.log_start_offset, True)
-        if config.message_timestamp_type == "LogAppendTime":
-            batch = with_append_time(batch, header, now_ms)
-            timestamp = append_time_ms = now_ms
-        else:
-            timestamps.check_create_time(header, config, now_ms)
-        size = header.batch_length + LENGTH_END
-        if size > config.segment_bytes and marker is None:
-            detail = f"the batch has {size} bytes, segment.bytes is {config.segment_bytes}"
-            raise KafkaError(ErrorCode.record_list_too_large, detail)
-        base_offset = self.log_end_offset
-        last_offset = Offset(base_offset + header.last_offset_delta)
-        segment = self._active
-        if segment is None or segment.must_roll(size, last_offset, timestamp, now_ms, config):
-            segment = self._roll(now_ms)
-        position = segment.file.size
-        # No await, and nothing that can fail, between the write and the last of the changes below: a producer's retry
-        # must find the batch both in the log and among its last five, or in neither.
-        segment.file.append(
-            (prefix_for(base_offset, header.batch_length, leader_epoch), memoryview(batch)[PREFIX_SIZE:])
-        )
-        segment.count(position, size, last_offset, timestamp, config.index_interval_bytes)
-        self.log_end_offset = Offset(last_offset + 1)
-        if leader_epoch != self._epochs.latest:
-            self._epochs.assign(leader_epoch, base_offset)
-        if is_idempotent:
-            if marker is None:
-                self.producers.record(header, base_offset, now_ms)
-            elif (aborted := self.producers.record_marker(header, marker, base_offset, now_ms)) is not None:
-                segment.transaction_index.add(aborted)
-                self._has_aborted = True
-                self._flush.abort_written(segment)
-        if self._flush.unflushed_since_ms is None:
-            self._flush.unflushed_since_ms = now_ms
-        self._places.remember(base_offset, position)
-        return Appended(base_offset, last_offset, append_time_ms, self.log_start_offset, False)
-
-    def append_marker(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        committed: bool,
-        leader_epoch: LeaderEpoch,
-        now_ms: int,
-    ) -> Appended:
-        """Ends the producer's transaction. A producer that has begun none gets its marker too: it may raise the epoch.
-
-        INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED refuse those that have been replaced.
-        """
-        self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
-        marker = EndTxnMarker(committed, coordinator_epoch)
-        batch = build_marker(marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=now_ms)
-        return self.append(batch, read_header(batch), leader_epoch, now_ms, marker)
-
-    def roll_if_due(self, now_ms: int) -> bool:
-        """Begins a new segment when the active one was begun, or opened, ``segment.ms`` ago, though nobody appends."""
-        segment = self._active
-        # By the clock: old records, by whose time an append rolls, would get a segment at every check.
-        if not (segment and segment.size and now_ms - segment.created_ms > self.config.roll_ms - segment.jitter_ms):
-            return False
-        self._roll(now_ms)
-        return True
-
-    def _roll(self, now_ms: int) -> Segment:
-        """Seals the active segment and begins the next. Each step may be done again after a StorageError in a later."""
-        base_offset = self.log_end_offset
-        if self._active is None:
-            self._prepare()
-            self._files.make_directory(self.path)
-            metadata = encode_partition_metadata(self.topic_id)
-            self._files.write_atomically(os.path.join(self.path, PARTITION_METADATA), metadata, sync=False)
-        else:
-            self._active.finish_indexes()
-            self._snapshots.write(self.producers, base_offset, self._active, self._flush)
-        segment = Segment.open(self._files, self.path, base_offset, now_ms, create=True)
-        if segment.size:
-            raise StorageError(f"{segment.file.path}: a new segment cannot be begun, the file has content")
-        segment.jitter_ms = random.randint(0, min(self.config.segment_jitter_ms, self.config.roll_ms))
-        if self._active is not None:
-            self._active.close_indexes()
-            self._flush.indexes_written(self._active)
-        self._flush.segment_begun(is_first=self._active is None)
-        self._segments = [*self._segments, segment]
-        self._active = segment
-        self._snapshots.segment_begun()
-        return segment
+        super().__init__(files, path, topic_partition, topic_id, config, content, keeper)
+        self.lost_data = content.lost_data
 
     # Reading
 
@@ -251,11 +128,13 @@ class Log(DurableLog):
         self._move_start(offset)
         return self.log_start_offset
 
-    def _move_start(self, offset: Offset) -> None:
-        if offset > self.log_start_offset:
-            self.log_start_offset = offset
-            self._epochs.truncate_start(offset)
-            self._check_marks()
+    def move_start_to(self, offset: Offset) -> Offset:
+        """Follows the leader's log start, also past the end of what there is; says where the log starts now."""
+        if offset > self.log_end_offset:
+            self.start_anew_at(offset)
+        else:
+            self._move_start(offset)
+        return self.log_start_offset
 
     def detach(self, segments: Sequence[Segment], now_ms: int) -> SegmentRemoval:
         """Lets go of the oldest segments, as ``retention.segments_to_delete`` chose them; the log start moves.

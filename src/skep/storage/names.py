@@ -19,12 +19,18 @@ TEMPORARY = ".tmp"
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+OFFSET_GAPS = "offset-gaps"
+"""Ours: says that a leader's compaction has left gaps in what was copied from it, so that none is taken for damage."""
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANED_UP_TO = "cleaner-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+META_PROPERTIES = "meta.properties"
+BOOT_ID = "boot-id"
+"""Ours: during which run of the machine the directory was last known to have lost nothing."""
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"

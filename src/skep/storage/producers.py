@@ -96,6 +96,15 @@ class Producers:
     def __len__(self) -> int:
         return len(self._producers)
 
+    @property
+    def max_producers(self) -> int:
+        return self._max_producers
+
+    @property
+    def latest_timestamp(self) -> int:
+        """When the last of them wrote; -1 when there is none."""
+        return max((producer.last_timestamp for producer in self._producers.values()), default=-1)
+
     def check(self, header: BatchHeader) -> ProducedBatch | None:
         """None: the batch is new. Otherwise the batch it repeats. KafkaError refuses it. Changes nothing."""
         producer = self._producers.get(header.producer_id)

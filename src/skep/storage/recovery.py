@@ -16,13 +16,13 @@ it; so are the leader epochs. Every step can be repeated: a crash during recover
 
 import logging
 import os
-from bisect import bisect_left, bisect_right
-from itertools import pairwise
+from collections.abc import Callable
 from typing import NamedTuple
 
 from skep.base.errors import StorageError
 from skep.base.files import Files
 from skep.base.ids import Offset, TopicPartition
+from skep.records.batch import HEADER_SIZE, read_header
 from skep.storage.batches import NEVER, scan
 from skep.storage.compaction_swap import finish_swaps
 from skep.storage.content import LogContent
@@ -31,6 +31,7 @@ from skep.storage.names import (
     DELETED,
     LEADER_EPOCHS,
     LOG,
+    OFFSET_GAPS,
     OFFSET_INDEX,
     SNAPSHOT,
     TEMPORARY,
@@ -41,6 +42,7 @@ from skep.storage.names import (
 )
 from skep.storage.producer_recovery import LostEntries, ProducerRecovery
 from skep.storage.producers import MAX_PRODUCERS, Producers
+from skep.storage.reindexing import keep_index_below
 from skep.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -58,6 +60,8 @@ class LogOnDisk(NamedTuple):
     max_producers: int = MAX_PRODUCERS
     gaps_below: Offset = Offset(0)
     """Compaction may have taken offsets below this one away; from here on a missing offset is damage."""
+    note_loss: Callable[[], None] = lambda: None
+    """Called before recovery takes away what it found damaged: it cannot be found a second time."""
 
 
 def load_log(disk: LogOnDisk, index_interval_bytes: int, now_ms: int) -> LogContent:
@@ -86,6 +90,9 @@ class _Loader:
         self.epochs = LeaderEpochs()
         self.new_indexes: list[Segment] = []
         self.lost_entries: dict[Offset, LostEntries] = {}
+        self.has_gaps = False
+        self.gaps_below = disk.gaps_below
+        self.lost_data = False
 
     def load(self) -> LogContent:
         if self.files.exists(self.disk.path):
@@ -94,6 +101,7 @@ class _Loader:
             self._load_epochs()
             if self.recovery_point is None and not self._find_end():
                 logger.warning("%s: damaged although the stop was clean, recovering", self.name)
+                self._lose()
                 self.recovery_point = self.segments[-1].base_offset
             if self.recovery_point is not None:
                 self._recover(self.recovery_point)
@@ -104,7 +112,6 @@ class _Loader:
         producers, snapshot_offset = self._load_producers()
         is_clean = self.recovery_point is None
         flushed_offset = self.end_offset if is_clean else min(self.recovery_point or Offset(0), self.end_offset)
-        producers.transactions.high_watermark_moved(flushed_offset)
         return LogContent(
             segments=self.segments,
             log_start_offset=log_start_offset,
@@ -115,7 +122,15 @@ class _Loader:
             snapshot_offset=snapshot_offset,
             is_recovered=not is_clean,
             new_indexes=[segment for segment in self.new_indexes if segment in self.segments],
+            opened_ms=self.now_ms,
+            has_gaps=self.has_gaps,
+            lost_data=self.lost_data,
         )
+
+    def _lose(self) -> None:
+        if not self.lost_data:
+            self.disk.note_loss()
+        self.lost_data = True
 
     def _first_offset(self) -> Offset:
         return self.segments[0].base_offset if self.segments else self.end_offset
@@ -126,7 +141,9 @@ class _Loader:
         bases, sides = [], []
         for name in self.files.list_directory(self.disk.path):
             parsed = parse_offset_name(name)
-            if name.endswith((DELETED, TEMPORARY)):
+            if name == OFFSET_GAPS:
+                self.has_gaps, self.gaps_below = True, Offset(NEVER)
+            elif name.endswith((DELETED, TEMPORARY)):
                 self.files.remove(os.path.join(self.disk.path, name))
             elif parsed is not None and parsed[1] == LOG:
                 bases.append(parsed[0])
@@ -174,7 +191,7 @@ class _Loader:
             position=position,
             from_offset=segment.base_offset,
             check_from=check_from,
-            gaps_below=self.disk.gaps_below,
+            gaps_below=self.gaps_below,
         ):
             segment.count(place, header.size, header.last_offset, header.max_timestamp, self.interval)
             if header.partition_leader_epoch > self.epochs.latest:
@@ -192,22 +209,26 @@ class _Loader:
             # The checkpoint promises more than there is: files were damaged or taken away. Believe nothing.
             logger.warning("%s: ends at %d, below its recovery point %d", self.name, self.end_offset, recovery_point)
             self.recovery_point = Offset(0)
+            self._lose()
             self._recover_from(Offset(0))
 
     def _recover_from(self, recovery_point: Offset) -> None:
         # Not the one that begins at the recovery point, but the one before: it may have been synced up to its end while
         # it was active, and sealed afterwards, so its indexes are not known to be durable.
         first = max((n for n, s in enumerate(self.segments) if s.base_offset < recovery_point), default=0)
+        # What the file says of later ones may be of batches that were truncated. Those that there are know it better.
+        self.epochs.truncate_end(recovery_point)
         for segment in self.segments[:first]:
             self._check_indexes(segment)
         self.end_offset = self.segments[first].base_offset
         for number in range(first, len(self.segments)):
             segment = self.segments[number]
-            is_hole = segment.base_offset > max(self.end_offset, self.disk.gaps_below)
+            is_hole = segment.base_offset > max(self.end_offset, self.gaps_below)
             if segment.base_offset < self.end_offset or is_hole:
+                self._lose()
                 self._drop(number, f"offset {self.end_offset} is missing before it")
                 break
-            position = _keep_index_below(segment, recovery_point) if number == first else segment.keep_index(0, 0)
+            position = keep_index_below(segment, recovery_point) if number == first else segment.keep_index(0, 0)
             # Also when the other indexes begin anew: entries below the recovery point are synced. Were they made again,
             # a second crash could leave a good offset index and none of them, which nobody would notice.
             lost_from = max(recovery_point, segment.base_offset)
@@ -220,6 +241,8 @@ class _Loader:
                     self.end_offset,
                     os.path.basename(segment.file.path),
                 )
+                if number + 1 < len(self.segments) or self.end_offset < recovery_point or _is_damage(segment, size):
+                    self._lose()
                 segment.file.truncate(size)
                 self._drop(number + 1, "it follows what was cut")
                 break
@@ -239,6 +262,8 @@ class _Loader:
         begin = max(self.disk.log_start_offset, self.disk.recovery_point or Offset(0))
         if not self.segments:
             self.end_offset = begin
+            if (self.disk.recovery_point or 0) > self.disk.log_start_offset:
+                self._lose()
         elif self.end_offset < self.disk.log_start_offset:
             self._drop(0, "the log start is past the end")
             self.end_offset = self.disk.log_start_offset
@@ -279,29 +304,10 @@ class _Loader:
         return os.path.join(self.disk.path, offset_name(offset, SNAPSHOT))
 
 
-def _keep_index_below(segment: Segment, recovery_point: Offset) -> int:
-    """Cuts the indexes at the recovery point or earlier, where they are not good; gives where to count on from.
-
-    They were not synced, so after a power cut either may be short, and any part of it zeros. Entries that grow as they
-    should, with the last one pointing at the batch that it names, are taken for good. The last time entry says how far
-    both go together: it was made with the first entry of the offset index that is not before it.
-    """
-    if not segment.has_index_files():
-        return segment.keep_index(0, 0)
-    entries, times = segment.offset_index.entries(), segment.time_index.entries()
-    if not (_grows(entries) and _grows(times)):
-        return segment.keep_index(0, 0)
-    below = bisect_left(entries, (recovery_point - segment.base_offset, 0))
-    time_count = bisect_right(times, entries[below - 1][0], key=lambda entry: entry[1]) if below else 0
-    if time_count == 0:
-        return segment.keep_index(0, 0)
-    count = min(below, bisect_left(entries, (times[time_count - 1][1], 0)) + 1)
-    last_offset, position = entries[count - 1]
-    place = segment.place_at(position, segment.size)
-    if place is None or place.last_offset != last_offset + segment.base_offset:
-        return segment.keep_index(0, 0)
-    return segment.keep_index(count, time_count)
-
-
-def _grows(entries: list[tuple[int, int]]) -> bool:
-    return all(a < c and b < d for (a, b), (c, d) in pairwise(entries))
+def _is_damage(segment: Segment, position: int) -> bool:
+    """Whether what is cut off there cannot be the beginning of a batch that the process did not live to write."""
+    header = segment.file.read(position, HEADER_SIZE)
+    if len(header) < HEADER_SIZE:
+        return False
+    size = read_header(header).size
+    return size < HEADER_SIZE or position + size <= segment.size

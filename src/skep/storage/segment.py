@@ -174,15 +174,17 @@ class Segment:
             self.first_timestamp = read_header(header).max_timestamp if len(header) == HEADER_SIZE else NO_TIMESTAMP
         return self.first_timestamp
 
-    def must_roll(self, size: int, last_offset: int, timestamp: int, now_ms: int, config: TopicConfig) -> bool:
+    def must_roll(
+        self, held: int, size: int, last_offset: int, timestamp: int, now_ms: int, config: TopicConfig
+    ) -> bool:
         """Whether a batch of this size, last offset and timestamp is to begin a new segment.
 
-        Age counts in the time of the records where they have one, so that records of one week share a segment however
-        late they come. The index is full when either could not take its last two entries.
+        ``held`` is what the segment holds, with what is about to be written before the batch. Age counts in the time of
+        the records where they have one, so that records of one week share a segment however late they come. The index
+        is full when either could not take its last two entries.
         """
-        held = self.file.size
         if held == 0:
-            return False
+            return last_offset - self.base_offset > _HIGHEST_RELATIVE_OFFSET
         first = self.first_timestamp if self.first_timestamp is not None else self.first_batch_timestamp()
         waited = timestamp - first if first >= 0 and timestamp >= 0 else now_ms - self.created_ms
         return (

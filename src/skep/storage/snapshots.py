@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from skep.base.files import Files
 from skep.base.ids import Offset
 from skep.storage.flush import FlushState
-from skep.storage.names import SNAPSHOT, offset_name
+from skep.storage.names import SNAPSHOT, offset_name, parse_offset_name
 from skep.storage.producers import Producers
 from skep.storage.segment import Segment
 
@@ -45,6 +45,22 @@ class ProducerSnapshots:
         flush.snapshot_written(offset, replaces=None if self._loose in (NO_SNAPSHOT, offset) else self._loose)
         self.newest = self._loose = offset
         self._position = active.size
+
+    def remove_above(self, end_offset: Offset) -> list[Offset]:
+        """Before a log is cut there: removes the snapshots past it, and gives the offsets of the others.
+
+        The names are gone for good with the next sync of the directory, which has to come before the next append: none
+        may be taken for one of the batches that come to those offsets later.
+        """
+        kept = []
+        for name in self._files.list_directory(self._directory):
+            parsed = parse_offset_name(name)
+            if parsed is not None and parsed[1] == SNAPSHOT:
+                if parsed[0] > end_offset:
+                    self._files.remove(os.path.join(self._directory, name))
+                else:
+                    kept.append(parsed[0])
+        return kept
 
     def segment_begun(self) -> None:
         """At the newest snapshot, which is no longer loose."""
