@@ -1,31 +1,13 @@
 """What every ``MetadataStore`` does. Two sessions stand for two brokers; where it matters they are two processes."""
 
 import asyncio
-import functools
-from collections.abc import Callable, Coroutine
-from typing import Any
+import signal
 
 import pytest
 
-from skep.base.errors import StoreUnavailable, VersionConflict
-from skep.metadata.store import MUST_NOT_EXIST, Changed, Versioned, Watch
-
-TIMEOUT_S = 30
-
-
-def in_event_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), TIMEOUT_S))
-
-    return run
-
-
-async def seen(watch: Watch, keys: set[str]) -> None:
-    """Wait until the watch has reported all of ``keys``."""
-    missing = set(keys)
-    while missing:
-        missing -= (await anext(watch)).keys
+from skep.base.errors import Fenced, StoreUnavailable, VersionConflict
+from skep.metadata.store import MUST_NOT_EXIST, Changed, Put, Versioned
+from tests.contract.conftest import in_event_loop, seen, told, vanished
 
 
 @in_event_loop
@@ -187,6 +169,7 @@ async def test_a_watch_reports_puts_and_deletes_of_this_session_and_of_others(en
 @in_event_loop
 async def test_a_watch_reports_only_what_lies_under_its_prefix(engine):
     async with engine.session() as store:
+        await store.put("topics/b", b"x")
         narrow, wide = await store.watch("topics"), await store.watch("")
         await store.put("topicsx/a", b"x")
         await seen(wide, {"topicsx/a"})
@@ -299,11 +282,154 @@ async def test_the_key_of_a_killed_process_can_be_taken_by_its_successor(engine)
         watch = await store.watch("brokers")
         with engine.process(EPHEMERAL) as child:
             await seen(watch, {"brokers/7"})
-            watch.close()
             with pytest.raises(VersionConflict):
                 await store.put_ephemeral("brokers/7", b"successor")
             child.kill()
-            await asyncio.to_thread(child.wait)
+            await vanished(store, watch, "brokers/7")
             await store.put_ephemeral("brokers/7", b"successor")
         entry = await store.get("brokers/7")
         assert entry is not None and entry.value == b"successor"
+
+
+@in_event_loop
+async def test_many_puts_are_each_a_compare_and_set_of_their_own(engine):
+    async with engine.session() as store:
+        there = await store.put("topics/there", b"one")
+        old = await store.put("topics/changed", b"one")
+        changed = await store.put("topics/changed", b"two")
+        results = await store.put_many(
+            [
+                Put("topics/there", b"two", there),
+                Put("topics/changed", b"late", old),
+                Put("topics/new", b"one", MUST_NOT_EXIST),
+                Put("topics/gone", b"two", 5),
+                Put("deep/down/new", b"one", MUST_NOT_EXIST),
+                Put("anyhow/new", b"one"),
+            ]
+        )
+        assert isinstance(results[1], VersionConflict) and isinstance(results[3], VersionConflict)
+        tree = await store.read_tree("")
+        assert tree == {
+            "topics/there": (b"two", results[0]),
+            "topics/changed": (b"two", changed),
+            "topics/new": (b"one", results[2]),
+            "deep/down/new": (b"one", results[4]),
+            "anyhow/new": (b"one", results[5]),
+        }
+        assert await store.put_many([]) == []
+
+
+@in_event_loop
+async def test_a_new_key_among_many_may_lie_above_others_but_not_over_one(engine):
+    async with engine.session() as store:
+        await store.put("a/b", b"x")
+        above, over = await store.put_many([Put("a", b"above", MUST_NOT_EXIST), Put("a/b", b"over", MUST_NOT_EXIST)])
+        assert isinstance(over, VersionConflict)
+        assert await store.get("a") == (b"above", above)
+
+
+@in_event_loop
+async def test_many_puts_behind_a_guard_are_made_while_it_stands(engine):
+    async with engine.session() as store, engine.session() as successor:
+        guard = ("controller-epoch", await store.put("controller-epoch", b"1"))
+        (first,) = await store.put_many([Put("topics/a", b"one", MUST_NOT_EXIST)], guard=guard)
+        await successor.put("controller-epoch", b"2")
+        with pytest.raises(Fenced):
+            await store.put_many([Put("topics/a", b"two", first), Put("topics/b", b"one", MUST_NOT_EXIST)], guard=guard)
+        with pytest.raises(Fenced):
+            await store.put_many([Put("topics/c", b"one")], guard=("no-such-key", 1))
+        assert await successor.read_tree("topics") == {"topics/a": (b"one", first)}
+
+
+@in_event_loop
+async def test_a_guard_is_told_from_an_entry_that_lost(engine):
+    async with engine.session() as store:
+        guard = ("controller-epoch", await store.put("controller-epoch", b"1"))
+        await store.put("topics/a", b"x")
+        results = await store.put_many([Put("topics/a", b"y", 77), Put("topics/b", b"y")], guard=guard)
+        assert isinstance(results[0], VersionConflict) and results[1] == (await store.get("topics/b")).version
+
+
+@in_event_loop
+async def test_ten_thousand_puts_in_one_go_are_all_made_and_reported(engine):
+    async with engine.session() as store, engine.session() as other:
+        watch = await other.watch("topics")
+        guard = ("controller-epoch", await store.put("controller-epoch", b"1"))
+        made = await store.put_many([Put(f"topics/{number}", b"x" * 200, 0) for number in range(10_000)], guard=guard)
+        again = await store.put_many(
+            [
+                Put(f"topics/{number}", b"y" * 200, version if number % 1000 else version + 77)
+                for number, version in enumerate(made)
+            ],
+            guard=guard,
+        )
+        lost = [number for number, result in enumerate(again) if isinstance(result, VersionConflict)]
+        assert lost == list(range(0, 10_000, 1000))
+        tree = await other.read_tree("topics")
+        assert {tree[f"topics/{number}"].version == again[number] for number in range(1, 1000)} == {True}
+        assert len(tree) == 10_000 and len((await anext(watch)).keys) >= 1
+
+
+@in_event_loop
+async def test_a_key_twice_among_many_puts_is_refused_before_anything_is_written(engine):
+    async with engine.session() as store:
+        with pytest.raises(ValueError):
+            await store.put_many([Put("a", b"x"), Put("b", b"x"), Put("a", b"y")])
+        with pytest.raises(ValueError):
+            await store.put_many([Put("a", b"x"), Put("b", b"")])
+        assert await store.read_tree("") == {}
+
+
+@in_event_loop
+async def test_a_key_with_others_below_it_can_be_deleted_and_put_again(engine):
+    async with engine.session() as store:
+        await store.put("a", b"x")
+        await store.put("a/b", b"x")
+        assert await store.delete("a")
+        assert await store.get("a") is None
+        assert set(await store.read_tree("")) == {"a/b"}
+        assert await store.delete("a") is False
+        version = await store.put("a", b"new", expected_version=MUST_NOT_EXIST)
+        assert await store.get("a") == (b"new", version)
+
+
+FROZEN = """
+    await store.put_ephemeral("brokers/7", b"first")
+    print("put")
+    await store.wait_session_end()
+    print("ended")
+    await store.put_ephemeral("brokers/7", b"second")
+    print("put again")
+    await store.wait_session_end()
+    print("ended again")
+"""
+
+
+@in_event_loop
+async def test_a_process_that_is_frozen_loses_its_keys_learns_it_on_waking_and_begins_anew(engine):
+    async with engine.session() as store:
+        watch = await store.watch("brokers")
+        with engine.process(FROZEN) as child:
+            assert await told(child) == "put"
+            await seen(watch, {"brokers/7"})
+            child.send_signal(signal.SIGSTOP)
+            await vanished(store, watch, "brokers/7")
+            child.send_signal(signal.SIGCONT)
+            assert await told(child) == "ended"
+            assert await told(child) == "put again"
+            assert (await store.get("brokers/7")).value == b"second"
+            child.send_signal(signal.SIGSTOP)
+            await vanished(store, watch, "brokers/7")
+            child.send_signal(signal.SIGCONT)
+            assert await told(child) == "ended again"
+
+
+@in_event_loop
+async def test_a_session_that_lives_does_not_end(engine):
+    async with engine.session() as store:
+        await store.put_ephemeral("brokers/1", b"x")
+        ended = asyncio.ensure_future(store.wait_session_end())
+        await store.put("a", b"x")
+        await store.delete("brokers/1")
+        assert not ended.done()
+        ended.cancel()

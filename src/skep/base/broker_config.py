@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from skep.base.coordinator_config import CoordinatorConfig
+from skep.base.cluster_config import ClusterConfig
 from skep.base.errors import OptionError
 from skep.base.options import Option, OptionType, anything, at_least, between, declared, meant, option, parse_into
 from skep.base.topic_config import HOUR_MS, TopicConfig
@@ -17,7 +17,7 @@ MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True)
-class BrokerConfig(CoordinatorConfig):
+class BrokerConfig(ClusterConfig):
     node_id: int = option("node.id", 1, at_least(0), "The number by which this broker is known.", dynamic=False)
     log_dirs: str = option("log.dirs", "skep-data", anything, "The directory that holds the data.", dynamic=False)
     listeners: str = option(

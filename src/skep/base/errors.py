@@ -4,7 +4,7 @@
 the peer's bytes          ``DecodeError``: the connection is closed with one log line
 the request, answerably   ``KafkaError``: a code in the answer, per partition where there is one
 the disk                  ``StorageError``: answered as KAFKA_STORAGE_ERROR
-the metadata store        ``StoreUnavailable``, ``VersionConflict``: retry on a fresh image
+the metadata store        ``StoreUnavailable``, ``VersionConflict``: retry on a fresh image; ``Fenced``: resign
 the operator              ``OptionError``, ``StartupError``: one line on stderr, exit code 2
 ========================  =====================================================================
 
@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 __all__ = [
     "DecodeError",
     "ErrorCode",
+    "Fenced",
     "KafkaError",
     "OptionError",
     "StartupError",
@@ -48,6 +49,13 @@ class StoreUnavailable(Exception):
 
 class VersionConflict(Exception):
     """A compare-and-set in the metadata store lost against another writer: read again, decide again."""
+
+
+class Fenced(Exception):
+    """A guarded write came from one that has been succeeded, such as an older controller; it was not made.
+
+    Not a VersionConflict: reading and deciding again is what a fenced writer must not do.
+    """
 
 
 class OptionError(Exception):

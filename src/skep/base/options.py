@@ -31,6 +31,7 @@ class OptionType(enum.Enum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,11 @@ class Option:
     doc: str
     dynamic: bool
     broker_name: str | None = None
+
+    @property
+    def is_sensitive(self) -> bool:
+        """Whether nobody who asks is told the value."""
+        return self.type is OptionType.PASSWORD
 
     def parse(self, text: str) -> Any:
         """The value that ``text`` spells. OptionError names the option, the text and what is wrong with it."""
@@ -94,6 +100,7 @@ _PARSERS: dict[OptionType, Callable[[str], Any]] = {
     OptionType.INT: _bounded(32),
     OptionType.LONG: _bounded(64),
     OptionType.DOUBLE: lambda text: float(_plain(text)),
+    OptionType.PASSWORD: str,
     OptionType.LIST: lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
 }
 
@@ -103,6 +110,7 @@ _EXPECTED = {
     OptionType.INT: "a 32-bit number",
     OptionType.LONG: "a 64-bit number",
     OptionType.DOUBLE: "a number",
+    OptionType.PASSWORD: "a text",
     OptionType.LIST: "a list separated by commas",
 }
 

@@ -6,7 +6,7 @@ Left out: options of features that are not built; a topic created with one of th
 from dataclasses import dataclass
 from functools import cached_property
 
-from skep.base.options import OptionType, at_least, between, each_of, one_of, option
+from skep.base.options import OptionType, anything, at_least, between, each_of, one_of, option
 
 HOUR_MS = 3_600_000
 NEVER = (1 << 63) - 1
@@ -172,6 +172,13 @@ class TopicConfig:
         "The age at which a new segment is begun.",
         type=OptionType.LONG,
         broker_name="log.roll.ms",
+    )
+    unclean_leader_election_enable: bool = option(
+        "unclean.leader.election.enable",
+        False,
+        anything,
+        "Whether a replica that lacks acknowledged records may lead when none that has them is left.",
+        broker_name="unclean.leader.election.enable",
     )
 
     @cached_property

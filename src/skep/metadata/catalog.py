@@ -7,23 +7,46 @@ image that may be old.
 Values of configs are text here; whoever calls has checked them. Placing replicas is the caller's too.
 """
 
+import asyncio
+import contextlib
+import logging
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError, StartupError, VersionConflict
 from skep.base.ids import BrokerId
 from skep.metadata import layout
-from skep.metadata.compare_and_set import update
+from skep.metadata.compare_and_set import ATTEMPTS, gave_up, update
 from skep.metadata.current import CurrentImage, OnChange
 from skep.metadata.image import ClusterImage, ConfigOwner
-from skep.metadata.model import BrokerRecord, PartitionRecord, TopicRecord, decode_field, encode_fields, random_id
+from skep.metadata.model import (
+    BrokerRecord,
+    ControllerRecord,
+    PartitionRecord,
+    TopicRecord,
+    decode_field,
+    encode_fields,
+    random_id,
+)
 from skep.metadata.names import check_topic_name, is_topic_name, metric_name
-from skep.metadata.store import MUST_NOT_EXIST, MetadataStore, Versioned
+from skep.metadata.store import MUST_NOT_EXIST, MetadataStore, Put, Versioned
+
+logger = logging.getLogger(__name__)
 
 PRODUCER_ID_BLOCK = 1000
+REGISTRATION_PAUSE_S = 0.2
 
 Edit = Callable[[Mapping[str, str]], Mapping[str, str]]
+
+
+class Controllership(NamedTuple):
+    """The right to write as the controller: ``guard`` is the key and version that the store checks at each write."""
+
+    record: ControllerRecord
+    guard: tuple[str, int]
 
 
 class Catalog:
@@ -33,8 +56,10 @@ class Catalog:
     of the watch. Operations raise StoreUnavailable, and VersionConflict when they lose too often in a row.
     """
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, node_id: BrokerId | None = None) -> None:
+        """``node_id`` is the broker whose deletions are meant; None: those of all."""
         self._store = store
+        self._node_id = node_id
         self._current = CurrentImage(store)
 
     async def open(self) -> None:
@@ -55,8 +80,16 @@ class Catalog:
 
     @property
     def pending_deletions(self) -> Mapping[uuid.UUID, str]:
-        """Names by id of the topics that are gone but whose files may not be; ``deletion_done`` ends each."""
-        return self._current.deletions
+        """Names by id of the topics that are gone but whose files here may not be; ``deletion_done`` ends each."""
+        return {
+            topic_id: deletion.name
+            for topic_id, deletion in self._current.deletions.items()
+            if self._node_id is None or not deletion.brokers or self._node_id in deletion.brokers
+        }
+
+    def deletions_waiting_for(self, broker_id: BrokerId) -> list[uuid.UUID]:
+        """The topics that are gone, but whose files are yet to be removed by this broker."""
+        return [topic_id for topic_id, deletion in self._current.deletions.items() if broker_id in deletion.brokers]
 
     def check_new_topic(self, name: str) -> None:
         """Refuse a name that ``create_topic`` would refuse, as far as the image knows."""
@@ -103,17 +136,43 @@ class Catalog:
             topic = _topic(name, await self._store.get(layout.topic_key(name)))
             if topic_id not in (None, topic.topic_id):
                 raise KafkaError(ErrorCode.unknown_topic_id, f"Topic '{name}' has another id by now.")
-            await self._store.put(layout.deletion_key(topic.topic_id), layout.encode_deletion(name))
-            self._current.deletions = {**self._current.deletions, topic.topic_id: name}
+            holders = sorted({broker for partition in topic.partitions for broker in partition.replicas})
+            deletion = layout.Deletion(name, tuple(holders))
+            await self._store.put(layout.deletion_key(topic.topic_id), deletion.encode())
+            self._current.deletions = {**self._current.deletions, topic.topic_id: deletion}
             await self._current.remove_topic(topic)
             return topic
 
-    async def deletion_done(self, topic_id: uuid.UUID) -> None:
-        """The files of the topic are gone."""
+    async def deletion_done(self, topic_id: uuid.UUID, broker_id: BrokerId | None = None) -> None:
+        """The files of the topic are gone here, or will never be asked for again on another broker.
+
+        The mark goes with the last broker that had some, so that one which was away finds it when it comes back.
+        """
+        done = self._node_id if broker_id is None else broker_id
         async with self._current.turn:
             mark = layout.deletion_key(topic_id)
-            await self._store.delete(mark)
-            self._current.deletions = layout.deletions_after(self._current.deletions, mark, None)
+            for _ in range(ATTEMPTS):
+                try:
+                    entry = await self._without_holder(mark, done)
+                except VersionConflict:
+                    continue
+                self._current.deletions = layout.deletions_after(self._current.deletions, mark, entry)
+                return
+            raise gave_up(mark)
+
+    async def _without_holder(self, mark: str, done: BrokerId | None) -> Versioned | None:
+        entry = await self._store.get(mark)
+        if entry is None:
+            return None
+        deletion = layout.Deletion.decode(mark, entry.value)
+        if done is not None and deletion.brokers and done not in deletion.brokers:
+            return entry
+        left = () if done is None else tuple(broker for broker in deletion.brokers if broker != done)
+        if not left:
+            await self._store.delete(mark, expected_version=entry.version)
+            return None
+        value = deletion._replace(brokers=left).encode()
+        return Versioned(value, await self._store.put(mark, value, expected_version=entry.version))
 
     async def create_partitions(
         self, name: str, assignments: Sequence[Sequence[BrokerId]], *, current_count: int
@@ -131,11 +190,11 @@ class Catalog:
                 )
             return replace(topic, partitions=topic.partitions + _new_partitions(assignments))
 
-        return await self._change_topic(name, grown)
+        return await self.change_topic(name, grown)
 
     async def alter_topic_config(self, name: str, edit: Edit) -> TopicRecord:
         """Replace a topic's overrides by ``edit(overrides)``; what ``edit`` raises leaves them as they are."""
-        return await self._change_topic(name, lambda topic: replace(topic, config=dict(edit(topic.config))))
+        return await self.change_topic(name, lambda topic: replace(topic, config=dict(edit(topic.config))))
 
     async def alter_broker_config(self, owner: ConfigOwner, edit: Edit) -> Mapping[str, str]:
         """Replace the overrides of one broker, or of CLUSTER_DEFAULT, by ``edit(overrides)``."""
@@ -159,21 +218,99 @@ class Catalog:
         """Producer ids that nobody else was or will be given. A crash loses those not yet used, and no more."""
         return await self._take(layout.PRODUCER_IDS, count)
 
-    async def register_broker(self, broker: BrokerRecord) -> BrokerRecord:
-        """Make the broker known while our session lasts; its record with its epoch. StartupError: the id is in use."""
+    async def register_broker(self, broker: BrokerRecord, *, patience_s: float = 0) -> BrokerRecord:
+        """Make the broker known while our session lasts; its record with its epoch. StartupError: the id is in use.
+
+        ``patience_s`` is how long the session of a process that is dead already may linger in the store.
+        """
         registered = replace(broker, epoch=(await self._take(layout.BROKER_EPOCHS, 1)).start)
-        key = layout.broker_key(broker.id)
+        key, deadline = layout.broker_key(broker.id), time.monotonic() + patience_s
+        is_waiting = False
         async with self._current.turn:
-            try:
-                await self._store.put_ephemeral(key, registered.encode())
-            except VersionConflict:
-                entry = await self._store.get(key)
-                other = registered if entry is None else BrokerRecord.decode(broker.id, entry.value)
-                raise StartupError(
-                    f"broker {broker.id} is already running at {other.host}:{other.port}; choose another node.id"
-                ) from None
+            while True:
+                try:
+                    await self._store.put_ephemeral(key, registered.encode())
+                    break
+                except VersionConflict:
+                    if time.monotonic() >= deadline:
+                        raise await self._id_is_taken(registered) from None
+                    if not is_waiting:
+                        logger.info("broker %d is registered already; waiting for that session to end", broker.id)
+                    is_waiting = True
+                    await asyncio.sleep(REGISTRATION_PAUSE_S)
             self._current.become(self.image.with_broker(registered))
         return registered
+
+    async def _id_is_taken(self, broker: BrokerRecord) -> StartupError:
+        entry = await self._store.get(layout.broker_key(broker.id))
+        other = broker if entry is None else BrokerRecord.decode(broker.id, entry.value)
+        return StartupError(
+            f"broker {broker.id} is already running at {other.host}:{other.port}; choose another node.id"
+        )
+
+    async def update_registration(self, broker: BrokerRecord) -> None:
+        """Change what is said of a broker that we have registered. VersionConflict: the registration is gone."""
+        key = layout.broker_key(broker.id)
+        async with self._current.turn:
+            entry = await self._store.get(key)
+            if entry is None or BrokerRecord.decode(broker.id, entry.value).epoch != broker.epoch:
+                raise VersionConflict(f"{key} is not the registration with epoch {broker.epoch} any more")
+            await self._store.put(key, broker.encode(), expected_version=entry.version)
+            self._current.become(self.image.with_broker(broker))
+
+    # The controller.
+
+    async def become_controller(self, broker_id: BrokerId) -> Controllership | None:
+        """Be the controller while our session lasts; None when another broker is."""
+        async with self._current.turn:
+            if not await self._controller_key_is_free(broker_id):
+                return None
+            entry = await self._store.get(layout.CONTROLLER_EPOCH)
+            epoch = 1 + _counter(layout.CONTROLLER_EPOCH, entry)
+            record = ControllerRecord(broker_id, epoch)
+            try:
+                await self._store.put_ephemeral(layout.CONTROLLER, record.encode())
+                # Whoever was controller before is fenced from here on, also if it was only frozen.
+                version = await self._store.put(
+                    layout.CONTROLLER_EPOCH,
+                    encode_fields(next=epoch),
+                    expected_version=MUST_NOT_EXIST if entry is None else entry.version,
+                )
+            except VersionConflict:
+                return None
+            self._current.become(self.image.with_controller(record))
+            return Controllership(record, (layout.CONTROLLER_EPOCH, version))
+
+    async def _controller_key_is_free(self, broker_id: BrokerId) -> bool:
+        entry = await self._store.get(layout.CONTROLLER)
+        if entry is None:
+            return True
+        if ControllerRecord.decode(entry.value).broker_id != broker_id:
+            return False
+        # Ours, from an attempt of which we did not learn how it ended.
+        try:
+            return await self._store.delete(layout.CONTROLLER, expected_version=entry.version)
+        except VersionConflict:
+            return False
+
+    async def resign(self, controllership: Controllership) -> None:
+        """Stop being the controller, if we still are."""
+        entry = await self._store.get(layout.CONTROLLER)
+        if entry is not None and ControllerRecord.decode(entry.value) == controllership.record:
+            with contextlib.suppress(VersionConflict):
+                await self._store.delete(layout.CONTROLLER, expected_version=entry.version)
+
+    async def put_topics(self, controllership: Controllership, topics: Sequence[TopicRecord]) -> list[str]:
+        """Write topics as the controller decided, each only if it is still at ``version``; the names that were not.
+
+        Fenced when there is a newer controller: nothing was written then.
+        """
+        async with self._current.turn:
+            entries = [Put(layout.topic_key(topic.name), topic.encode(), topic.version) for topic in topics]
+            results = await self._store.put_many(entries, guard=controllership.guard)
+            written = [replace(t, version=v) for t, v in zip(topics, results, strict=True) if isinstance(v, int)]
+            self._current.become(self.image.with_topics(written))
+        return [topic.name for topic, result in zip(topics, results, strict=True) if not isinstance(result, int)]
 
     async def _take(self, key: str, count: int) -> range:
         """Move the counter at ``key`` on by ``count``, and give what it passed."""
@@ -181,12 +318,21 @@ class Catalog:
         end = _counter(key, entry)
         return range(end - count, end)
 
-    async def _change_topic(self, name: str, change: Callable[[TopicRecord], TopicRecord]) -> TopicRecord:
+    async def change_topic(
+        self, name: str, change: Callable[[TopicRecord], TopicRecord], *, always_write: bool = False
+    ) -> TopicRecord:
+        """Replace a topic by ``change(topic)``, which is asked again when another writer was first.
+
+        The same topic given back writes nothing, unless ``always_write`` (see ``update``). What ``change`` raises
+        leaves the topic as it is. The image does not change between the last call of ``change`` and the write.
+        """
         if not is_topic_name(name):
             raise _unknown(name)
         key = layout.topic_key(name)
         async with self._current.turn:
-            entry = await update(self._store, key, lambda entry: change(_topic(name, entry)).encode())
+            entry = await update(
+                self._store, key, lambda entry: change(_topic(name, entry)).encode(), always_write=always_write
+            )
             self._current.become(layout.image_after(self.image, key, entry))
             return self.image.topics[name]
 

@@ -12,15 +12,16 @@ Decide = Callable[[Versioned | None], bytes]
 """The new value of a key from what is there now. What it raises ends the update with nothing written."""
 
 
-async def update(store: MetadataStore, key: str, decide: Decide) -> Versioned:
+async def update(store: MetadataStore, key: str, decide: Decide, *, always_write: bool = False) -> Versioned:
     """The value that ``decide`` chose, as it was written. VersionConflict after losing ATTEMPTS times in a row.
 
-    A decision that changes nothing is not written, and not reported to watches.
+    A decision that changes nothing is not written, and not reported to watches; with ``always_write`` it is, after
+    which no earlier write that is still on its way can succeed.
     """
     for _ in range(ATTEMPTS):
         entry = await store.get(key)
         value = decide(entry)
-        if entry is not None and value == entry.value:
+        if entry is not None and value == entry.value and not always_write:
             return entry
         expected_version = MUST_NOT_EXIST if entry is None else entry.version
         try:

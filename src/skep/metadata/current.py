@@ -34,7 +34,7 @@ class CurrentImage:
 
     def __init__(self, store: MetadataStore) -> None:
         self.image = ClusterImage("")
-        self.deletions: dict[uuid.UUID, str] = {}
+        self.deletions: dict[uuid.UUID, layout.Deletion] = {}
         self.turn = asyncio.Lock()
         self._store = store
         self._callbacks: list[OnChange] = []
@@ -89,7 +89,7 @@ class CurrentImage:
     async def _load(self, cluster_id: str) -> None:
         tree = await self._store.read_tree("")
         # In a thread: it takes a while with 10,000 topics, and clients may be being served.
-        image = await asyncio.to_thread(layout.image_of, cluster_id, tree)
+        image = await asyncio.to_thread(layout.image_of, cluster_id, tree, self.image)
         self.deletions = layout.deletions_of(tree)
         self.become(image)
 

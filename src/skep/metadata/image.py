@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from skep.base.ids import BrokerId
-from skep.metadata.model import BrokerRecord, TopicRecord
+from skep.metadata.model import BrokerRecord, ControllerRecord, TopicRecord
 from skep.metadata.names import metric_name
 
 K = TypeVar("K")
@@ -36,6 +36,7 @@ class ClusterImage:
     names_by_metric_name: Mapping[str, str] = field(default_factory=dict)
     broker_configs: Mapping[ConfigOwner, Mapping[str, str]] = field(default_factory=dict)
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    controller: ControllerRecord | None = None
 
     @classmethod
     def of(
@@ -45,6 +46,7 @@ class ClusterImage:
         topics: Iterable[TopicRecord] = (),
         broker_configs: Mapping[ConfigOwner, Mapping[str, str]] | None = None,
         group_configs: Mapping[str, Mapping[str, str]] | None = None,
+        controller: ControllerRecord | None = None,
     ) -> "ClusterImage":
         by_name = {topic.name: topic for topic in topics}
         return cls(
@@ -55,20 +57,23 @@ class ClusterImage:
             {metric_name(name): name for name in by_name},
             dict(broker_configs or {}),
             dict(group_configs or {}),
+            controller,
         )
 
     def with_topic(self, topic: TopicRecord) -> "ClusterImage":
         """The topic added, or put in the place of the one of its name."""
-        by_id = {**self.topics_by_id, topic.topic_id: topic}
-        before = self.topics.get(topic.name)
-        if before is not None and before.topic_id != topic.topic_id:
-            del by_id[before.topic_id]
-        return replace(
-            self,
-            topics={**self.topics, topic.name: topic},
-            topics_by_id=by_id,
-            names_by_metric_name={**self.names_by_metric_name, metric_name(topic.name): topic.name},
-        )
+        return self.with_topics((topic,))
+
+    def with_topics(self, topics: Iterable[TopicRecord]) -> "ClusterImage":
+        """The same for many, at the price of one copy."""
+        by_name, by_id, by_metric_name = dict(self.topics), dict(self.topics_by_id), dict(self.names_by_metric_name)
+        for topic in topics:
+            before = by_name.get(topic.name)
+            if before is not None and before.topic_id != topic.topic_id:
+                del by_id[before.topic_id]
+            by_name[topic.name] = by_id[topic.topic_id] = topic
+            by_metric_name[metric_name(topic.name)] = topic.name
+        return replace(self, topics=by_name, topics_by_id=by_id, names_by_metric_name=by_metric_name)
 
     def without_topic(self, name: str) -> "ClusterImage":
         """The topic removed; the same image when there is none."""
@@ -87,6 +92,9 @@ class ClusterImage:
 
     def without_broker(self, broker_id: BrokerId) -> "ClusterImage":
         return replace(self, brokers=_without(self.brokers, broker_id)) if broker_id in self.brokers else self
+
+    def with_controller(self, controller: ControllerRecord | None) -> "ClusterImage":
+        return replace(self, controller=controller)
 
     def with_broker_config(self, owner: ConfigOwner, overrides: Mapping[str, str]) -> "ClusterImage":
         """The overrides of one broker, or of all with CLUSTER_DEFAULT; none are as if there had never been any."""

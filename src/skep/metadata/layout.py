@@ -3,11 +3,13 @@
 =======================  ==============================================================================
 ``cluster``              the cluster id, written once
 ``topics/<name>``        a topic: id, partitions, config overrides
-``deleting/<topic id>``  the name of a topic whose files are to be removed
+``deleting/<topic id>``  the name of a topic whose files are to be removed, and the brokers that have yet to do it
 ``configs/cluster``      config overrides of all brokers
 ``configs/broker-<id>``  config overrides of one broker
 ``configs/group-<id>``   config overrides of one group, its id percent-encoded
 ``brokers/<id>``         a live broker; ephemeral
+``controller``           the broker that elects leaders; ephemeral
+``controller-epoch``     how many controllers there have been; its version is what the writes of one are guarded by
 ``producer-ids``         the first producer id that nobody was given
 ``broker-epochs``        the first broker epoch that nobody was given
 =======================  ==============================================================================
@@ -15,16 +17,27 @@
 
 import uuid
 from collections.abc import Mapping
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from skep.base.ids import BrokerId
 from skep.metadata.image import CLUSTER_DEFAULT, ClusterImage, ConfigOwner
-from skep.metadata.model import BrokerRecord, TopicRecord, UnreadableRecord, decode_field, encode_fields
+from skep.metadata.model import (
+    BrokerRecord,
+    ControllerRecord,
+    TopicRecord,
+    UnreadableRecord,
+    decode_field,
+    decode_fields,
+    encode_fields,
+)
 from skep.metadata.store import Versioned
 
 CLUSTER = "cluster"
 PRODUCER_IDS = "producer-ids"
 BROKER_EPOCHS = "broker-epochs"
+CONTROLLER = "controller"
+CONTROLLER_EPOCH = "controller-epoch"
 
 _TOPICS = "topics/"
 _BROKERS = "brokers/"
@@ -55,8 +68,19 @@ def deletion_key(topic_id: uuid.UUID) -> str:
     return _DELETING + topic_id.hex
 
 
-def encode_deletion(name: str) -> bytes:
-    return encode_fields(name=name)
+class Deletion(NamedTuple):
+    """A topic that is gone, and the brokers that may still have files of it."""
+
+    name: str
+    brokers: tuple[BrokerId, ...]
+
+    def encode(self) -> bytes:
+        return encode_fields(name=self.name, brokers=self.brokers)
+
+    @classmethod
+    def decode(cls, key: str, value: bytes) -> "Deletion":
+        brokers = decode_fields(key, value).get("brokers", ())
+        return cls(decode_field(key, value, "name"), tuple(brokers))
 
 
 def encode_config(overrides: Mapping[str, str]) -> bytes:
@@ -68,12 +92,13 @@ def decode_config(key: str, value: bytes) -> dict[str, str]:
     return config
 
 
-def image_of(cluster_id: str, tree: Mapping[str, Versioned]) -> ClusterImage:
-    """The image of everything in the store."""
+def image_of(cluster_id: str, tree: Mapping[str, Versioned], before: ClusterImage | None = None) -> ClusterImage:
+    """The image of everything in the store. Topics that are the same as in ``before`` are the same objects."""
+    known = {} if before is None else before.topics
     return ClusterImage.of(
         cluster_id,
         [_broker(key, entry) for key, entry in tree.items() if key.startswith(_BROKERS)],
-        [_topic(key, entry) for key, entry in tree.items() if key.startswith(_TOPICS)],
+        [_known_or_read(known, key, entry) for key, entry in tree.items() if key.startswith(_TOPICS)],
         {
             _config_owner(key): decode_config(key, entry.value)
             for key, entry in tree.items()
@@ -84,6 +109,7 @@ def image_of(cluster_id: str, tree: Mapping[str, Versioned]) -> ClusterImage:
             for key, entry in tree.items()
             if key.startswith(_CONFIG_OF_GROUP)
         },
+        ControllerRecord.decode(tree[CONTROLLER].value) if CONTROLLER in tree else None,
     )
 
 
@@ -99,6 +125,9 @@ def image_after(image: ClusterImage, key: str, entry: Versioned | None) -> Clust
             return image.without_broker(_broker_id(key.removeprefix(_BROKERS)))
         broker = _broker(key, entry)
         return image if image.brokers.get(broker.id) == broker else image.with_broker(broker)
+    if key == CONTROLLER:
+        controller = None if entry is None else ControllerRecord.decode(entry.value)
+        return image if image.controller == controller else image.with_controller(controller)
     if key.startswith(_CONFIG_OF_GROUP):
         group_id = unquote(key.removeprefix(_CONFIG_OF_GROUP))
         overrides = {} if entry is None else decode_config(key, entry.value)
@@ -110,22 +139,33 @@ def image_after(image: ClusterImage, key: str, entry: Versioned | None) -> Clust
     return image
 
 
-def deletions_of(tree: Mapping[str, Versioned]) -> dict[uuid.UUID, str]:
-    """The names of the topics that are being deleted, by id."""
-    found: dict[uuid.UUID, str] = {}
+def deletions_of(tree: Mapping[str, Versioned]) -> dict[uuid.UUID, Deletion]:
+    """The topics that are being deleted, by id."""
+    found: dict[uuid.UUID, Deletion] = {}
     for key, entry in tree.items():
         found = deletions_after(found, key, entry)
     return found
 
 
-def deletions_after(deletions: dict[uuid.UUID, str], key: str, entry: Versioned | None) -> dict[uuid.UUID, str]:
+def deletions_after(
+    deletions: dict[uuid.UUID, Deletion], key: str, entry: Versioned | None
+) -> dict[uuid.UUID, Deletion]:
     """What is being deleted when ``key`` is now ``entry``."""
     if not key.startswith(_DELETING):
         return deletions
     topic_id = uuid.UUID(hex=key.removeprefix(_DELETING))
     if entry is None:
-        return {other: name for other, name in deletions.items() if other != topic_id}
-    return {**deletions, topic_id: decode_field(key, entry.value, "name")}
+        return {other: deletion for other, deletion in deletions.items() if other != topic_id}
+    return {**deletions, topic_id: Deletion.decode(key, entry.value)}
+
+
+def _known_or_read(known: Mapping[str, TopicRecord], key: str, entry: Versioned) -> TopicRecord:
+    """Reading ten thousand records takes a second, and after a failure most of them are the same."""
+    topic = known.get(key.removeprefix(_TOPICS))
+    # Versions may begin anew after a delete, so the id is looked for too; it stands at the beginning.
+    if topic is not None and topic.version == entry.version and topic.topic_id.hex.encode() in entry.value[:64]:
+        return topic
+    return _topic(key, entry)
 
 
 def _topic(key: str, entry: Versioned) -> TopicRecord:

@@ -1,7 +1,8 @@
 """What the cluster agrees on, as frozen records, and how each is written: JSON with a version, ``{"v": 1, ...}``.
 
 A partition is an array, ``[replicas, isr, leader, leader_epoch]``: a topic is one value in the store, ZooKeeper's
-values end at 1 MB, and so 10,000 partitions of three replicas are 210 KB.
+values end at 1 MB, and so 10,000 partitions of three replicas are 210 KB. While a reassignment is under way it has two
+more elements, ``adding`` and ``removing``.
 """
 
 import base64
@@ -23,12 +24,34 @@ class UnreadableRecord(StoreUnavailable):
 
 
 class PartitionRecord(NamedTuple):
-    """Who holds a partition. A tuple, not a dataclass: a broker makes tens of thousands at start-up."""
+    """Who holds a partition. A tuple, not a dataclass: a broker makes tens of thousands at start-up.
+
+    During a reassignment ``replicas`` has the old and the new ones, those wanted in the end first; ``adding`` are those
+    that hold no copy yet, ``removing`` those that go when the others are in sync.
+    """
 
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
     leader: BrokerId
     leader_epoch: LeaderEpoch
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
+
+    @property
+    def is_reassigning(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    @property
+    def target(self) -> tuple[BrokerId, ...]:
+        """The replicas wanted in the end; the first of them is the preferred leader."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
+    def elected(self, leader: BrokerId, isr: Sequence[BrokerId]) -> "PartitionRecord":
+        """With this leader, or NO_LEADER, from the next epoch on: nobody takes it for what it was before."""
+        return self._replace(leader=leader, isr=tuple(isr), leader_epoch=LeaderEpoch(self.leader_epoch + 1))
+
+    def _as_array(self) -> tuple[Any, ...]:
+        return tuple(self) if self.is_reassigning else self[:4]
 
     @classmethod
     def new(cls, replicas: Sequence[BrokerId]) -> "PartitionRecord":
@@ -47,15 +70,16 @@ class TopicRecord:
     version: int = 0
 
     def encode(self) -> bytes:
-        return encode_fields(id=self.topic_id.hex, partitions=self.partitions, config=dict(self.config))
+        partitions = [partition._as_array() for partition in self.partitions]
+        return encode_fields(id=self.topic_id.hex, partitions=partitions, config=dict(self.config))
 
     @classmethod
     def decode(cls, name: str, value: bytes, version: int) -> "TopicRecord":
         fields = decode_fields(f"topic {name}", value)
         try:
             partitions = tuple(
-                PartitionRecord(tuple(replicas), tuple(isr), leader, leader_epoch)
-                for replicas, isr, leader, leader_epoch in fields["partitions"]
+                PartitionRecord(tuple(replicas), tuple(isr), leader, leader_epoch, *map(tuple, moves))
+                for replicas, isr, leader, leader_epoch, *moves in fields["partitions"]
             )
             return cls(name, uuid.UUID(hex=fields["id"]), partitions, fields["config"], version)
         except (KeyError, TypeError, ValueError) as error:
@@ -64,24 +88,69 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRecord:
-    """A live broker and the address that clients are told. ``epoch`` grows with each registration in the cluster."""
+    """A live broker and the address that clients are told. ``epoch`` grows with each registration in the cluster.
+
+    ``machine`` stands in for the rack where none is set: copies go to different machines where they can. One that is
+    ``stopping`` asks for its leaderships to be taken over, and is chosen for nothing any more.
+    """
 
     id: BrokerId
     host: str
     port: int
     rack: str | None = None
     epoch: int = -1
+    machine: str = ""
+    stopping: bool = False
+
+    @property
+    def place(self) -> str:
+        """What should not hold two copies of a partition: the rack, or else the machine."""
+        return self.rack or f"machine {self.machine}"
 
     def encode(self) -> bytes:
-        return encode_fields(host=self.host, port=self.port, rack=self.rack, epoch=self.epoch)
+        return encode_fields(
+            host=self.host,
+            port=self.port,
+            rack=self.rack,
+            epoch=self.epoch,
+            machine=self.machine,
+            stopping=self.stopping,
+        )
 
     @classmethod
     def decode(cls, broker_id: BrokerId, value: bytes) -> "BrokerRecord":
         fields = decode_fields(f"broker {broker_id}", value)
         try:
-            return cls(broker_id, fields["host"], fields["port"], fields["rack"], fields["epoch"])
+            return cls(
+                broker_id,
+                fields["host"],
+                fields["port"],
+                fields["rack"],
+                fields["epoch"],
+                fields.get("machine", ""),
+                fields.get("stopping", False),
+            )
         except KeyError as error:
             raise UnreadableRecord(f"broker {broker_id}: damaged metadata record ({error!r})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerRecord:
+    """The broker that elects leaders. ``epoch`` grows with each controller."""
+
+    broker_id: BrokerId
+    epoch: int
+
+    def encode(self) -> bytes:
+        return encode_fields(broker=self.broker_id, epoch=self.epoch)
+
+    @classmethod
+    def decode(cls, value: bytes) -> "ControllerRecord":
+        fields = decode_fields("controller", value)
+        try:
+            return cls(BrokerId(fields["broker"]), fields["epoch"])
+        except KeyError as error:
+            raise UnreadableRecord(f"controller: damaged metadata record ({error!r})") from error
 
 
 def encode_fields(**fields: Any) -> bytes:

@@ -4,7 +4,11 @@ Durable: write-ahead log with ``synchronous=FULL``, so a put has returned only w
 Compare-and-set holds between processes: each write reads and decides under SQLite's write lock.
 
 Others' changes and deaths are noticed within 50 ms while somebody watches (``sqlite_bell.py``), our own at once. Every
-read first buries dead sessions (``sessions.py``), so none returns a key that outlived its process.
+read first buries dead sessions (``sessions.py``), so none returns a key that outlived its process. A process that was
+stopped for the session timeout counts as dead to whoever watches.
+
+What no timeout can help: a process that is stopped within a transaction of a millisecond or two keeps SQLite's write
+lock. Others' writes are then refused after ``busy_timeout_s``, until it goes on or dies.
 
 All SQLite calls run on one thread of the store's own; the event loop never waits for the disk. The tables and the
 transactions are in ``sqlite_tables.py``.
@@ -13,15 +17,15 @@ transactions are in ``sqlite_tables.py``.
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from skep.base.errors import StoreUnavailable
+from skep.base.errors import StoreUnavailable, VersionConflict
 from skep.base.tasks import Supervisor
 from skep.metadata.sqlite_tables import SqliteTables
-from skep.metadata.store import Versioned, Watch
+from skep.metadata.store import SESSION_TIMEOUT_S, Put, Versioned, Watch
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +43,15 @@ class SqliteStore:
     """
 
     def __init__(
-        self, path: Path, *, poll_interval_s: float = POLL_INTERVAL_S, busy_timeout_s: float = BUSY_TIMEOUT_S
+        self,
+        path: Path,
+        *,
+        session_timeout_s: float = SESSION_TIMEOUT_S,
+        poll_interval_s: float = POLL_INTERVAL_S,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
     ) -> None:
         self.path = path
+        self._session_timeout_s = session_timeout_s
         self._poll_interval_s = poll_interval_s
         self._busy_timeout_s = busy_timeout_s
         self._thread: ThreadPoolExecutor | None = None
@@ -49,14 +59,26 @@ class SqliteStore:
         self._watches: list[Watch] = []
         self._follower: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
+        self._session_ended = asyncio.Event()
+        self._buried_session = ""
         self._seen = 0
         self._failing = False
         self._tasks = Supervisor()
 
     async def open(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="metadata")
+        loop = asyncio.get_running_loop()
+
+        def make_tables() -> SqliteTables:
+            return SqliteTables(
+                self.path,
+                busy_timeout_s=self._busy_timeout_s,
+                session_timeout_s=self._session_timeout_s,
+                on_buried=lambda session: loop.call_soon_threadsafe(self._buried, session),
+            )
+
         try:
-            self._tables = await self._call(lambda: SqliteTables(self.path, busy_timeout_s=self._busy_timeout_s))
+            self._tables = await self._call(make_tables)
         except BaseException:
             self._end_thread()
             raise
@@ -84,8 +106,23 @@ class SqliteStore:
     async def put(self, key: str, value: bytes, *, expected_version: int | None = None) -> int:
         return await self._write(lambda: self._tables.put(key, value, expected_version))
 
+    async def put_many(
+        self, entries: Sequence[Put], *, guard: tuple[str, int] | None = None
+    ) -> list[int | VersionConflict]:
+        return await self._write(lambda: self._tables.put_many(entries, guard))
+
     async def put_ephemeral(self, key: str, value: bytes) -> int:
-        return await self._write(lambda: self._tables.put_ephemeral(key, value))
+        version, session = await self._write(lambda: self._tables.put_ephemeral(key, value))
+        if session != self._buried_session:  # else it was buried even before we came back from the thread
+            self._session_ended.clear()
+        return version
+
+    def _buried(self, session: str) -> None:
+        self._buried_session = session
+        self._session_ended.set()
+
+    async def wait_session_end(self) -> None:
+        await self._session_ended.wait()
 
     async def delete(self, key: str, *, expected_version: int | None = None) -> bool:
         return await self._write(lambda: self._tables.delete(key, expected_version))

@@ -6,15 +6,24 @@ newest entries are kept: number 1 goes when 10,001 is written, and a watch that 
 """
 
 import contextlib
+import random
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from skep.base.errors import StoreUnavailable, VersionConflict
+from skep.base.errors import Fenced, StoreUnavailable, VersionConflict
 from skep.metadata.sessions import SessionLock, forget, is_alive
 from skep.metadata.sqlite_bell import Bell
-from skep.metadata.store import MUST_NOT_EXIST, Changed, Versioned, check_entry
+from skep.metadata.store import (
+    MUST_NOT_EXIST,
+    SESSION_TIMEOUT_S,
+    Changed,
+    Put,
+    Versioned,
+    check_entries,
+    check_entry,
+)
 
 SCHEMA_VERSION = 1
 SCHEMA = (
@@ -24,7 +33,7 @@ SCHEMA = (
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
 CHANGES_KEPT = 10_000
-RETRY_PAUSE_S = 0.01
+RETRY_PAUSE_S = 0.0005, 0.0015
 
 
 class SqliteTables:
@@ -33,11 +42,20 @@ class SqliteTables:
     Raises ``sqlite3.Error`` and ``OSError`` as they come; the async half says what they mean.
     """
 
-    def __init__(self, path: Path, *, busy_timeout_s: float) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        busy_timeout_s: float,
+        session_timeout_s: float = SESSION_TIMEOUT_S,
+        on_buried: Callable[[str], object] = lambda session: None,
+    ) -> None:
         self._path = path
         self._busy_timeout_s = busy_timeout_s
+        self._session_timeout_s = session_timeout_s
+        self._on_buried = on_buried
         self._sessions = path.with_name(path.name + "-sessions")
-        self._session = SessionLock(self._sessions)
+        self._session = SessionLock(self._sessions, session_timeout_s)
         self._db = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)
         try:
             self._prepare()
@@ -61,15 +79,7 @@ class SqliteTables:
 
     def _use_write_ahead_log(self) -> None:
         # Two processes that create the file at once: SQLite answers "locked" here without its busy timeout.
-        deadline = time.monotonic() + self._busy_timeout_s
-        while True:
-            try:
-                self._db.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                    raise
-                time.sleep(RETRY_PAUSE_S)
+        self._retry_while_busy("PRAGMA journal_mode = WAL")
 
     def close(self) -> None:
         try:
@@ -99,32 +109,57 @@ class SqliteTables:
         check_entry(key, value)
         self._bury_the_dead()
         with self._transaction():
-            self._expect(key, expected_version)
-            number = self._log_change(key)
-            self._db.execute(
-                "INSERT INTO entries (key, value, version) VALUES (?, ?, ?)"
-                " ON CONFLICT (key) DO UPDATE SET value = excluded.value, version = excluded.version",
-                (key, value, number),
-            )
+            number = self._put(key, value, expected_version)
+            self._trim_changes(number)
         return number
 
-    def put_ephemeral(self, key: str, value: bytes) -> int:
+    def put_many(self, entries: Sequence[Put], guard: tuple[str, int] | None) -> list[int | VersionConflict]:
+        check_entries(entries)
+        self._bury_the_dead()
+        results: list[int | VersionConflict] = []
+        with self._transaction():
+            if guard is not None and self._version_of(guard[0]) != guard[1]:
+                raise Fenced(f"{guard[0]} is no longer at version {guard[1]}")
+            for entry in entries:
+                try:
+                    results.append(self._put(*entry))
+                except VersionConflict as conflict:
+                    results.append(conflict)
+            self._trim_changes(max((result for result in results if isinstance(result, int)), default=0))
+        return results
+
+    def _put(self, key: str, value: bytes, expected_version: int | None) -> int:
+        self._expect(key, expected_version)
+        number = self._log_change(key)
+        self._db.execute(
+            "INSERT INTO entries (key, value, version) VALUES (?, ?, ?)"
+            " ON CONFLICT (key) DO UPDATE SET value = excluded.value, version = excluded.version",
+            (key, value, number),
+        )
+        return number
+
+    def put_ephemeral(self, key: str, value: bytes) -> tuple[int, str]:
+        """The new version, and the session that the key belongs to."""
         check_entry(key, value)
+        if self._session.is_buried:
+            self._session.release()
+            self._session = SessionLock(self._sessions, self._session_timeout_s)
         # The lock comes before the row that names it: a row whose session cannot be locked is always a live one's.
-        self._session.acquire()
+        self._session.acquire(self._on_buried)
         self._bury_the_dead()
         with self._transaction():
             self._expect(key, MUST_NOT_EXIST)
             number = self._log_change(key)
             self._db.execute("INSERT INTO entries VALUES (?, ?, ?, ?)", (key, value, number, self._session.name))
-        return number
+            self._trim_changes(number)
+        return number, self._session.name
 
     def delete(self, key: str, expected_version: int | None) -> bool:
         self._bury_the_dead()
         with self._transaction():
             found = self._expect(key, expected_version)
             if found:
-                self._delete_row(key)
+                self._trim_changes(self._delete_row(key))
         return found != MUST_NOT_EXIST
 
     def newest_change(self) -> int:
@@ -141,12 +176,12 @@ class SqliteTables:
 
     def bell(self, interval_s: float, ring: Callable[[], object]) -> Bell:
         """A bell, not yet started, that rings when another process changed the tables or died."""
-        return Bell(self._path, self._sessions, self._session.name, interval_s, ring)
+        return Bell(self._path, self._sessions, interval_s, ring)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         """The write lock from the first statement on: what is read inside is still so at the commit."""
-        self._db.execute("BEGIN IMMEDIATE")
+        self._begin()
         try:
             yield
             self._db.execute("COMMIT")
@@ -155,9 +190,32 @@ class SqliteTables:
                 self._db.execute("ROLLBACK")
             raise
 
-    def _expect(self, key: str, expected_version: int | None) -> int:
+    def _begin(self) -> None:
+        # By our own trying: SQLite sleeps longer each time, up to 100 ms, and among five processes that write without
+        # a pause one was seen to wait for three seconds.
+        self._db.execute("PRAGMA busy_timeout = 0")
+        try:
+            self._retry_while_busy("BEGIN IMMEDIATE")
+        finally:
+            self._db.execute(f"PRAGMA busy_timeout = {int(self._busy_timeout_s * 1000)}")
+
+    def _retry_while_busy(self, statement: str) -> None:
+        deadline = time.monotonic() + self._busy_timeout_s
+        while True:
+            try:
+                self._db.execute(statement)
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(random.uniform(*RETRY_PAUSE_S))
+
+    def _version_of(self, key: str) -> int:
         row = self._db.execute("SELECT version FROM entries WHERE key = ?", (key,)).fetchone()
-        found: int = row[0] if row else MUST_NOT_EXIST
+        return int(row[0]) if row else MUST_NOT_EXIST
+
+    def _expect(self, key: str, expected_version: int | None) -> int:
+        found = self._version_of(key)
         if expected_version is not None and expected_version != found:
             raise VersionConflict(f"{key} is at version {found}, not {expected_version}")
         return found
@@ -165,18 +223,22 @@ class SqliteTables:
     def _log_change(self, key: str) -> int:
         number = self._db.execute("INSERT INTO changes (key) VALUES (?)", (key,)).lastrowid
         assert number is not None
-        self._db.execute("DELETE FROM changes WHERE number <= ?", (number - CHANGES_KEPT,))
         return number
 
-    def _delete_row(self, key: str) -> None:
-        self._log_change(key)
+    def _trim_changes(self, newest: int) -> None:
+        self._db.execute("DELETE FROM changes WHERE number <= ?", (newest - CHANGES_KEPT,))
+
+    def _delete_row(self, key: str) -> int:
+        number = self._log_change(key)
         self._db.execute("DELETE FROM entries WHERE key = ?", (key,))
+        return number
 
     def _bury_the_dead(self) -> None:
         """Remove the ephemeral keys of sessions whose process is gone."""
         rows = self._db.execute("SELECT DISTINCT session FROM entries WHERE session IS NOT NULL").fetchall()
         for (session,) in rows:
-            if session != self._session.name and not is_alive(self._sessions, session):
+            # Ours also, when others found it silent: its lock, which we hold, says nothing.
+            if not is_alive(self._sessions, session):
                 self._delete_session(session)
                 forget(self._sessions, session)
 

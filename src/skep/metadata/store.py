@@ -6,17 +6,25 @@ above, in ``catalog.py``; a store knows keys and bytes.
 Keys are paths (``topics/orders``). Values are never empty, so that an engine that has to make ``topics`` before
 ``topics/orders`` can tell a key that somebody put from one it made itself. No key lies below an ephemeral one.
 
-Left out on purpose: transactions over several keys. Callers order their writes so that a stop between two of them
-leaves something that can be finished; see ``Catalog.delete_topic``.
+Ephemeral keys belong to a session, which the engine ends when its process dies, or stays silent for longer than the
+session timeout: stopped, cut off, or on a machine that hangs. One that was only silent finds its session ended
+(``wait_session_end``) and its keys perhaps taken by others.
+
+Left out on purpose: transactions over several keys. ``put_many`` is many compare-and-sets in one go, each for itself.
+Callers order their writes so that a stop between two of them leaves something that can be finished; see
+``Catalog.delete_topic``.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from skep.base.errors import VersionConflict
+
 MUST_NOT_EXIST = 0
 MAX_PENDING_KEYS = 10_000
+SESSION_TIMEOUT_S = 6.0
 
 
 class Versioned(NamedTuple):
@@ -26,28 +34,44 @@ class Versioned(NamedTuple):
     version: int
 
 
+class Put(NamedTuple):
+    """One entry of ``put_many``: what ``put`` takes."""
+
+    key: str
+    value: bytes
+    expected_version: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Keys that were put or deleted. With ``missed``, others may have been too: read the tree again."""
+    """Keys that were put or deleted. With ``missed``, others may have been too: read the tree again.
+
+    A parent of such a key may be named with it, though nobody put it: some engines make it then.
+    """
 
     keys: frozenset[str]
     missed: bool = False
 
 
 class MetadataStore(Protocol):
-    """One session with the engine.
+    """A connection with the engine, and on it one session at a time.
 
-    Every method but ``open`` needs an open session. Each raises StoreUnavailable when the engine cannot be reached or
-    refuses; whether a write that failed so took place is then unknown until it is read again. The same holds for a
-    write whose caller was cancelled.
+    Every method but ``open`` needs an open store. Each raises StoreUnavailable, within seconds, when the engine cannot
+    be reached or refuses; whether a write that failed so took place is then unknown until it is read again. The same
+    holds for a write whose caller was cancelled.
     """
 
-    async def open(self) -> None:
-        """Begin the session."""
-        ...
+    async def open(self) -> None: ...
 
     async def close(self) -> None:
         """End the session: its ephemeral keys vanish, its watches end. A second call does nothing."""
+        ...
+
+    async def wait_session_end(self) -> None:
+        """Return when the session that put our ephemeral keys is over and they are gone, though nobody closed us.
+
+        It then returns at once until the next ``put_ephemeral``, which begins a new session. Watches live on.
+        """
         ...
 
     async def get(self, key: str) -> Versioned | None: ...
@@ -57,6 +81,16 @@ class MetadataStore(Protocol):
 
         ``expected_version`` makes it a compare-and-set: VersionConflict unless the key is at that version, 0 meaning
         that it must not exist. After a delete, versions may begin anew. An ephemeral key stays ephemeral.
+        """
+        ...
+
+    async def put_many(
+        self, entries: Sequence[Put], *, guard: tuple[str, int] | None = None
+    ) -> list[int | VersionConflict]:
+        """Make many puts in one go; for each the new version, or the conflict it lost to. The keys all differ.
+
+        With a guard, a key and its version, an entry is written only while that key is at that version; when it is
+        not, Fenced is raised and nothing more is written. Entries before may have been, as after StoreUnavailable.
         """
         ...
 
@@ -77,7 +111,11 @@ class MetadataStore(Protocol):
         ...
 
     async def watch(self, prefix: str) -> "Watch":
-        """Report changes of ``prefix`` and below, by any session and our own, from the return of this call on."""
+        """Report changes of ``prefix`` and below, by any session and our own, from the return of this call on.
+
+        A watch outlives the loss of the connection and of the session; what may have passed it by meanwhile is
+        reported as ``missed`` when the engine is reached again.
+        """
         ...
 
 
@@ -137,3 +175,11 @@ def check_entry(key: str, value: bytes) -> None:
         raise ValueError(f"not a key: {key!r}")
     if not value:
         raise ValueError(f"empty value for {key}")
+
+
+def check_entries(entries: Sequence[Put]) -> None:
+    """What ``put_many`` refuses before it writes anything."""
+    for entry in entries:
+        check_entry(entry.key, entry.value)
+    if len({entry.key for entry in entries}) != len(entries):
+        raise ValueError("a key twice among the entries to put")

@@ -19,7 +19,7 @@ def entry_for(key: str, number: int) -> Versioned:
     if key.startswith("brokers/"):
         return Versioned(BrokerRecord(BrokerId(0), "host", number).encode(), version)
     if key.startswith("deleting/"):
-        return Versioned(layout.encode_deletion(f"t{number}"), version)
+        return Versioned(layout.Deletion(f"t{number}", ()).encode(), version)
     return Versioned(layout.encode_config({"n": str(number)}), version)
 
 

@@ -1,0 +1,50 @@
+"""``skep zookeeper``: a ZooKeeper on this machine, to try a cluster out with."""
+
+import signal
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from skep.base.errors import StartupError
+from skep.cli.failures import CommandError
+
+
+def register(app: typer.Typer) -> None:
+    app.command("zookeeper")(zookeeper)
+
+
+def zookeeper(
+    data_dir: Annotated[Path, typer.Option("--data-dir", help="Where its data lies; made when missing.")] = Path(
+        "skep-zookeeper"
+    ),
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 2181,
+) -> None:
+    """Run a ZooKeeper for development until Ctrl-C or SIGTERM.
+
+    It is the real one, from the jars in pyspark; it needs Java and listens on 127.0.0.1 only. Brokers use it with
+    --metadata zk://127.0.0.1:2181.
+
+    Examples:
+
+      skep zookeeper
+
+      skep zookeeper --data-dir /tmp/zk --port 2281
+    """
+    from skep.zookeeper_server import ZooKeeperServer
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    server = ZooKeeperServer(data_dir, port)
+    try:
+        with server:
+            typer.echo(f"skep: zookeeper ready on {server.address}, data in {data_dir}")
+            exit_code = server.wait()
+    except StartupError as error:
+        raise CommandError(str(error)) from None
+    except KeyboardInterrupt:
+        return
+    raise CommandError(f"ZooKeeper ended by itself with exit code {exit_code}; see {data_dir}/zookeeper.log")
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
