@@ -1,14 +1,16 @@
 """Composition: options -> stores -> services -> server. What starts in which order, and stops in the reverse.
 
 Start                                              Stop
-1. the data directory: lock, what lies in it       6. the listener: nobody new, connections closed; the broker's
-2. threads                                            registration goes with the session of the store
-3. the metadata store, the catalog                 5. housekeeping, then syncs that are under way
-4. the logs: recovered if the last stop was not    4. deletions in the background
-   clean                                           3. the catalog, the store
-5. housekeeping                                    2. threads, when they have done what they were given
-6. the port is bound, the broker registered, then  1. the data directory: logs synced, checkpoints and the clean-stop
-   connections are served                             marker written, unlocked
+1. the data directory: lock, what lies in it       7. the leaderships are handed over, while all is still served
+2. threads                                         6. the listener: nobody new, connections closed
+3. the metadata store, the catalog                 5. the controller, the fetchers, the coordinators, housekeeping, then
+4. the logs: recovered if the last stop was not       syncs that are under way
+   clean                                           4. deletions in the background
+5. housekeeping, the coordinators                  3. the catalog, the store, and with it the registration
+6. the port is bound, the broker registered; ISRs  2. threads, when they have done what they were given
+   are left if data may be lost; partitions are    1. the data directory: logs synced, checkpoints and the clean-stop
+   led and followed; connections are served           marker written, unlocked
+7. the controller may be elected
 """
 
 import asyncio
@@ -19,31 +21,35 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
+from skep.base.addresses import parse_address
 from skep.base.broker_config import BrokerConfig, read_broker_config
 from skep.base.clock import SystemClock
 from skep.base.errors import OptionError, StartupError, StorageError, StoreUnavailable
-from skep.base.ids import BrokerId
+from skep.base.ids import BrokerId, Offset, TopicPartition
 from skep.base.os_files import OsFiles
 from skep.base.tasks import Supervisor
 from skep.broker.coordinators import Coordinators
 from skep.broker.dispatch import Dispatcher
 from skep.broker.fetch_sessions import FetchSessions
+from skep.broker.membership import Membership
 from skep.broker.producer_ids import ProducerIds
 from skep.broker.services import Services
+from skep.controller.controller import Controller
 from skep.metadata.catalog import Catalog
 from skep.metadata.image import CLUSTER_DEFAULT, ClusterImage
 from skep.metadata.model import BrokerRecord
-from skep.metadata.sqlite import SqliteStore
+from skep.metadata.opening import store_for
+from skep.replication.following import Following
 from skep.replication.housekeeping import Housekeeping
+from skep.replication.isr_changes import IsrChanges
 from skep.replication.replicas import Replicas
 from skep.server.listener import Listener
 from skep.storage.directory import LogDirectory
 
 logger = logging.getLogger(__name__)
 
-METADATA_FILE = "metadata.sqlite"
+CONTROLLED_SHUTDOWN_S = 15.0
 
 
 class Broker:
@@ -53,8 +59,10 @@ class Broker:
         self.config: BrokerConfig = read_broker_config(texts)
         self._texts = dict(texts)
         self._stops = contextlib.AsyncExitStack()
-        self.node = BrokerRecord(BrokerId(self.config.node_id), "", 0)
+        self._node_id = BrokerId(self.config.node_id)
+        self.node = BrokerRecord(self._node_id, "", 0)
         self.cluster_id = ""
+        self.must_stop = asyncio.Event()
 
     async def start(self) -> None:
         try:
@@ -68,65 +76,122 @@ class Broker:
         await self._stops.aclose()
 
     async def _start(self) -> None:
-        config, clock, supervisor = self.config, SystemClock(), Supervisor()
+        await self._open_stores()
+        self._replicate()
+        coordinators = Coordinators(
+            self._node_id,
+            lambda: self.config,
+            self._catalog,
+            self._replicas,
+            self._clock,
+            self._executor,
+            self._supervisor,
+        )
+        self._on_stop(lambda: _now(coordinators.stop))
+        services = self._services(coordinators)
+        listener = self._listener(services)
+        self._catalog.on_change(lambda old, new: self._image_changed(old, new, services, listener))
+        self._catalog.on_change(self._following.image_changed)
+        self._catalog.on_change(coordinators.image_changed)
+        self._apply(services, listener)
+        await self._join(listener, services)
+        await self._membership.leave_in_sync_sets(self._replicas.may_have_lost)
+        self._directory.losses_settled()
+        self._replicas.take_roles()
+        coordinators.start()
+        await listener.serve()
+        self._take_part(services)
+
+    async def _open_stores(self) -> None:
+        """The disk, the metadata, and the logs."""
+        config = self.config
+        self._clock, self._supervisor = SystemClock(), Supervisor()
         files = OsFiles(_max_open_files(config))
-        directory = LogDirectory(files, os.path.abspath(config.log_dirs), clock, config.max_producers_per_partition)
+        path = os.path.abspath(config.log_dirs)
+        directory = self._directory = LogDirectory(files, path, self._clock, config.max_producers_per_partition)
         directory.open()
-        self._on_stop(lambda: asyncio.to_thread(directory.close))
-        executor = ThreadPoolExecutor(config.background_threads, thread_name_prefix="skep")
+        high_watermarks: Callable[[], dict[TopicPartition, Offset]] = dict
+        self._on_stop(lambda: asyncio.to_thread(directory.close, high_watermarks()))
+        executor = self._executor = ThreadPoolExecutor(config.background_threads, thread_name_prefix="skep")
         self._on_stop(lambda: asyncio.to_thread(executor.shutdown))
 
-        store = SqliteStore(Path(directory.path) / METADATA_FILE)
+        store, lingering_s = store_for(config, directory.path)
         await store.open()
         self._on_stop(store.close)
-        catalog = Catalog(store)
-        await catalog.open()
-        self._on_stop(catalog.close)
-        self.cluster_id = catalog.image.cluster_id
-        self.config = config = self._config_in_force(catalog.image)
+        self._catalog = Catalog(store, self._node_id)
+        await self._catalog.open()
+        self._on_stop(self._catalog.close)
+        self.cluster_id = self._catalog.image.cluster_id
+        directory.check_identity(self.cluster_id, self._node_id)
+        self.config = config = self._config_in_force(self._catalog.image)
+        self._membership = Membership(store, self._catalog, self._node_id, lingering_s)
 
-        self._on_stop(supervisor.close)
-        replicas = Replicas(directory, catalog, config.topic_defaults, clock, executor, supervisor)
-        await replicas.load()
-        self._on_stop(replicas.stop)
-        housekeeping = Housekeeping(replicas, directory, config, clock)
-        self._on_stop(housekeeping.stop)
-        housekeeping.start()
+        self._on_stop(self._supervisor.close)
+        self._replicas = Replicas(
+            directory, self._catalog, config.topic_defaults, self._clock, executor, self._supervisor, self._node_id
+        )
+        await self._replicas.load()
+        high_watermarks = self._replicas.high_watermarks
+        self._on_stop(self._replicas.stop)
+        self._housekeeping = Housekeeping(self._replicas, directory, config, self._clock)
+        self._on_stop(self._housekeeping.stop)
+        self._housekeeping.start()
 
-        node_id = BrokerId(config.node_id)
-        coordinators = Coordinators(node_id, lambda: self.config, catalog, replicas, clock, executor, supervisor)
-        self._on_stop(lambda: _now(coordinators.stop))
-        coordinators.start()
+    def _replicate(self) -> None:
+        """What leads and follows, as soon as partitions are given their roles."""
+        membership, catalog, replicas = self._membership, self._catalog, self._replicas
+        self._following = Following(
+            lambda: membership.node, lambda: catalog.image, lambda: self.config, self._clock, replicas.let_go
+        )
+        self._on_stop(self._following.stop)
+        isr_changes = IsrChanges(self._node_id, catalog, lambda: self.config, self._clock)
+        self._supervisor.spawn("isr changes", isr_changes.run())
+        self._supervisor.repeat(
+            lambda: self.config.replica_lag_time_max_ms // 2,
+            lambda: isr_changes.check_lag(replicas.open_partitions()),
+        )
+        replicas.on_role = self._following.role_changed
+        replicas.on_follower_caught_up = isr_changes.suspect
 
-        services = Services(
+    def _services(self, coordinators: Coordinators) -> Services:
+        config = self.config
+        return Services(
             config=config,
             static_config=self._texts,
             node=self.node,
-            catalog=catalog,
-            replicas=replicas,
-            clock=clock,
-            executor=executor,
+            catalog=self._catalog,
+            replicas=self._replicas,
+            clock=self._clock,
+            executor=self._executor,
             fetch_sessions=FetchSessions(
-                clock, config.max_incremental_fetch_session_cache_slots, config.max_fetch_session_partitions
+                self._clock, config.max_incremental_fetch_session_cache_slots, config.max_fetch_session_partitions
             ),
-            producer_ids=ProducerIds(catalog),
+            producer_ids=ProducerIds(self._catalog),
             groups=coordinators.groups,
             transactions=coordinators.transactions,
         )
-        listener = Listener(
-            Dispatcher(services),
-            clock,
-            executor,
-            max_request_bytes=config.socket_request_max_bytes,
-            queued_max_request_bytes=config.queued_max_request_bytes,
-            max_inflight_requests=config.max_inflight_requests,
-        )
-        catalog.on_change(lambda old, new: self._image_changed(old, new, services, listener, housekeeping))
-        catalog.on_change(coordinators.image_changed)
-        self._apply(services, listener, housekeeping)
-        await self._open_for_clients(listener, services)
 
-    async def _open_for_clients(self, listener: Listener, services: Services) -> None:
+    def _listener(self, services: Services) -> Listener:
+        return Listener(
+            Dispatcher(services),
+            self._clock,
+            self._executor,
+            max_request_bytes=self.config.socket_request_max_bytes,
+            queued_max_request_bytes=self.config.queued_max_request_bytes,
+            max_inflight_requests=self.config.max_inflight_requests,
+        )
+
+    def _take_part(self, services: Services) -> None:
+        """In the cluster: to be elected, to register again when a session ends, to step back when the disk is full."""
+        controller = Controller(self._catalog, self._node_id, lambda: self.config, self._clock)
+        self._catalog.on_change(controller.image_changed)
+        self._on_stop(controller.stop)
+        controller.start()
+        self._supervisor.spawn("membership", self._stay(controller, services))
+        self._housekeeping.on_disk_checked = self._disk_checked
+        self._on_stop(self._hand_over)
+
+    async def _join(self, listener: Listener, services: Services) -> None:
         host, port = parse_address("listeners", self.config.listeners)
         port = await listener.bind(host, port)
         self._on_stop(listener.stop)
@@ -137,9 +202,27 @@ class Broker:
         elif host in ("", "0.0.0.0", "::"):
             host = _host_name()
         rack = self.config.broker_rack or None
-        record = BrokerRecord(BrokerId(self.config.node_id), host, port, rack)
-        self.node = services.node = await services.catalog.register_broker(record)
-        await listener.serve()
+        record = BrokerRecord(self._node_id, host, port, rack, machine=_machine())
+        self.node = services.node = await self._membership.join(record)
+
+    async def _stay(self, controller: Controller, services: Services) -> None:
+        def joined(node: BrokerRecord) -> None:
+            self.node = services.node = node
+
+        try:
+            await self._membership.stay(controller.session_ended, joined)
+        except StartupError as error:
+            # Another process has our id by now. Two brokers of one id would undo each other's work.
+            logger.critical("%s; stopping", error)
+            self.must_stop.set()
+
+    def _disk_checked(self, is_writable: bool) -> None:
+        if self._membership.node.stopping == is_writable:
+            self._supervisor.spawn("be chosen or not", self._membership.be_chosen(is_writable))
+
+    async def _hand_over(self) -> None:
+        if self.config.controlled_shutdown_enable and self._membership.others():
+            await self._membership.hand_over(CONTROLLED_SHUTDOWN_S)
 
     def _on_stop(self, stop: Callable[[], Awaitable[None]]) -> None:
         self._stops.push_async_callback(stop)
@@ -148,43 +231,37 @@ class Broker:
 
     def _config_in_force(self, image: ClusterImage) -> BrokerConfig:
         """What was given at start, under the overrides of the whole cluster, under those of this broker."""
-        overrides = {**image.broker_config(CLUSTER_DEFAULT), **image.broker_config(BrokerId(self.config.node_id))}
+        overrides = {**image.broker_config(CLUSTER_DEFAULT), **image.broker_config(self._node_id)}
         return read_broker_config({**self._texts, **overrides})
 
-    def _image_changed(
-        self, old: ClusterImage, new: ClusterImage, services: Services, listener: Listener, housekeeping: Housekeeping
-    ) -> None:
+    def _image_changed(self, old: ClusterImage, new: ClusterImage, services: Services, listener: Listener) -> None:
         if new.broker_configs is not old.broker_configs:
             self.config = services.config = self._config_in_force(new)
-            self._apply(services, listener, housekeeping)
+            self._apply(services, listener)
             services.replicas.defaults_changed(self.config.topic_defaults)
         services.replicas.image_changed(old, new)
 
-    def _apply(self, services: Services, listener: Listener, housekeeping: Housekeeping) -> None:
+    def _apply(self, services: Services, listener: Listener) -> None:
         listener.max_connections = self.config.max_connections
         listener.max_idle_ms = self.config.connections_max_idle_ms
         services.fetch_sessions.max_sessions = self.config.max_incremental_fetch_session_cache_slots
         services.fetch_sessions.max_partitions = self.config.max_fetch_session_partitions
-        housekeeping.config = self.config
+        self._housekeeping.config = self.config
 
 
 async def _now(stop: Callable[[], None]) -> None:
     stop()
 
 
-def parse_address(option: str, text: str) -> tuple[str, int]:
-    """``host:port``, also with Kafka's ``PLAINTEXT://`` in front and with an IPv6 address in brackets."""
-    address = text.removeprefix("PLAINTEXT://")
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535 or "://" in host or "," in host:
-        raise OptionError(f"{option}={text}: expected one host:port, e.g. 127.0.0.1:9092")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
 def _host_name() -> str:
     import socket
 
     return socket.gethostname()
+
+
+def _machine() -> str:
+    """What tells this machine from others: brokers that have the same are not to hold copies of the same partition."""
+    return _host_name()
 
 
 def _max_open_files(config: BrokerConfig) -> int:
@@ -213,9 +290,16 @@ async def serve(texts: Mapping[str, str], *, stop_at_eof: bool) -> None:
     await broker.start()
     try:
         _say_ready(broker)
-        await stopping.wait()
+        await _first_of(stopping, broker.must_stop)
     finally:
         await broker.stop()
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for one in waiting:
+        one.cancel()
 
 
 def run(texts: Mapping[str, str], *, stop_at_eof: bool = False) -> int:

@@ -20,7 +20,7 @@ NOT_SERVED = {
     "Quotas": "48 49",
     "Share groups": "76 77 78 79 83 84 85 86 87 90 91 92",
     "Streams groups": "88 89",
-    "Several brokers": "34 43 45 46 56 58 62 63 64 67 73 80 81 82",
+    "Between brokers and a KRaft controller, moving between log directories": "34 56 58 62 63 67 73 80 81 82",
     "KRaft's own": "52 53 54 55 57 59 70",
     "Telemetry, listing of config resources": "71 72 74",
 }

@@ -15,14 +15,18 @@ LAYER = {
     "metadata": 3,
     "client": 3,
     "replication": 4,
+    "controller": 4,
     "coordination": 4,
     "broker": 5,
     "server": 6,
     "app": 7,
-    "cli": 8,
+    "broker_process": 7,
+    "zookeeper_server": 7,
+    "supervising": 8,
     "embedded": 8,
-    "testing": 8,
-    "pytest_plugin": 9,
+    "testing": 9,
+    "cli": 10,
+    "pytest_plugin": 10,
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 SPARK_FILES = sorted((SOURCE.parent / "pyspark_skep").rglob("*.py"))

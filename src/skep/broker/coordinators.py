@@ -1,6 +1,6 @@
 """The coordinators of this broker, and how they follow the cluster: which shards are here, which topics are gone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 
 from skep.base.broker_config import BrokerConfig
@@ -8,21 +8,29 @@ from skep.base.clock import Clock
 from skep.base.ids import BrokerId
 from skep.base.tasks import Supervisor
 from skep.broker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from skep.client.peers import Peers
 from skep.coordination.group_records import decode_group_record
 from skep.coordination.groups.forgetting import forget_topics
 from skep.coordination.groups.shard import GroupShard
+from skep.coordination.leaders import Leaders
 from skep.coordination.runtime import CoordinatorRuntime
 from skep.coordination.transaction_records import decode_transaction_record
 from skep.coordination.transactions.coordinator import TransactionCoordinator
 from skep.coordination.transactions.markers import MarkerWriter
+from skep.coordination.transactions.remote_markers import RemoteMarkers
 from skep.coordination.transactions.shard import TransactionShard
+from skep.coordination.transactions.verifying import Verifier
 from skep.metadata.catalog import Catalog
 from skep.metadata.image import ClusterImage
+from skep.metadata.model import BrokerRecord
 from skep.replication.replicas import Replicas
 
 
 class Coordinators:
-    """Owns both coordinators. ``settings`` gives the broker's options as they are at that moment."""
+    """Owns both coordinators, and the connections over which they talk to other brokers.
+
+    ``settings`` gives the broker's options as they are at that moment.
+    """
 
     def __init__(
         self,
@@ -36,6 +44,11 @@ class Coordinators:
     ) -> None:
         self._node_id = node_id
         self._catalog = catalog
+        timeout_s = settings().replica_socket_timeout_ms / 1000
+        # Two connections to each broker: a marker's answer waits for replicas, and no produce is to wait behind it.
+        self._asking = Peers(client_id=f"broker-{node_id}-verifying", timeout_s=timeout_s)
+        self._marking = Peers(client_id=f"broker-{node_id}-markers", timeout_s=timeout_s)
+        leaders = Leaders(node_id, lambda: catalog.image)
         self.groups: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
             lambda context: GroupShard(context, settings, lambda: catalog.image),
@@ -45,7 +58,6 @@ class Coordinators:
             executor,
             supervisor,
         )
-        markers = MarkerWriter(TRANSACTION_STATE, replicas, self.groups)
         runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
             TRANSACTION_STATE,
             lambda context: TransactionShard(context, settings, markers),
@@ -55,25 +67,36 @@ class Coordinators:
             executor,
             supervisor,
         )
+        verifier = Verifier(runtime, settings, leaders, self._asking)
+        remote = RemoteMarkers(self._marking, supervisor)
+        markers = MarkerWriter(TRANSACTION_STATE, replicas, self.groups, verifier.guards, leaders, remote)
         self._transaction_runtime = runtime
-        self.transactions = TransactionCoordinator(runtime, self.groups, settings)
+        self.transactions = TransactionCoordinator(runtime, self.groups, settings, verifier)
 
     def start(self) -> None:
         """Begins to load what is on the disk. Groups first: transactions that were under way write to theirs."""
         image = self._catalog.image
         self._follow(image)
-        # Whose deletion a crash interrupted: their offsets may not have been forgotten before it.
-        self._forget(frozenset(self._catalog.pending_deletions.values()).difference(image.topics))
+        self._forget_pending(image)
 
     def stop(self) -> None:
         self._transaction_runtime.stop()
         self.groups.stop()
+        self._talk_only_to(())
+
+    def _talk_only_to(self, brokers: Iterable[BrokerRecord]) -> None:
+        """Whoever waits for an answer of another broker is told that none will come, and asks the next leader."""
+        for peers in (self._asking, self._marking):
+            peers.retain(brokers)
 
     def image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
         """To be called after the replicas have followed the same change."""
+        if new.brokers is not old.brokers:
+            self._talk_only_to(new.brokers.values())
         if new.topics is old.topics:
             return
-        self._follow(new)
+        if self._follow(new):
+            self._forget_pending(new)
         deleted = frozenset(
             name
             for name, topic in old.topics.items()
@@ -81,11 +104,19 @@ class Coordinators:
         )
         self._forget(deleted)
 
+    def _forget_pending(self, image: ClusterImage) -> None:
+        """Of topics whose deletion a crash interrupted, or that went while a shard was on its way to us, offsets may
+        not have been forgotten."""
+        if self._catalog.pending_deletions:
+            self._forget(frozenset(self._catalog.pending_deletions.values()).difference(image.topics))
+
     def _forget(self, topics: frozenset[str]) -> None:
         if topics:
             for shard in self.groups.shards():
                 forget_topics(shard, topics)
 
-    def _follow(self, image: ClusterImage) -> None:
-        self.groups.follow(image.topics.get(CONSUMER_OFFSETS), self._node_id)
+    def _follow(self, image: ClusterImage) -> bool:
+        """Whether groups have come here."""
+        has_more = self.groups.follow(image.topics.get(CONSUMER_OFFSETS), self._node_id)
         self._transaction_runtime.follow(image.topics.get(TRANSACTION_STATE), self._node_id)
+        return has_more

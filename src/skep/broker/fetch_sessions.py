@@ -41,6 +41,8 @@ class Wanted(NamedTuple):
     current_leader_epoch: int
     fetch_offset: int
     max_bytes: int
+    last_fetched_epoch: int = -1
+    """Of the last batch that a follower has."""
 
 
 class _Remembered:
@@ -91,7 +93,7 @@ class FetchSession:
         state = (fetched.high_watermark, fetched.log_start_offset, fetched.error_code)
         if len(fetched.records):
             self._partitions.move_to_end(key)
-        elif state == remembered.told and fetched.error_code == 0:
+        elif state == remembered.told and fetched.error_code == 0 and fetched.diverging_epoch is None:
             return False
         # An error is told every time: the client acts on it, and it is cleared only by being gone.
         remembered.told = state
@@ -188,6 +190,7 @@ def wanted_in(request: Any) -> list[Wanted]:
             getattr(partition, "current_leader_epoch", -1),
             partition.fetch_offset,
             partition.partition_max_bytes,
+            getattr(partition, "last_fetched_epoch", -1),
         )
         for topic in request.topics
         for partition in topic.partitions

@@ -6,6 +6,7 @@ from skep.base.broker_config import BrokerConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.services import Services
 from skep.broker.topics import alive_brokers, place
+from skep.metadata.model import BrokerRecord
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
@@ -40,11 +41,19 @@ def _shape(name: str, config: BrokerConfig) -> _Shape:
 
 
 async def ensure(services: Services, name: str) -> None:
-    """Makes the topic if it is not there. With fewer brokers than replicas are wanted, each broker gets one."""
+    """Makes the topic if it is not there.
+
+    With fewer brokers than replicas are wanted, each broker gets one, and it stays so when more brokers come: a cluster
+    is to be up before its first client, or the topic reassigned afterwards. (Kafka refuses until there are enough; a
+    single broker would then need options to serve a group at all.) When several brokers make it at once, one does.
+    """
     if name in services.catalog.image.topics:
         return
     shape = _shape(name, services.config)
-    factor = min(shape.replication_factor, len(alive_brokers(services)))
+    usable = [broker for broker in alive_brokers(services).values() if not _is_stopping(services, broker)]
+    factor = min(shape.replication_factor, len(usable))
+    if factor == 0:
+        raise KafkaError(ErrorCode.coordinator_not_available, f"no broker can hold {name}: all are stopping")
     config = {
         "cleanup.policy": "compact",
         "segment.bytes": str(shape.segment_bytes),
@@ -55,3 +64,8 @@ async def ensure(services: Services, name: str) -> None:
     except KafkaError as error:
         if error.code is not ErrorCode.topic_already_exists:
             raise
+
+
+def _is_stopping(services: Services, broker: BrokerRecord) -> bool:
+    # The image knows of this broker too whether it is to stop.
+    return services.catalog.image.brokers.get(broker.id, broker).stopping

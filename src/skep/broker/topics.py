@@ -1,17 +1,14 @@
-"""Topics as requests make and see them: where replicas go, what is refused, how partitions are described.
-
-Left out: spreading replicas over racks. With one broker all of this comes down to "on that one"; what is here holds
-for several, but moving replicas and choosing leaders are not the business of a request.
-"""
+"""Topics as requests make and see them: where replicas go, what is refused, how partitions are described."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
 from skep.broker.services import Services
-from skep.metadata.model import NO_LEADER, BrokerRecord, PartitionRecord
+from skep.controller import placement
+from skep.metadata.model import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
@@ -46,28 +43,34 @@ def room_for(services: Services, count: int) -> Iterator[None]:
         counted.in_the_making -= count
 
 
-def place(services: Services, count: int, replication_factor: int, *, first: int = 0) -> list[list[BrokerId]]:
-    """Replicas for ``count`` partitions numbered from ``first`` on, each starting at the next broker in turn."""
-    brokers = sorted(alive_brokers(services))
-    if replication_factor > len(brokers):
-        raise KafkaError(
-            ErrorCode.invalid_replication_factor,
-            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
-            f"{replication_factor} cannot be reached because only {len(brokers)} broker(s) are registered.",
-        )
-    return [
-        [brokers[(index + replica) % len(brokers)] for replica in range(replication_factor)]
-        for index in range(first, first + count)
-    ]
+def place(
+    services: Services, count: int, replication_factor: int, *, growing: TopicRecord | None = None
+) -> list[list[BrokerId]]:
+    """Replicas for ``count`` partitions of a new topic, or of one that is ``growing``."""
+    image = services.catalog.image
+    # What the image says of this broker comes first here: it knows whether it is stopping.
+    brokers = {services.node.id: services.node, **image.brokers}.values()
+    after = None if growing is None else growing.partitions[-1].replicas[0]
+    start = services.partition_count.held(image)
+    return placement.place(brokers, count, replication_factor, start=start, after=after)
 
 
-def check_assignment(services: Services, replicas: Sequence[BrokerId], replication_factor: int | None) -> None:
-    """INVALID_REPLICA_ASSIGNMENT for what a client may not choose by hand."""
+def check_assignment(
+    services: Services,
+    replicas: Sequence[BrokerId],
+    replication_factor: int | None,
+    *,
+    held_by: Container[BrokerId] = (),
+) -> None:
+    """INVALID_REPLICA_ASSIGNMENT for what a client may not choose by hand.
+
+    ``held_by`` has the replicas of a partition that there is already; they may stay while they are away.
+    """
     alive = alive_brokers(services)
     problem = None
     if not replicas:
         problem = "an empty replica list"
-    elif unknown := [broker for broker in replicas if broker not in alive]:
+    elif unknown := [broker for broker in replicas if broker not in alive and broker not in held_by]:
         problem = f"broker {unknown[0]}, but no such broker is registered"
     elif len(set(replicas)) < len(replicas):
         problem = f"a broker more than once: {list(replicas)}"

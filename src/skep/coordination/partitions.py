@@ -11,10 +11,16 @@ from skep.records.batch import BatchHeader
 from skep.storage.log import Appended, Log
 
 Committed = asyncio.Future[None] | None
-"""When an append may be acknowledged; None: now. Fails with StorageError when it never will."""
+"""When an append may be acknowledged; None: now.
+
+Fails when nobody can say that it ever will: with StorageError, or with KafkaError when leadership was lost
+(NOT_LEADER_OR_FOLLOWER) or too few replicas are in sync (NOT_ENOUGH_REPLICAS_AFTER_APPEND). Several may wait on one.
+"""
 
 
 class WritablePartition(Protocol):
+    """A partition that this broker leads, or has led: KafkaError NOT_LEADER_OR_FOLLOWER when it does so no more."""
+
     @property
     def log(self) -> Log: ...
 
@@ -34,9 +40,9 @@ class WritablePartition(Protocol):
 
 class Partitions(Protocol):
     def partition(self, topic: str, index: int) -> WritablePartition:
-        """KafkaError when there is none, StorageError when its files cannot be opened."""
+        """One that is led here; KafkaError when there is none, StorageError when its files cannot be opened."""
         ...
 
     def indexes_with_files(self, topic: str) -> list[int]:
-        """The partitions of a topic that have been written to."""
+        """The partitions of a topic that have been written to, here or by another leader that they were copied from."""
         ...

@@ -5,7 +5,9 @@ COORDINATOR_LOAD_IN_PROGRESS, for one that another broker leads with NOT_COORDIN
 
 State changes as soon as its records are in the log and before they are committed. That is safe because every answer,
 also one that only reads, waits until all that was written to its shard before is committed: what may still be lost has
-been told to nobody. A broker that loses the partition unloads the shard, and with it what was not committed.
+been told to nobody. When a commit fails and this broker still leads, the records are in its log and will be committed:
+the state stands, and whoever asked is told to ask again. A broker that loses the partition unloads the shard, and with
+it what was not committed. So does one that stays the leader in a new epoch: nobody but the log knows what lies between.
 """
 
 import asyncio
@@ -18,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from skep.base.clock import Clock
 from skep.base.errors import ErrorCode, KafkaError, StorageError
-from skep.base.ids import BrokerId
+from skep.base.ids import BrokerId, LeaderEpoch
 from skep.base.tasks import Supervisor
 from skep.coordination.loading import replay_log
 from skep.coordination.partitioner import partition_for
@@ -39,17 +41,19 @@ LONGEST_RETRY_MS = 60_000
 
 
 class _Active(Generic[S]):
-    """One shard that this broker is to serve."""
+    """One shard that this broker is to serve, in one epoch of its partition. ``loading`` is the task that replays."""
 
-    __slots__ = ("handle", "index", "is_loaded", "partition", "shard", "timers")
+    __slots__ = ("handle", "index", "is_loaded", "leader_epoch", "loading", "partition", "shard", "timers")
 
     def __init__(self, index: int, partition: WritablePartition, shard: S, timers: Timers) -> None:
         self.index = index
         self.partition = partition
+        self.leader_epoch = partition.leader_epoch
         self.shard = shard
         self.timers = timers
         self.is_loaded = False
         self.handle: asyncio.TimerHandle | None = None
+        self.loading: asyncio.Task[None] | None = None
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -76,38 +80,51 @@ class CoordinatorRuntime(Generic[S]):
         self._executor = executor
         self._supervisor = supervisor
         self._record: TopicRecord | None = None
-        self._led: frozenset[int] = frozenset()
+        self._led: dict[int, LeaderEpoch] = {}
         self._shards: dict[int, _Active[S]] = {}
         self._by_key: dict[str, _Active[S]] = {}
         self._unopened: set[int] = set()
 
     # Which shards there are.
 
-    def follow(self, record: TopicRecord | None, node_id: BrokerId) -> None:
-        """The topic is this now, None: there is none. Loads the shards that have come here, unloads those that left."""
+    def follow(self, record: TopicRecord | None, node_id: BrokerId) -> bool:
+        """The topic is this now, None: there is none. Loads the shards that have come here, unloads those that left.
+
+        One that was elected again is loaded anew. To be called when the partitions have followed the same change.
+        Whether a partition has come here, or may have been elsewhere for a while.
+        """
         if record is self._record:
-            return
+            return False
         if self._record is not None and (record is None or record.topic_id != self._record.topic_id):
             for index in list(self._shards):
                 self._unload(index)
         self._record = record
         partitions = record.partitions if record is not None else ()
         self._unopened.clear()
-        self._led = frozenset(index for index, partition in enumerate(partitions) if partition.leader == node_id)
-        for index in list(self._shards):
-            if index not in self._led:
+        led_before = self._led
+        self._led = {
+            index: partition.leader_epoch for index, partition in enumerate(partitions) if partition.leader == node_id
+        }
+        for index, active in list(self._shards.items()):
+            if self._led.get(index) != active.leader_epoch:
                 self._unload(index)
         for index in self._partitions.indexes_with_files(self.topic):
             if index in self._led and index not in self._shards:
                 with contextlib.suppress(KafkaError):
                     # What cannot be opened is tried again by the next request for it.
                     self._load(index)
+        return not self._led.items() <= led_before.items()
 
     def partition_for(self, key: str) -> int:
         """The partition whose shard has ``key``; COORDINATOR_NOT_AVAILABLE while the topic does not exist."""
         if self._record is None:
             raise KafkaError(ErrorCode.coordinator_not_available, f"there is no topic {self.topic} yet")
         return partition_for(key, len(self._record.partitions))
+
+    def has(self, key: str) -> bool:
+        """Whether the shard of ``key`` is here and has been asked for it; a cheap look, False may mean not yet."""
+        active = self._by_key.get(key)
+        return active is not None and active.is_loaded
 
     def loaded_shards(self) -> Iterator[tuple[int, S]]:
         """Those that can be asked, for what concerns all of them."""
@@ -168,11 +185,11 @@ class CoordinatorRuntime(Generic[S]):
     ) -> "asyncio.Future[None] | None":
         """Writes the marker that ends a transaction in this partition, and makes its records count, or not."""
         active = self._shard(index)
-        _, synced = active.partition.append_marker(
+        _, committed = active.partition.append_marker(
             producer.producer_id, producer.producer_epoch, coordinator_epoch, is_committed
         )
         active.shard.replay_end_of_transaction(producer, is_committed=is_committed)
-        return synced
+        return committed
 
     def _shard(self, index: int) -> _Active[S]:
         active = self._shards.get(index)
@@ -193,7 +210,12 @@ class CoordinatorRuntime(Generic[S]):
             self._write(active, outcome)
         if outcome.then is not None:
             outcome.then()
-        committed = active.partition.committed()
+        try:
+            committed = active.partition.committed()
+        except KafkaError as error:
+            refusal = for_clients(error)
+            _answer_all([(waiter, refusal) for waiter, _ in outcome.replies])
+            raise refusal from error
         if committed is None:
             _answer_all(outcome.replies)
             return outcome.response
@@ -221,8 +243,8 @@ class CoordinatorRuntime(Generic[S]):
             )
         try:
             appended, _ = partition.append(batch, read_header(batch))
-        except StorageError as error:
-            raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from error
+        except (KafkaError, StorageError) as error:
+            raise for_clients(error) from error
         try:
             for offset, (key, value) in enumerate(outcome.records, appended.base_offset):
                 active.shard.replay(offset, key, value, producer)
@@ -280,7 +302,7 @@ class CoordinatorRuntime(Generic[S]):
         if partition.log.log_end_offset == partition.log.log_start_offset:
             self._become_active(active)
         else:
-            self._supervisor.spawn(f"load {self.topic}-{index}", self._replay(active, attempt))
+            active.loading = self._supervisor.spawn(f"load {self.topic}-{index}", self._replay(active, attempt))
         return active
 
     async def _replay(self, active: _Active[S], attempt: int) -> None:
@@ -292,11 +314,10 @@ class CoordinatorRuntime(Generic[S]):
             logger.error("%s cannot be loaded, trying again: %s", name, error, exc_info=error if is_ours else None)
             await asyncio.sleep(min(RETRY_MS << min(attempt, 10), LONGEST_RETRY_MS) / 1000)
             if self._shards.get(active.index) is active:
+                active.loading = None
                 self._unload(active.index)
                 with contextlib.suppress(KafkaError):
                     self._load(active.index, attempt + 1)
-            return
-        if self._shards.get(active.index) is not active:
             return
         if replayed.damaged:
             logger.error("%s: %d of %d records cannot be read", name, replayed.damaged, replayed.records)
@@ -306,6 +327,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _become_active(self, active: _Active[S]) -> None:
         active.is_loaded = True
+        active.loading = None
         try:
             response = self._carry_out(active, active.shard.loaded())
         except KafkaError as error:
@@ -322,6 +344,8 @@ class CoordinatorRuntime(Generic[S]):
         active.timers.clear()
         if active.handle is not None:
             active.handle.cancel()
+        if active.loading is not None:
+            active.loading.cancel()
         _answer_all(active.shard.unloaded().replies)
 
 
@@ -336,19 +360,32 @@ def _answer_all(replies: Sequence[tuple[Waiter, Any]]) -> None:
 
 
 def _answer_when_done(replies: Sequence[tuple[Waiter, Any]], committed: "asyncio.Future[None]") -> None:
-    if committed.cancelled() or committed.exception() is not None:
-        failure = KafkaError(ErrorCode.coordinator_not_available, "the records could not be synced")
-        _answer_all([(waiter, failure) for waiter, _ in replies])
-    else:
+    failure = StorageError("the sync was given up") if committed.cancelled() else committed.exception()
+    if failure is None:
         _answer_all(replies)
+    else:
+        refusal = for_clients(failure)
+        _answer_all([(waiter, refusal) for waiter, _ in replies])
 
 
 async def _after(committed: "asyncio.Future[None]", response: Any) -> Any:
     try:
-        await committed
-    except StorageError as error:
-        raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from error
+        # Shielded: others wait for the same offset, and one that is cancelled would take them with it.
+        await asyncio.shield(committed)
+    except (KafkaError, StorageError) as error:
+        raise for_clients(error) from error
     return response
+
+
+def for_clients(failure: BaseException) -> KafkaError:
+    """What a coordinator answers when its partition cannot take, or commit, what it has to write; as Kafka does.
+
+    NOT_COORDINATOR makes a client look for the one that leads now, COORDINATOR_NOT_AVAILABLE wait and ask again.
+    """
+    code = ErrorCode.coordinator_not_available
+    if isinstance(failure, KafkaError) and failure.code is ErrorCode.not_leader_or_follower:
+        code = ErrorCode.not_coordinator
+    return KafkaError(code, str(failure))
 
 
 async def _settled(response: Awaitable[Any]) -> None:

@@ -8,7 +8,7 @@ partition logs it and goes on with the next; it comes again.
 import asyncio
 import datetime
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from skep.base.broker_config import BrokerConfig
 from skep.base.clock import Clock
@@ -37,6 +37,8 @@ class Housekeeping:
         self._clock = clock
         self._supervisor = Supervisor()
         self._last_decision = DiskDecision(False, 0, False)
+        self.on_disk_checked: Callable[[bool], None] = _ignore
+        """Told at each check whether writes are accepted."""
 
     def start(self) -> None:
         """Looks at once whether the disk can be written to, before anybody tries, and begins the timers."""
@@ -62,6 +64,7 @@ class Housekeeping:
     async def check_retention(self) -> None:
         """Rolls segments that are old enough, and deletes expired ones if this is the hour for it."""
         await self._clean(delete_expired=self._decide().delete_expired, at_once=False)
+        await self._replicas.remove_leftovers()
 
     async def _clean(self, *, delete_expired: bool, at_once: bool) -> int:
         """How many bytes were deleted; ``at_once`` without the delay for readers."""
@@ -98,6 +101,7 @@ class Housekeeping:
                 f"{self._directory.disk_space().used_ratio:.1%}",
                 "refused" if decision.refuse_produce else "accepted again",
             )
+        self.on_disk_checked(not decision.refuse_produce)
         return decision
 
     async def _clean_up(self, decision: DiskDecision) -> None:
@@ -141,6 +145,10 @@ class Housekeeping:
             if count % PARTITIONS_PER_STEP == 0:
                 await asyncio.sleep(0)
         return opened
+
+
+def _ignore(is_writable: bool) -> None:
+    """There is nobody to tell."""
 
 
 def _up_to_high_watermark(partition: Partition) -> list[SegmentView]:

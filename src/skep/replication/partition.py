@@ -1,4 +1,4 @@
-"""One partition as its leader serves it: appends, the high watermark, reads below it, and those who wait.
+"""One partition as this broker holds it: appends, the high watermark, reads below it, and those who wait.
 
 The marks, always in this order::
 
@@ -7,19 +7,26 @@ The marks, always in this order::
 ``high_watermark`` is what readers may see: what every in-sync replica holds. With one replica that is all that was
 appended; for a topic that syncs before it acknowledges, all that was synced, so nobody reads what a power cut can
 still take back. ``last_stable_offset`` is what read_committed readers may see: below it every transaction is decided.
+
+A partition is led or followed. A leader appends what clients send and counts its followers (``in_sync.py``); a follower
+appends what its leader has, byte for byte, and takes the marks from it (``fetcher.py``).
 """
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import Executor
 from uuid import UUID
 
 from skep.base.clock import Clock
 from skep.base.errors import ErrorCode, KafkaError
-from skep.base.ids import LeaderEpoch, Offset, TopicPartition
+from skep.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from skep.base.topic_config import NEVER
+from skep.metadata.model import PartitionRecord
 from skep.records.batch import BatchHeader
 from skep.records.end_txn_marker import MARKER_SIZE
+from skep.replication.acknowledging import Acknowledgements
 from skep.replication.flushing import GroupCommit
+from skep.replication.in_sync import InSyncReplicas
 from skep.replication.waiting import ParkedFetch
 from skep.storage.log import Appended, Log
 from skep.storage.reading import LogSlice
@@ -27,35 +34,69 @@ from skep.storage.reading import LogSlice
 _UNKNOWN_EPOCH = -1
 
 
-class Partition:
-    """Owns the log's high watermark and the fetches parked on it.
+class Tail:
+    """Where fetches of followers are parked: they wait for appends, not for the high watermark."""
 
-    Between calls the order of the marks above holds, and no parked fetch has been owed a wake-up.
+    __slots__ = ("parked",)
+
+    def __init__(self) -> None:
+        self.parked: set[ParkedFetch] = set()
+
+
+class Partition:
+    """Owns the log's high watermark, the acknowledgements that wait for it, and the fetches parked on it.
+
+    Between calls the order of the marks above holds, and nobody who waits has been owed a wake-up. ``in_sync`` is there
+    on a leader that has followers. Made, it leads alone; ``lead`` and ``follow`` say otherwise.
     """
 
     __slots__ = (
+        "_acknowledgements",
         "_clock",
         "_commit",
+        "_leader_high_watermark",
         "_transactions",
         "_unannounced_bytes",
         "high_watermark",
+        "in_sync",
+        "is_leader",
         "leader_epoch",
         "log",
+        "on_follower_caught_up",
         "parked",
+        "tail",
         "topic_id",
     )
 
-    def __init__(self, log: Log, topic_id: UUID, leader_epoch: LeaderEpoch, clock: Clock, executor: Executor) -> None:
+    def __init__(
+        self,
+        log: Log,
+        topic_id: UUID,
+        leader_epoch: LeaderEpoch,
+        clock: Clock,
+        executor: Executor,
+        high_watermark: Offset | None = None,
+    ) -> None:
+        """``high_watermark`` is the last known one of a partition that has several replicas."""
         self.log = log
         self.topic_id = topic_id
         self.leader_epoch = leader_epoch
-        # After a crash nothing may be known to be synced, if the disk refused that; readers then wait for it.
-        flushed_offset = max(log.log_start_offset, log.flushed_offset)
-        self.high_watermark = flushed_offset if log.config.syncs_before_acknowledging else log.log_end_offset
+        self.is_leader = True
+        self.in_sync: InSyncReplicas | None = None
+        self.on_follower_caught_up: Callable[[Partition], None] = _ignore
+        if high_watermark is not None:
+            self.high_watermark = Offset(min(max(high_watermark, log.log_start_offset), log.log_end_offset))
+        else:
+            # After a crash nothing may be known to be synced, if the disk refused that; readers then wait for it.
+            flushed_offset = max(log.log_start_offset, log.flushed_offset)
+            self.high_watermark = flushed_offset if log.config.syncs_before_acknowledging else log.log_end_offset
         self.parked: set[ParkedFetch] = set()
+        self.tail = Tail()
         self._unannounced_bytes = 0
+        self._leader_high_watermark = 0
         self._clock = clock
         self._commit = GroupCommit(log, executor, self._advance)
+        self._acknowledgements = Acknowledgements()
         self._transactions = log.producers.transactions
         self._transactions.high_watermark_moved(self.high_watermark)
 
@@ -72,6 +113,49 @@ class Partition:
         # What DeleteRecords has left of the transaction, if it took its beginning.
         return min(self.high_watermark, max(unstable, self.log.log_start_offset))
 
+    @property
+    def lag(self) -> int:
+        """How many offsets that are committed a follower does not have yet, as far as its leader has told."""
+        return 0 if self.is_leader else max(0, self._leader_high_watermark - self.log.log_end_offset)
+
+    # Leading and following.
+
+    def lead(self, node_id: BrokerId, record: PartitionRecord) -> None:
+        """This broker leads, in the record's epoch; again in the same epoch: its replicas or its ISR changed."""
+        now = self._clock.monotonic()
+        is_new = not self.is_leader or record.leader_epoch != self.leader_epoch
+        if is_new:
+            if len(record.replicas) > 1 or record.leader_epoch > 0:
+                self.log.begin_epoch(record.leader_epoch)
+            self._stop_leading()
+            self.is_leader = True
+            self.leader_epoch = record.leader_epoch
+        if len(record.replicas) == 1:
+            self.in_sync = None
+        elif is_new or self.in_sync is None:
+            self.in_sync = InSyncReplicas(node_id, record, self.log.log_end_offset, now)
+        else:
+            self.in_sync.follow(record, now)
+        self._advance()
+
+    def follow(self, leader_epoch: LeaderEpoch) -> None:
+        """Another broker leads, or none does."""
+        self._stop_leading()
+        self.leader_epoch = leader_epoch
+
+    def _stop_leading(self) -> None:
+        if not self.is_leader:
+            return
+        self.is_leader = False
+        self.in_sync = None
+        self._acknowledgements.give_up(self._not_leader())
+        self.wake_all()
+
+    def _not_leader(self) -> KafkaError:
+        return KafkaError(
+            ErrorCode.not_leader_or_follower, f"this broker does not lead {self.topic_partition} (any more)"
+        )
+
     def check_leader_epoch(self, epoch: int) -> None:
         """Refuses a client whose idea of the leader is older or newer than ours (KIP-320); -1 asks for no check."""
         if epoch == _UNKNOWN_EPOCH or epoch == self.leader_epoch:
@@ -80,13 +164,31 @@ class Partition:
             raise KafkaError(ErrorCode.fenced_leader_epoch, f"epoch {epoch} is over, this is {self.leader_epoch}")
         raise KafkaError(ErrorCode.unknown_leader_epoch, f"epoch {epoch} is not known here yet")
 
-    def append(self, batch: bytes, header: BatchHeader) -> tuple[Appended, "asyncio.Future[None] | None"]:
-        """Appends one checked batch. The future, where there is one, says when it may be acknowledged."""
-        log = self.log
+    def check_knows_committed(self) -> None:
+        """OFFSET_NOT_AVAILABLE while what the leader before us had committed may lie past our high watermark."""
+        if self.in_sync is not None and self.high_watermark < self.in_sync.epoch_start_offset:
+            raise KafkaError(ErrorCode.offset_not_available, "the new leader does not know the high watermark yet")
+
+    # Appending, as the leader.
+
+    def append(
+        self, batch: bytes, header: BatchHeader, *, acks_all: bool = True
+    ) -> tuple[Appended, "asyncio.Future[None] | None"]:
+        """Appends one checked batch. The future, where there is one, says when it may be acknowledged.
+
+        NOT_LEADER_OR_FOLLOWER, and with ``acks_all`` NOT_ENOUGH_REPLICAS, refuse it before anything is written.
+        """
+        if not self.is_leader:
+            raise self._not_leader()
+        log, in_sync = self.log, self.in_sync
+        if in_sync is not None and acks_all and (refusal := self._too_few(ErrorCode.not_enough_replicas)) is not None:
+            raise refusal
         # No await from here to the append: the event loop is our lock. With one in between, a retry of the same
         # batch could pass the sequence check before the first copy is recorded, and the log would hold it twice.
         appended = log.append(batch, header, self.leader_epoch, self._clock.now_ms())
         self._unannounced_bytes += len(batch)
+        if in_sync is not None:
+            return appended, self._replicate(appended, len(batch), acks_all)
         if log.config.flush_messages != NEVER and (synced := self._sync_for(appended)) is not None:
             return appended, synced
         self._advance()
@@ -96,14 +198,44 @@ class Partition:
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, committed: bool
     ) -> tuple[Appended, "asyncio.Future[None] | None"]:
         """Ends a producer's transaction here; see ``Log.append_marker``. The future is as that of ``append``."""
+        if not self.is_leader:
+            raise self._not_leader()
+        if self.in_sync is not None and (refusal := self._too_few(ErrorCode.not_enough_replicas)) is not None:
+            raise refusal
         appended = self.log.append_marker(
             producer_id, producer_epoch, coordinator_epoch, committed, self.leader_epoch, self._clock.now_ms()
         )
         self._unannounced_bytes += MARKER_SIZE
+        if self.in_sync is not None:
+            return appended, self._replicate(appended, MARKER_SIZE, acks_all=True)
         synced = self._sync_for(appended)
         if synced is None:
             self._advance()
         return appended, synced
+
+    def _too_few(self, code: ErrorCode) -> KafkaError | None:
+        """Why acks=all cannot be promised; None when enough replicas are in sync."""
+        in_sync = self.in_sync
+        if in_sync is None:
+            return None
+        # A topic of two replicas cannot have three in sync: as in Kafka, no more is asked than there are.
+        wanted = min(self.log.config.min_insync_replicas, len(in_sync.replicas))
+        if len(in_sync.isr) >= wanted:
+            return None
+        return KafkaError(
+            code, f"{self.topic_partition} has {len(in_sync.isr)} in-sync replicas, min.insync.replicas is {wanted}"
+        )
+
+    def _replicate(self, appended: Appended, size: int, acks_all: bool) -> "asyncio.Future[None] | None":
+        """The followers are told; what has to be waited for."""
+        for parked in tuple(self.tail.parked):
+            parked.more(size)
+        synced = self._sync_for(appended) if self.log.config.flush_messages != NEVER else None
+        self._advance()
+        if not acks_all:
+            return synced
+        end = Offset(appended.last_offset + 1)
+        return None if self.high_watermark >= end else self._acknowledgements.at(end)
 
     def _sync_for(self, appended: Appended) -> "asyncio.Future[None] | None":
         """What has to be waited for before the append is acknowledged, in a topic that asks for syncs by number."""
@@ -114,13 +246,79 @@ class Partition:
             self.flush()
         return None
 
-    def read(self, offset: Offset, max_bytes: int, *, up_to: Offset, at_least_one: bool) -> LogSlice:
-        return self.log.read(offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
-
     def committed(self) -> "asyncio.Future[None] | None":
         """When all that is in the log now may be acknowledged and read; None: now."""
         end = self.log.log_end_offset
-        return None if self.high_watermark >= end else self._commit.flushed(end)
+        if self.high_watermark >= end:
+            return None
+        if not self.is_leader:
+            raise self._not_leader()
+        if self.in_sync is None:
+            return self._commit.flushed(end)
+        if self.log.config.syncs_before_acknowledging:
+            self.flush()
+        return self._acknowledgements.at(end)
+
+    # The followers, as their leader sees them.
+
+    def follower_fetched(self, broker: BrokerId, offset: Offset, broker_epoch: int) -> None:
+        """A follower asks for ``offset``: it has all before, and ``diverging`` found that it has it from us."""
+        in_sync = self.in_sync
+        if in_sync is None:
+            return
+        end = self.log.log_end_offset
+        if not in_sync.fetched(broker, offset, end, self._clock.monotonic(), broker_epoch):
+            raise KafkaError(ErrorCode.not_leader_or_follower, f"broker {broker} holds no replica of this partition")
+        if offset > self.high_watermark:
+            self._advance()
+        if broker not in in_sync.isr and in_sync.can_join(broker, self.high_watermark):
+            self.on_follower_caught_up(self)
+
+    def diverging(self, offset: Offset, last_fetched_epoch: int) -> tuple[int, int] | None:
+        """Where a follower's history, which ends at ``offset`` in that epoch, leaves ours: the epoch and its end here.
+
+        None: it does not. OFFSET_OUT_OF_RANGE when its epoch is older than all that we still know of.
+        """
+        if last_fetched_epoch < 0:
+            return None
+        epoch, end = self.log.end_offset_for_epoch(LeaderEpoch(last_fetched_epoch))
+        if epoch < 0:
+            raise KafkaError(ErrorCode.offset_out_of_range, f"epoch {last_fetched_epoch} is not known here")
+        return (epoch, end) if epoch < last_fetched_epoch or end < offset else None
+
+    # Following.
+
+    def append_fetched(self, records: memoryview, leader_high_watermark: int, leader_log_start: int) -> None:
+        """Appends what the leader sent, and takes over its marks."""
+        if len(records):
+            self._unannounced_bytes += self.log.append_replicated(records, self._clock.now_ms())
+        if self.log.log_start_offset < leader_log_start <= self.log.log_end_offset:
+            self.log.move_start_to(Offset(leader_log_start))
+        self._leader_high_watermark = leader_high_watermark
+        end = Offset(min(leader_high_watermark, self.log.log_end_offset))
+        self._move_high_watermark(Offset(max(end, self.log.log_start_offset)))
+
+    def truncate_to(self, offset: Offset) -> None:
+        """Takes back what the leader does not have. Nobody may be syncing the log, see ``synced``."""
+        self.log.truncate_to(offset)
+        self._truncated()
+
+    def start_anew_at(self, offset: Offset) -> None:
+        """Forgets everything: the leader's log begins past the end of this one."""
+        self.log.start_anew_at(offset)
+        self._truncated()
+
+    def _truncated(self) -> None:
+        log = self.log
+        self.high_watermark = Offset(max(log.log_start_offset, min(self.high_watermark, log.log_end_offset)))
+        self._transactions = log.producers.transactions
+        self._transactions.high_watermark_moved(self.high_watermark)
+        self.wake_all()
+
+    # Reading, and the high watermark.
+
+    def read(self, offset: Offset, max_bytes: int, *, up_to: Offset, at_least_one: bool) -> LogSlice:
+        return self.log.read(offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
 
     def flush(self) -> "asyncio.Future[None]":
         """Syncs what is there now, together with whoever else waits for it; also what keeps a failed log failed."""
@@ -135,10 +333,20 @@ class Partition:
         await self._commit.idle()
 
     def _advance(self) -> None:
+        """The leader's log or its followers' have moved."""
+        if not self.is_leader:
+            return
         log = self.log
         end = log.flushed_offset if log.config.syncs_before_acknowledging else log.log_end_offset
+        if self.in_sync is not None:
+            end = self.in_sync.committed_end(end)
+        if end > self.high_watermark:
+            self._move_high_watermark(end)
+
+    def _move_high_watermark(self, end: Offset) -> None:
         if end <= self.high_watermark:
             return
+        log = self.log
         is_stable = self._transactions.first_unstable_offset is None
         stable_offset = end if is_stable else self.last_stable_offset
         self.high_watermark = end
@@ -148,6 +356,8 @@ class Partition:
         size = self._unannounced_bytes
         if end == log.log_end_offset:
             self._unannounced_bytes = 0
+        if self._acknowledgements:
+            self._acknowledgements.reached(end, self._too_few(ErrorCode.not_enough_replicas_after_append))
         if is_stable:
             for parked in tuple(self.parked):
                 parked.more(size)
@@ -166,5 +376,9 @@ class Partition:
 
     def wake_all(self) -> None:
         """The partition goes away or changes hands: whoever waits looks again and gets the error."""
-        for parked in tuple(self.parked):
+        for parked in (*self.parked, *self.tail.parked):
             parked.wake()
+
+
+def _ignore(partition: Partition) -> None:
+    """There is nobody to tell."""

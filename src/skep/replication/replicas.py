@@ -1,25 +1,27 @@
 """All partitions that this broker holds: found by name or id, opened when first asked for, dropped when deleted.
 
-The catalog says which partitions there are; the log directory has their files. What changes in the catalog arrives
-here through ``image_changed``: deleted topics lose their files in the background, changed configs reach their logs.
+The catalog says which partitions there are and who leads them; the log directory has their files. What changes in the
+catalog arrives here through ``image_changed``: partitions are led or followed from now on, deleted topics lose their
+files in the background, changed configs reach their logs. Partitions with several replicas are opened at once, for
+their followers or their leader are waiting.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from uuid import UUID
 
 from skep.base.clock import Clock
 from skep.base.errors import ErrorCode, KafkaError, StorageError
-from skep.base.ids import LeaderEpoch, Offset, TopicPartition
+from skep.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from skep.base.options import parse_into
 from skep.base.tasks import Supervisor
 from skep.base.topic_config import TopicConfig
 from skep.metadata.catalog import Catalog
 from skep.metadata.image import ClusterImage
-from skep.metadata.model import TopicRecord
+from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.replication.cleaning import Cleaner
 from skep.replication.compacting import Compactor
 from skep.replication.partition import Partition
@@ -27,13 +29,19 @@ from skep.storage.directory import LogDirectory, Work
 
 logger = logging.getLogger(__name__)
 
+_ONLY_BROKER = BrokerId(1)
+
+OnRole = Callable[[Partition, PartitionRecord | None], None]
+"""Told whenever a partition is led or followed from now on, or has other replicas; None: it is no longer here."""
+
 
 class Replicas:
     """Owns the open partitions.
 
     Between calls every open partition belongs to a topic of the catalog's image, under the id that it was opened with,
     and its log has the topic's config. ``_going`` has the names under which a deleted topic's files still lie: until
-    they are moved away, which happens when its future is done, no topic of that name is opened.
+    they are moved away, which happens when its future is done, no topic of that name is opened. ``_leaving`` has the
+    partitions that were reassigned to others, whose files are being removed.
     """
 
     def __init__(
@@ -44,7 +52,11 @@ class Replicas:
         clock: Clock,
         executor: Executor,
         supervisor: Supervisor,
+        node_id: BrokerId = _ONLY_BROKER,
     ) -> None:
+        self.node_id = node_id
+        self.on_role: OnRole = _ignore
+        self.on_follower_caught_up: Callable[[Partition], None] = _ignore
         self._directory = directory
         self._catalog = catalog
         self._clock = clock
@@ -52,6 +64,7 @@ class Replicas:
         self._supervisor = supervisor
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._going: dict[str, asyncio.Future[None]] = {}
+        self._leaving: set[tuple[str, int]] = set()
         self._refusal: str | None = None
         self.topic_defaults = topic_defaults
         self.cleaner = Cleaner(clock, executor, supervisor)
@@ -94,15 +107,28 @@ class Replicas:
     # Finding partitions.
 
     def partition(self, topic: str, index: int) -> Partition:
-        """UNKNOWN_TOPIC_OR_PARTITION when there is none; StorageError when its files cannot be opened."""
+        """One that this broker leads.
+
+        UNKNOWN_TOPIC_OR_PARTITION when there is none, NOT_LEADER_OR_FOLLOWER when another broker leads it; StorageError
+        when its files cannot be opened.
+        """
+        found = self._partitions.get((topic, index))
+        if found is None:
+            found = self._open(self._catalog.image.topics.get(topic), topic, index)
+        if not found.is_leader:
+            raise KafkaError(ErrorCode.not_leader_or_follower, f"another broker leads {topic}-{index}")
+        return found
+
+    def replica(self, topic: str, index: int) -> Partition:
+        """One that this broker leads or follows."""
         found = self._partitions.get((topic, index))
         return found if found is not None else self._open(self._catalog.image.topics.get(topic), topic, index)
 
-    def partition_by_id(self, topic_id: UUID, index: int) -> Partition:
+    def name_of(self, topic_id: UUID) -> str:
         topic = self._catalog.image.topics_by_id.get(topic_id)
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_id, f"there is no topic with id {topic_id}")
-        return self.partition(topic.name, index)
+        return topic.name
 
     def holds(self, partition: Partition) -> bool:
         """Whether it is still the one under its name; asked by those who have awaited since they got it."""
@@ -115,7 +141,7 @@ class Replicas:
         """Every partition that has files; opened as the iteration gets to them, those that fail are left out."""
         for name, index in list(self._directory.partitions):
             with contextlib.suppress(KafkaError, StorageError):
-                yield self.partition(name, index)
+                yield self.replica(name, index)
 
     def compacted_partitions(self) -> Iterator[Partition]:
         """Those of compacted topics that have files; opened as the iteration gets to them."""
@@ -124,7 +150,7 @@ class Replicas:
         for name, index in list(self._directory.partitions):
             if name in compacted:
                 with contextlib.suppress(KafkaError, StorageError):
-                    yield self.partition(name, index)
+                    yield self.replica(name, index)
 
     def indexes_with_files(self, topic: str) -> list[int]:
         """The partitions of a topic that have been written to."""
@@ -133,13 +159,31 @@ class Replicas:
     def _open(self, topic: TopicRecord | None, name: str, index: int) -> Partition:
         if topic is None or not 0 <= index < len(topic.partitions):
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no partition {name}-{index}")
-        if name in self._going:
+        record = topic.partitions[index]
+        if self.node_id not in record.replicas:
+            raise KafkaError(ErrorCode.not_leader_or_follower, f"{name}-{index} is on other brokers")
+        if name in self._going or (name, index) in self._leaving:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"an earlier {name}-{index} is being deleted")
-        log = self._directory.log(TopicPartition(name, index), self.config_of(topic), topic.topic_id)
-        epoch = LeaderEpoch(topic.partitions[index].leader_epoch)
-        partition = Partition(log, topic.topic_id, epoch, self._clock, self._executor)
+        topic_partition = TopicPartition(name, index)
+        log = self._directory.log(topic_partition, self.config_of(topic), topic.topic_id)
+        known = self._directory.high_watermarks.get(topic_partition, log.log_start_offset)
+        high_watermark = known if len(record.replicas) > 1 else None
+        epoch = LeaderEpoch(record.leader_epoch)
+        partition = Partition(log, topic.topic_id, epoch, self._clock, self._executor, high_watermark)
+        partition.on_follower_caught_up = self.on_follower_caught_up
+        if len(record.replicas) > 1 or record.leader != self.node_id:
+            # As if led by nobody, so that whatever the record says is news.
+            partition.follow(LeaderEpoch(-1))
+            self._take_role(partition, record)
         self._partitions[name, index] = partition
         return partition
+
+    def _take_role(self, partition: Partition, record: PartitionRecord) -> None:
+        if record.leader == self.node_id:
+            partition.lead(self.node_id, record)
+        else:
+            partition.follow(record.leader_epoch)
+        self.on_role(partition, record)
 
     def config_of(self, topic: TopicRecord) -> TopicConfig:
         return parse_into(self.topic_defaults, topic.config)
@@ -148,7 +192,11 @@ class Replicas:
 
     async def write_checkpoints(self) -> None:
         """Recovery points and log starts as they are now, durable when this returns."""
-        await self._in_thread(self._directory.checkpoint_work())
+        await self._in_thread(self._directory.checkpoint_work(self.high_watermarks()))
+
+    def high_watermarks(self) -> dict[TopicPartition, Offset]:
+        """Of the open partitions; those that were not opened stay what they were."""
+        return {partition.topic_partition: partition.high_watermark for partition in self._partitions.values()}
 
     @property
     def data_dir(self) -> str:
@@ -166,7 +214,7 @@ class Replicas:
     def writable_partition(self, topic: str, index: int) -> Partition:
         """``partition`` for a produce: StorageError while writes are refused."""
         found = self._partitions.get((topic, index))
-        if found is None:
+        if found is None or not found.is_leader:
             found = self.partition(topic, index)
         if self._refusal is not None:
             raise StorageError(self._refusal)
@@ -193,6 +241,85 @@ class Replicas:
                 self._drop(topic)
             elif current.config != topic.config:
                 self._configure(current)
+        for name, topic in new.topics.items():
+            if (before := old.topics.get(name)) is not topic:
+                self._follow_record(topic, before)
+
+    def take_roles(self) -> None:
+        """Opens what has several replicas, when the broker starts."""
+        for topic in self._catalog.image.topics.values():
+            self._follow_record(topic)
+
+    def _follow_record(self, topic: TopicRecord, before: TopicRecord | None = None) -> None:
+        """Leads and follows the partitions of a topic as its record says now."""
+        known = before.partitions if before is not None and before.topic_id == topic.topic_id else ()
+        for index, record in enumerate(topic.partitions):
+            is_here = self.node_id in record.replicas
+            partition = self._partitions.get((topic.name, index))
+            if index < len(known) and known[index] == record and (partition is not None) == is_here:
+                continue
+            try:
+                if partition is not None and is_here:
+                    self._take_role(partition, record)
+                elif is_here and len(record.replicas) > 1:
+                    self._open(topic, topic.name, index)
+                elif not is_here:
+                    self._leave(topic.name, index)
+            except (KafkaError, StorageError) as error:
+                # What cannot be opened now is tried again by whoever asks for it, and by the next change.
+                logger.error("%s-%d: %s", topic.name, index, error)
+
+    def _leave(self, name: str, index: int) -> None:
+        """The partition is on other brokers from now on: its files go, if there are any."""
+        topic_partition = TopicPartition(name, index)
+        partition = self._partitions.pop((name, index), None)
+        if partition is not None:
+            partition.follow(partition.leader_epoch)
+            self.on_role(partition, None)
+        elif topic_partition not in self._directory.partitions:
+            return
+        if name in self._going or (name, index) in self._leaving:
+            return
+        self._leaving.add((name, index))
+        self._supervisor.spawn(f"leave {topic_partition}", self._remove_left(topic_partition, partition))
+
+    async def _remove_left(self, topic_partition: TopicPartition, partition: Partition | None) -> None:
+        try:
+            if partition is not None:
+                await self.let_go(partition)
+            work = self._directory.delete_partition(topic_partition)
+        except StorageError as error:
+            logger.error("cannot remove %s, the next start tries again: %s", topic_partition, error)
+            return
+        finally:
+            self._leaving.discard(topic_partition)
+        logger.info("%s is on other brokers now, its files are removed", topic_partition)
+        # It may have been given back meanwhile.
+        topic = self._catalog.image.topics.get(topic_partition.topic)
+        if topic is not None:
+            self._follow_record(topic)
+        await self._in_thread(work)
+
+    def may_have_lost(self, topic: TopicRecord, index: int) -> bool:
+        """Whether records may be missing here that this broker once had."""
+        if self._directory.may_have_lost_data:
+            return True
+        try:
+            log = self._directory.log(TopicPartition(topic.name, index), self.config_of(topic), topic.topic_id)
+        except StorageError as error:
+            logger.error("%s-%d cannot be opened: %s", topic.name, index, error)
+            return True
+        return log.lost_data
+
+    async def let_go(self, partition: Partition) -> None:
+        """Returns when nothing works on the files of a partition that is to be cut, or that is no longer found."""
+        await self.compactor.abandon(partition)
+        await self.cleaner.abandon(partition)
+        await partition.synced()
+
+    async def remove_leftovers(self) -> None:
+        """Files of logs that were cut."""
+        await self._in_thread(self._directory.leftovers())
 
     def _configure(self, topic: TopicRecord) -> None:
         config = self.config_of(topic)
@@ -213,7 +340,8 @@ class Replicas:
             partition = self._partitions.pop((topic.name, index), None)
             if partition is not None:
                 dropped.append(partition)
-                partition.wake_all()
+                partition.follow(partition.leader_epoch)
+                self.on_role(partition, None)
         earlier = self._going.get(topic.name)
         moved = self._going[topic.name] = asyncio.get_running_loop().create_future()
         self._supervisor.spawn(f"delete topic {topic.name}", self._delete(topic, dropped, earlier, moved))
@@ -230,9 +358,7 @@ class Replicas:
         if earlier is not None:
             await asyncio.wait([earlier])
         for partition in dropped:
-            await partition.synced()
-            await self.compactor.abandon(partition)
-            await self.cleaner.abandon(partition)
+            await self.let_go(partition)
         try:
             works = self._move_away(topic)
         finally:
@@ -265,6 +391,10 @@ class Replicas:
                 logger.error("cannot remove the files of deleted topic %s: %s", name, error)
         await self._catalog.deletion_done(topic_id)
         logger.info("deleted topic %s", name)
+
+
+def _ignore(partition: Partition, record: PartitionRecord | None = None) -> None:
+    """There is nobody to tell."""
 
 
 def _say_progress(done: int, total: int) -> None:

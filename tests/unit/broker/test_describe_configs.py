@@ -151,3 +151,13 @@ def test_what_cannot_be_described_is_refused_beside_what_can(broker, kind, name,
 
 def test_a_resource_named_many_times_is_answered_once(broker):
     assert len(broker.ask(DESCRIBE_CONFIGS, resources=[resource(BROKER_RESOURCE, "1")] * 50).results) == 1
+
+
+def test_a_password_is_told_to_nobody(start_broker):
+    broker = start_broker({"skep.zookeeper.auth": "digest:me:secret", "skep.zookeeper.ssl": "true"})
+    configs = describe(broker, BROKER_RESOURCE, "1", include_synonyms=True)
+    assert configs["skep.zookeeper.auth"].is_sensitive
+    assert configs["skep.zookeeper.auth"].config_type == OptionType.PASSWORD.value
+    assert "secret" not in str(configs)
+    assert configs["skep.zookeeper.auth"].config_source == Source.STATIC_BROKER
+    assert configs["skep.zookeeper.ssl"].value == "true", "what is no password is told"

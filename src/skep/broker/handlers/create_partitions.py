@@ -63,14 +63,14 @@ async def _grow(services: Services, wanted: Any, validate_only: bool) -> None:
             f"Attempted to add {additional} additional partition(s), but only {len(wanted.assignments)} "
             "assignment(s) were specified.",
         )
-    replication_factor = len(topic.partitions[0].replicas)
+    replication_factor = len(topic.partitions[0].target)
     with room_for(services, additional):
         if wanted.assignments is not None:
             for assignment in wanted.assignments:
                 check_assignment(services, assignment.broker_ids, replication_factor)
             assignments = [list(assignment.broker_ids) for assignment in wanted.assignments]
         else:
-            assignments = place(services, additional, replication_factor, first=current_count)
+            assignments = place(services, additional, replication_factor, growing=topic)
         if not validate_only:
             await services.catalog.create_partitions(wanted.name, assignments, current_count=current_count)
 

@@ -1,7 +1,7 @@
 """DescribeCluster (API 60), versions 0 to 2.
 
 Behaviour
-    The cluster's id and its brokers. The controller is this broker, as in Metadata.
+    The cluster's id, its brokers and its controller.
 
 Refusals
     Controllers asked for (endpoint type 2): MISMATCHED_ENDPOINT_TYPE; any other type: UNSUPPORTED_ENDPOINT_TYPE.
@@ -12,6 +12,7 @@ Left out
 
 from skep.base.errors import ErrorCode
 from skep.broker import authorized_operations
+from skep.broker.current_leaders import controller_id
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics import alive_brokers
@@ -36,7 +37,7 @@ def handle(services: Services, request: Request) -> Body:
         "error_message": None,
         "endpoint_type": BROKERS,
         "cluster_id": services.catalog.image.cluster_id,
-        "controller_id": services.node.id,
+        "controller_id": controller_id(services),
         "brokers": [
             {
                 "broker_id": broker.id,

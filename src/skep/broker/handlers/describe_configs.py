@@ -83,12 +83,16 @@ def _described(entry: ConfigEntry, with_synonyms: bool, with_documentation: bool
     option = entry.option
     return {
         "name": option.name,
-        "value": entry.value,
+        "value": None if option.is_sensitive else entry.value,
         "read_only": not option.dynamic,
         "config_source": entry.source.value,
-        "is_sensitive": False,
+        "is_sensitive": option.is_sensitive,
         "synonyms": [
-            {"name": synonym.name, "value": synonym.value, "source": synonym.source.value}
+            {
+                "name": synonym.name,
+                "value": None if option.is_sensitive else synonym.value,
+                "source": synonym.source.value,
+            }
             for synonym in (entry.synonyms if with_synonyms else ())
         ],
         "config_type": option.type.value,

@@ -1,8 +1,9 @@
 """DescribeLogDirs (API 35), versions 1 to 5.
 
 Behaviour
-    The data directory with the size of each partition asked for (all of them for null topics), and of the disk it is
-    on. Partitions that were never written to have no directory yet and count as empty.
+    The data directory with the size of each partition asked for (all of them for null topics) that has a replica here,
+    and of the disk it is on. Partitions that were never written to have no directory yet and count as empty.
+    ``offset_lag`` is how many committed offsets a follower does not have yet.
 """
 
 import asyncio
@@ -28,10 +29,12 @@ async def handle(services: Services, request: Request) -> Body:
                 # A log that was not used yet is opened for this; ten thousand of them at once took three seconds.
                 await asyncio.sleep(0)
             try:
-                size = replicas.partition(topic, index).log.size
+                partition = replicas.replica(topic, index)
             except KafkaError:
                 continue
-            sizes.setdefault(topic, []).append({"partition_index": index, "partition_size": size, "offset_lag": 0})
+            sizes.setdefault(topic, []).append(
+                {"partition_index": index, "partition_size": partition.log.size, "offset_lag": partition.lag}
+            )
         result["total_bytes"], result["usable_bytes"] = replicas.disk_bytes()
         result["topics"] = [{"name": topic, "partitions": partitions} for topic, partitions in sizes.items()]
     except StorageError:

@@ -6,7 +6,7 @@ Behaviour
     (-1: none). That is how a transaction that hangs is found.
 
 Refusals, per partition
-    unknown topic or partition.
+    unknown topic or partition; NOT_LEADER_OR_FOLLOWER.
 """
 
 from typing import Any

@@ -13,9 +13,11 @@ Behaviour
     Readers see what lies below the high watermark; with read_committed, below the last stable offset, and they are told
     which transactions with records in the answer were aborted: the records are there, it is for clients to skip them.
 
-Left out
-    Reading from a follower (``rack_id``) and followers' own fetches (``replica_id``): there is one replica.
-    ``last_fetched_epoch``, which only followers send.
+    Consumers read from any replica, as far as that one knows the high watermark. The leader sends one to a replica in
+    its own rack (``rack_id``, KIP-392) when ``replica.selector.class`` says so. Fetches of followers are
+    ``broker/follower_fetch.py``.
+
+    Whoever asks a broker that holds no replica is told who leads (KIP-951).
 """
 
 from collections.abc import Awaitable, Iterable, Sequence, Sized
@@ -25,7 +27,10 @@ from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import Offset
+from skep.broker.current_leaders import current_leader, endpoints_of
 from skep.broker.fetch_sessions import FetchSession, TopicKey, Wanted, wanted_in
+from skep.broker.follower_fetch import FollowerFetch, follower_in
+from skep.broker.nearest_replica import nearest_replica
 from skep.broker.request import FileRegion, Parts, Request
 from skep.broker.services import Services
 from skep.replication.partition import Partition
@@ -33,8 +38,10 @@ from skep.replication.waiting import ParkedFetch
 from skep.storage.reading import LogSlice
 from skep.wire.codec import Body
 from skep.wire.fetch_response import HAS_SESSION, FetchedPartition, FetchedTopic, encode_fetch_response
+from skep.wire.leader_hints import NodeEndpoint
 
 READ_COMMITTED = 1
+READS_FROM_FOLLOWERS = 11
 READ_AT_ONCE_BYTES = 32 * 1024
 _NO_ID = UUID(int=0)
 
@@ -55,13 +62,14 @@ def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
     except KafkaError as error:
         return encode_fetch_response(request.version, request.correlation_id, [], error_code=error.code)
     wanted = session if session is not None else wanted_in(body)
-    reading = _read(services, request, wanted)
+    follower = follower_in(body, request.version)
+    reading = _read(services, request, wanted, follower)
     if reading.size >= body.min_bytes or reading.failed or not reading.partitions:
-        return _answer(request, session, is_incremental, reading)
+        return _answer(services, request, session, is_incremental, reading)
     max_wait_ms = body.max_wait.total_seconds() * 1000
     if max_wait_ms <= 0:
-        return _answer(request, session, is_incremental, reading)
-    return _answer_later(services, request, session, is_incremental, int(max_wait_ms))
+        return _answer(services, request, session, is_incremental, reading)
+    return _answer_later(services, request, session, is_incremental, int(max_wait_ms), follower)
 
 
 async def _answer_later(
@@ -70,6 +78,7 @@ async def _answer_later(
     session: FetchSession | None,
     is_incremental: bool,
     max_wait_ms: int,
+    follower: FollowerFetch | None,
 ) -> Parts:
     deadline = services.clock.monotonic() + max_wait_ms / 1000
     min_bytes = request.body.min_bytes
@@ -81,32 +90,44 @@ async def _answer_later(
     while True:
         # The look that sent us here is from before this task ran: an append in between found nobody parked. So the
         # partitions are looked at again, and from there to the parking there is no await.
-        reading = _read(services, request, wanted)
+        reading = _read(services, request, wanted, follower)
         left_ms = (deadline - services.clock.monotonic()) * 1000
         if reading.size >= min_bytes or reading.failed or not reading.partitions or left_ms <= 0:
-            return _answer(request, session, is_incremental, reading)
+            return _answer(services, request, session, is_incremental, reading)
+        if follower is not None:
+            await ParkedFetch([one.tail for one in reading.partitions], min_bytes - reading.size).wait(left_ms)
+            continue
         read_committed = request.body.isolation_level == READ_COMMITTED
         parked = ParkedFetch(reading.partitions, min_bytes - reading.size, read_committed=read_committed)
         await parked.wait(left_ms)
 
 
-def _read(services: Services, request: Request, wanted: Iterable[Wanted]) -> _Reading:
+def _read(services: Services, request: Request, wanted: Iterable[Wanted], follower: FollowerFetch | None) -> _Reading:
     left = min(request.body.max_bytes, services.config.fetch_max_bytes)
     read_committed = request.body.isolation_level == READ_COMMITTED
+    rack_id = getattr(request.body, "rack_id", "")
     fetched: list[tuple[TopicKey, FetchedPartition]] = []
     partitions: list[Partition] = []
     size = 0
     failed = False
     for one in wanted:
         try:
-            partition = _find(services, one)
-            piece = _read_one(partition, one, left, read_committed, at_least_one=size == 0)
+            if follower is None:
+                partition = _find(services, request, one)
+                piece = _read_one(partition, one, left, read_committed, at_least_one=size == 0)
+                if rack_id and (preferred := nearest_replica(services, partition, rack_id)) is not None:
+                    piece, failed = piece._replace(records=b"", aborted=None, preferred_read_replica=preferred), True
+            else:
+                partition = _led(services, one)
+                piece = follower.read(partition, one, left, _records, at_least_one=size == 0)
+                failed |= piece.error_code != 0 or piece.diverging_epoch is not None
             partitions.append(partition)
             given = len(piece.records)
             size += given
             left -= given
         except KafkaError as error:
-            piece = FetchedPartition(one.partition, error.code)
+            leader = current_leader(services, one.topic, one.partition, error.code)
+            piece = FetchedPartition(one.partition, error.code, current_leader=leader)
             failed = True
         except StorageError:
             piece = FetchedPartition(one.partition, ErrorCode.kafka_storage_error)
@@ -115,11 +136,21 @@ def _read(services: Services, request: Request, wanted: Iterable[Wanted]) -> _Re
     return _Reading(fetched, partitions, size, failed)
 
 
-def _find(services: Services, one: Wanted) -> Partition:
-    if isinstance(one.topic, UUID):
-        partition = services.replicas.partition_by_id(one.topic, one.partition)
-    else:
-        partition = services.replicas.partition(one.topic, one.partition)
+def _find(services: Services, request: Request, one: Wanted) -> Partition:
+    """The replica that a consumer reads from; older ones know of no other than the leader."""
+    replicas = services.replicas
+    topic = replicas.name_of(one.topic) if isinstance(one.topic, UUID) else one.topic
+    find = replicas.replica if request.version >= READS_FROM_FOLLOWERS else replicas.partition
+    partition = find(topic, one.partition)
+    partition.check_leader_epoch(one.current_leader_epoch)
+    if not partition.is_leader and one.fetch_offset > partition.log.log_end_offset:
+        raise KafkaError(ErrorCode.offset_not_available, "this replica is not that far yet")
+    return partition
+
+
+def _led(services: Services, one: Wanted) -> Partition:
+    topic = services.replicas.name_of(one.topic) if isinstance(one.topic, UUID) else one.topic
+    partition = services.replicas.partition(topic, one.partition)
     partition.check_leader_epoch(one.current_leader_epoch)
     return partition
 
@@ -162,10 +193,16 @@ def _records(found: LogSlice) -> Sized:
     return region
 
 
-def _answer(request: Request, session: FetchSession | None, is_incremental: bool, reading: _Reading) -> Parts:
+def _answer(
+    services: Services, request: Request, session: FetchSession | None, is_incremental: bool, reading: _Reading
+) -> Parts:
+    endpoints: Sequence[NodeEndpoint] = ()
+    if reading.failed:
+        endpoints = endpoints_of(services, (piece.current_leader for _, piece in reading.fetched))
     if session is None and len(reading.fetched) == 1:
         topic, piece = reading.fetched[0]
-        return encode_fetch_response(request.version, request.correlation_id, (_named(topic, (piece,)),))
+        topics_read = (_named(topic, (piece,)),)
+        return encode_fetch_response(request.version, request.correlation_id, topics_read, node_endpoints=endpoints)
     topics: dict[TopicKey, list[FetchedPartition]] = {}
     for topic, piece in reading.fetched:
         # is_news also writes down what the client is told, so it is asked on a full answer too.
@@ -173,7 +210,9 @@ def _answer(request: Request, session: FetchSession | None, is_incremental: bool
             topics.setdefault(topic, []).append(piece)
     named = [_named(topic, pieces) for topic, pieces in topics.items()]
     session_id = 0 if session is None else session.session_id
-    return encode_fetch_response(request.version, request.correlation_id, named, session_id=session_id)
+    return encode_fetch_response(
+        request.version, request.correlation_id, named, session_id=session_id, node_endpoints=endpoints
+    )
 
 
 def _named(topic: TopicKey, pieces: Sequence[FetchedPartition]) -> FetchedTopic:

@@ -16,10 +16,12 @@ Behaviour
     A time is looked up exactly, which may mean opening one batch; that is done in a thread.
 
 Refusals, per partition, in order
-    the same partition twice; a special timestamp newer than the version; unknown topic or partition; leader epoch.
+    the same partition twice; a special timestamp newer than the version; unknown topic or partition; another broker
+    leads; leader epoch; OFFSET_NOT_AVAILABLE while a new leader does not know yet how far its predecessor had
+    committed, for what depends on that (KIP-207).
 
 Left out
-    ``replica_id`` and ``timeout`` are read and ignored: there are no followers and no remote storage.
+    ``replica_id`` and ``timeout`` are read and ignored: followers do not ask here, and there is no remote storage.
 """
 
 import asyncio
@@ -71,6 +73,8 @@ async def _look_up(services: Services, request: Request, topic: str, wanted: Any
     read_committed = getattr(request.body, "isolation_level", 0) == READ_COMMITTED
     up_to = partition.last_stable_offset if read_committed else partition.high_watermark
     log = partition.log
+    if timestamp not in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        partition.check_knows_committed()
     if timestamp == LATEST:
         return _at(partition, up_to)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):

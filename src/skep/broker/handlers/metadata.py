@@ -8,7 +8,7 @@ Behaviour
     always) allow it, and is answered as it then is. Kafka says LEADER_NOT_AVAILABLE first and lets the client ask
     again; here the topic can be written to at once.
 
-    The controller is this broker: whichever is asked can do what a controller is asked for.
+    The controller is the one that elects leaders. Clients send it what changes topics; any other broker does it too.
 
 Refusals, per topic, in order
     INVALID_REQUEST for all when versions 10 and 11 name a topic by id, as Kafka does; UNKNOWN_TOPIC_ID;
@@ -26,6 +26,7 @@ from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError, StoreUnavailable, VersionConflict
 from skep.broker import authorized_operations
+from skep.broker.current_leaders import controller_id
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics import INTERNAL_TOPICS, alive_brokers, auto_create, describe_partitions
@@ -120,7 +121,7 @@ def _answer(
             for broker in alive.values()
         ],
         "cluster_id": image.cluster_id,
-        "controller_id": services.node.id,
+        "controller_id": controller_id(services),
         "topics": topics,
         "cluster_authorized_operations": cluster_operations,
         "error_code": ErrorCode.none,

@@ -2,7 +2,8 @@
 
 Behaviour
     Offsets that count when the producer's transaction commits, and are as if never sent when it aborts. The group's
-    partition has to be a part of the transaction (AddOffsetsToTxn). From version 3 on the member that has read the
+    partition has to be a part of the transaction (AddOffsetsToTxn), whose coordinator is asked, wherever it is. From
+    version 3 on the member that has read the
     records is named, and refused when it is no longer in the group (KIP-447).
 
 Refusals of all partitions, in order
@@ -14,6 +15,7 @@ Refusals per partition
     UNKNOWN_TOPIC_OR_PARTITION; OFFSET_METADATA_TOO_LARGE.
 """
 
+import asyncio
 from collections.abc import Awaitable
 
 from skep.base.errors import ErrorCode, KafkaError
@@ -24,6 +26,8 @@ from skep.broker.services import Services
 from skep.coordination.groups import committing
 from skep.coordination.groups.committing import Committer
 from skep.coordination.shard import ProducerStamp
+from skep.coordination.transactions.guards import Guard
+from skep.coordination.transactions.verifying import AskElsewhere
 from skep.wire.codec import Body
 
 KNOWS_LOADING = 2
@@ -32,10 +36,19 @@ _NO_GENERATION = -1
 
 
 def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+    check_group_id(services, request.body.group_id, may_be_empty=True)
+    producer = ProducerStamp(request.body.producer_id, request.body.producer_epoch)
+    # That the group is here comes first: otherwise another broker would be asked for nothing.
+    services.groups.shard_of(request.body.group_id)
+    try:
+        _verify(services, request, producer)
+    except AskElsewhere as asked:
+        return asyncio.ensure_future(_commit_verified(services, request, producer, asked.guard))
+    return _commit(services, request, producer)
+
+
+def _commit(services: Services, request: Request, producer: ProducerStamp) -> Body | Awaitable[Body]:
     body = request.body
-    check_group_id(services, body.group_id, may_be_empty=True)
-    producer = ProducerStamp(body.producer_id, body.producer_epoch)
-    _verify(services, request, producer)
     committer = Committer(
         getattr(body, "member_id", ""),
         getattr(body, "group_instance_id", None),
@@ -53,13 +66,32 @@ def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
     return offset_commit.answer(request, known, codes)
 
 
+async def _commit_verified(services: Services, request: Request, producer: ProducerStamp, guard: Guard) -> Body:
+    async with services.transactions.verifier.in_turn(request.body.transactional_id, [guard]):
+        try:
+            guard.check(services.replicas.partition(*guard.partition).leader_epoch)
+        except KafkaError as error:
+            raise _for_group(error) from None
+        answer = _commit(services, request, producer)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
 def _verify(services: Services, request: Request, producer: ProducerStamp) -> None:
     try:
-        services.transactions.verify_offsets(request.body.transactional_id, producer, request.body.group_id)
+        place = services.transactions.offsets_of(request.body.group_id)
+        epoch = services.replicas.partition(*place).leader_epoch
+        services.transactions.verifier.verify(request.body.transactional_id, producer, place, epoch)
     except KafkaError as error:
-        if error.code is ErrorCode.not_enough_replicas:
-            raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from None
-        raise
+        raise _for_group(error) from None
+
+
+def _for_group(error: KafkaError) -> KafkaError:
+    """What a producer is told, for one that speaks with a coordinator."""
+    if error.code is ErrorCode.not_enough_replicas:
+        return KafkaError(ErrorCode.coordinator_not_available, str(error))
+    if error.code is ErrorCode.not_leader_or_follower:
+        return KafkaError(ErrorCode.not_coordinator, str(error))
+    return error
 
 
 async def _answer_later(request: Request, known: list[bool], codes: Awaitable[list[ErrorCode]]) -> Body:

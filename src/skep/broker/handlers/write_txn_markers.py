@@ -3,20 +3,24 @@
 Behaviour
     Ends a producer's transaction in the named partitions, without asking whether its coordinator knows of it: this is
     how a coordinator on another broker does it, and how an operator ends a transaction that hangs. In a partition of
-    ``__consumer_offsets`` the offsets of the transaction come to count, or not.
+    ``__consumer_offsets`` the offsets of the transaction come to count, or not. The answer goes out when all in-sync
+    replicas have the markers.
 
 Refusals, per partition
     UNKNOWN_TOPIC_OR_PARTITION; INVALID_PRODUCER_EPOCH for an epoch that is over; TRANSACTION_COORDINATOR_FENCED for a
-    coordinator's that is; NOT_LEADER_OR_FOLLOWER when the group's coordinator is not ready; KAFKA_STORAGE_ERROR.
+    coordinator's that is; NOT_LEADER_OR_FOLLOWER, also when the group's coordinator is not ready; NOT_ENOUGH_REPLICAS;
+    KAFKA_STORAGE_ERROR. REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND for a marker that may be lost again.
 
 Left out
     Version 2, which says that the marker is one of transactions v2 (KIP-890).
 """
 
+import asyncio
 from asyncio import Future
 from typing import Any
 
 from skep.base.errors import ErrorCode
+from skep.base.ids import TopicPartition
 from skep.broker.internal_topics import CONSUMER_OFFSETS
 from skep.broker.refusals import ANSWERABLE, code_of
 from skep.broker.request import Request
@@ -28,52 +32,74 @@ _GROUPS_NOT_READY = frozenset(
     {ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress, ErrorCode.not_coordinator}
 )
 
+LONGEST_WAIT_S = 5.0
+"""For the replicas of one partition, which the answers for all others of the request wait for too."""
+
+_Codes = dict[tuple[str, int], "Future[None] | ErrorCode"]
+
 
 async def handle(services: Services, request: Request) -> Body:
-    return {"markers": [await _write(services, marker) for marker in request.body.markers]}
+    # All are appended before the first is waited for: the replicas get them in one go.
+    written = [_append_all(services, marker) for marker in request.body.markers]
+    waiting = [one for codes in written for one in codes.values() if not isinstance(one, ErrorCode)]
+    if waiting:
+        await asyncio.wait(waiting, timeout=LONGEST_WAIT_S)
+    return {"markers": [_answer(marker, codes) for marker, codes in zip(request.body.markers, written, strict=True)]}
 
 
-async def _write(services: Services, marker: Any) -> dict[str, Any]:
-    places = [(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
-    written = [_append(services, marker, *place) for place in places]
-    codes = iter([await _settled(one) for one in written])
-    topics = [
-        {
-            "name": topic.name,
-            "partitions": [{"partition_index": index, "error_code": next(codes)} for index in topic.partition_indexes],
-        }
+def _append_all(services: Services, marker: Any) -> _Codes:
+    return {
+        (topic.name, index): _append(services, marker, topic.name, index)
         for topic in marker.topics
-    ]
-    return {"producer_id": marker.producer_id, "topics": topics}
+        for index in topic.partition_indexes
+    }
 
 
 def _append(services: Services, marker: Any, topic: str, index: int) -> "Future[None] | ErrorCode":
-    """The code at once, or the sync that is waited for."""
+    """The code at once, or the commit that is waited for."""
     try:
         if topic == CONSUMER_OFFSETS:
             producer = ProducerStamp(marker.producer_id, marker.producer_epoch)
-            synced = services.groups.end_transaction(
+            committed = services.groups.end_transaction(
                 index, producer, marker.coordinator_epoch, is_committed=marker.transaction_result
             )
         else:
             # Also when the disk is so full that records are refused: a marker is what lets readers go on.
-            _, synced = services.replicas.partition(topic, index).append_marker(
+            _, committed = services.replicas.partition(topic, index).append_marker(
                 marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, marker.transaction_result
             )
     except ANSWERABLE as error:
         code = code_of(error)
         return ErrorCode.not_leader_or_follower if code in _GROUPS_NOT_READY else code
-    return ErrorCode.none if synced is None else synced
+    services.transactions.verifier.guards.marker_written(TopicPartition(topic, index), marker.producer_id)
+    return ErrorCode.none if committed is None else committed
 
 
-async def _settled(written: "Future[None] | ErrorCode") -> ErrorCode:
+def _answer(marker: Any, codes: _Codes) -> dict[str, Any]:
+    return {
+        "producer_id": marker.producer_id,
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {"partition_index": index, "error_code": _settled(codes[topic.name, index])}
+                    for index in topic.partition_indexes
+                ],
+            }
+            for topic in marker.topics
+        ],
+    }
+
+
+def _settled(written: "Future[None] | ErrorCode") -> ErrorCode:
     if isinstance(written, ErrorCode):
         return written
-    try:
-        await written
-    except ANSWERABLE as error:
-        return code_of(error)
-    return ErrorCode.none
+    if not written.done():
+        return ErrorCode.request_timed_out
+    error = asyncio.CancelledError() if written.cancelled() else written.exception()
+    if error is None:
+        return ErrorCode.none
+    return code_of(error) if isinstance(error, ANSWERABLE) else ErrorCode.kafka_storage_error
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:

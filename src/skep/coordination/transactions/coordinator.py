@@ -8,36 +8,33 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import TopicPartition
 from skep.coordination.groups.shard import GroupShard
 from skep.coordination.runtime import CoordinatorRuntime
-from skep.coordination.shard import ProducerStamp
+from skep.coordination.shard import Outcome, ProducerStamp
 from skep.coordination.transactions import adding, describing, ending, initializing
 from skep.coordination.transactions.describing import ListFilter
 from skep.coordination.transactions.initializing import NEEDS_PRODUCER_ID, Initialization
 from skep.coordination.transactions.shard import TransactionShard
+from skep.coordination.transactions.verifying import Verifier
 
 A = TypeVar("A")
 
-_NOT_NOW = frozenset(
-    {
-        ErrorCode.coordinator_load_in_progress,
-        ErrorCode.coordinator_not_available,
-        ErrorCode.not_coordinator,
-        ErrorCode.concurrent_transactions,
-    }
-)
-
 
 class TransactionCoordinator:
-    """Stateless but for the shards. An answer that is given to a method comes back as it is, or an awaitable of it."""
+    """Stateless but for the shards, and the guards that ``verifier`` has.
+
+    An answer that is given to a method comes back as it is, or an awaitable of it.
+    """
 
     def __init__(
         self,
         runtime: CoordinatorRuntime[TransactionShard],
         groups: CoordinatorRuntime[GroupShard],
         settings: Callable[[], BrokerConfig],
+        verifier: Verifier | None = None,
     ) -> None:
         self._runtime = runtime
         self._groups = groups
         self._settings = settings
+        self.verifier = verifier or Verifier(runtime, settings)
 
     async def init_producer_id(
         self, asked: Initialization, new_producer_id: Callable[[], Awaitable[int]]
@@ -73,7 +70,7 @@ class TransactionCoordinator:
 
     def add_offsets(self, transactional_id: str, producer: ProducerStamp, group_id: str, answer: A) -> A | Awaitable[A]:
         """Adds the partition in which the offsets of the group lie."""
-        return self.add_partitions(transactional_id, producer, frozenset({self._offsets_of(group_id)}), answer)
+        return self.add_partitions(transactional_id, producer, frozenset({self.offsets_of(group_id)}), answer)
 
     def end(self, transactional_id: str, producer: ProducerStamp, *, commit: bool, answer: A) -> A | Awaitable[A]:
         self._check_id(transactional_id)
@@ -83,26 +80,20 @@ class TransactionCoordinator:
         )
         return response
 
-    def verify(self, transactional_id: str, producer_id: int, producer_epoch: int, topic: str, partition: int) -> None:
-        """Refuses records for a partition that is no part of the producer's transaction (KIP-890).
+    def verify(
+        self, transactional_id: str, producer: ProducerStamp, partitions: frozenset[TopicPartition]
+    ) -> "dict[TopicPartition, ErrorCode] | Awaitable[dict[TopicPartition, ErrorCode]]":
+        """For another broker: whether these partitions are a part of the transaction; told when that is committed."""
+        self._check_id(transactional_id)
 
-        Nothing is awaited, so what was true here still is at the append that follows.
-        """
-        if not self._settings().transaction_partition_verification_enable:
-            return
-        try:
-            shard = self._runtime.shard_of(transactional_id)
-            adding.verify(
-                shard, transactional_id, ProducerStamp(producer_id, producer_epoch), TopicPartition(topic, partition)
-            )
-        except KafkaError as error:
-            raise _for_producers(error) from None
+        def look(shard: TransactionShard) -> Outcome:
+            return Outcome({one: _code(shard, transactional_id, producer, one) for one in partitions})
 
-    def verify_offsets(self, transactional_id: str, producer: ProducerStamp, group_id: str) -> None:
-        """``verify`` for offsets that are to be committed in the transaction."""
-        self.verify(transactional_id, *producer, *self._offsets_of(group_id))
+        answer: dict[TopicPartition, ErrorCode] = self._runtime.submit(transactional_id, look)
+        return answer
 
-    def _offsets_of(self, group_id: str) -> TopicPartition:
+    def offsets_of(self, group_id: str) -> TopicPartition:
+        """The partition in which the offsets of the group lie."""
         return TopicPartition(self._groups.topic, self._groups.partition_for(group_id))
 
     def list(self, wanted: ListFilter) -> list[dict[str, Any]]:
@@ -126,13 +117,11 @@ class TransactionCoordinator:
             raise KafkaError(ErrorCode.invalid_request, f"the transactional id is longer than {limit} bytes")
 
 
-def _for_producers(error: KafkaError) -> KafkaError:
-    """In words that a producer understands from the answer to Produce, as Kafka puts them.
-
-    NOT_ENOUGH_REPLICAS makes every client send again after a pause, without looking for another leader first.
-    """
-    if error.code in _NOT_NOW:
-        return KafkaError(ErrorCode.not_enough_replicas, f"the transaction cannot be verified now: {error}")
-    if error.code is ErrorCode.producer_fenced:
-        return KafkaError(ErrorCode.invalid_producer_epoch, str(error))
-    return error
+def _code(
+    shard: TransactionShard, transactional_id: str, producer: ProducerStamp, partition: TopicPartition
+) -> ErrorCode:
+    try:
+        adding.verify(shard, transactional_id, producer, partition)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.none

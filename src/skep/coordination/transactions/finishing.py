@@ -8,7 +8,9 @@ The order is what makes it safe, wherever the broker stops:
    them again; a second marker changes nothing, for no partition takes records of the producer's next transaction yet.
 3. All markers are committed, then the Complete record is written. The next transaction may begin.
 
-Each step that has to wait comes back as a timer's operation, so it ends by itself with the shard.
+Each step that has to wait comes back as a timer's operation, so it ends by itself with the shard. That is also how a
+coordinator stops that was replaced and does not know it yet: partitions refuse its markers
+(TRANSACTION_COORDINATOR_FENCED), it tries again more and more slowly, and is unloaded when it learns who leads.
 """
 
 import functools
@@ -31,29 +33,38 @@ MARKERS_AT_ONCE = 100
 """Then everybody else has a turn of the event loop."""
 FIRST_RETRY_MS = 50
 LONGEST_RETRY_MS = 5_000
+TRIES_FOR_UNKNOWN = 6
+"""Some three seconds in which to hear of a topic that another broker knew."""
 
 
 class Finishing:
-    """How far a decided transaction has come. ``unmarked`` are the partitions whose marker is not committed yet."""
+    """How far a decided transaction has come.
 
-    __slots__ = ("failures", "is_decided", "syncing", "unmarked")
+    ``unmarked`` are the partitions whose marker is not committed yet, ``underway`` those of them whose marker may still
+    become so; ``is_retrying``: the others will be tried again. ``is_resumed``: it was decided before this shard was
+    loaded, perhaps on another broker.
+    """
 
-    def __init__(self, partitions: frozenset[TopicPartition]) -> None:
+    __slots__ = ("failures", "is_decided", "is_resumed", "is_retrying", "underway", "unmarked")
+
+    def __init__(self, partitions: frozenset[TopicPartition], *, is_resumed: bool) -> None:
         self.is_decided = False
+        self.is_resumed = is_resumed
         self.unmarked = set(partitions)
-        self.syncing: set[TopicPartition] = set()
+        self.underway: set[TopicPartition] = set()
         self.failures = 0
+        self.is_retrying = False
 
     def retry_ms(self) -> int:
-        """How long to leave a partition, or a disk, that could not take what it was given."""
+        """How long to leave a partition, a broker, or a disk, that could not take what it was given."""
         self.failures += 1
         return int(min(FIRST_RETRY_MS << min(self.failures - 1, 10), LONGEST_RETRY_MS))
 
 
-def begin(shard: "TransactionShard", transaction: Transaction) -> None:
+def begin(shard: "TransactionShard", transaction: Transaction, *, is_resumed: bool = False) -> None:
     """The transaction is decided. To be called when its Prepare record is in the log, committed or not."""
     transactional_id = transaction.transactional_id
-    shard.finishing[transactional_id] = Finishing(transaction.partitions)
+    shard.finishing[transactional_id] = Finishing(transaction.partitions, is_resumed=is_resumed)
     _schedule(shard, transactional_id, 0)
 
 
@@ -69,6 +80,7 @@ def go_on(shard: "TransactionShard", transactional_id: str) -> Outcome:
     progress = shard.finishing.get(transactional_id)
     if progress is None:
         return Outcome()
+    progress.is_retrying = False
     transaction = shard.transactions[transactional_id]
     if not progress.is_decided:
         _wait_for_decision(shard, transactional_id, progress)
@@ -113,7 +125,7 @@ def _mark_all(shard: "TransactionShard", transaction: Transaction, progress: Fin
     """Up to the limit; what is left over or refused comes later."""
     refusal: Exception | None = None
     written = 0
-    for partition in sorted(progress.unmarked - progress.syncing):
+    for partition in sorted(progress.unmarked - progress.underway):
         if written == MARKERS_AT_ONCE:
             _schedule(shard, transaction.transactional_id, 0)
             return
@@ -130,21 +142,27 @@ def _mark(
     """Why the partition could not take its marker now."""
     is_committed = transaction.state is State.PREPARE_COMMIT
     try:
-        synced = shard.markers.write(shard.partition, partition, transaction.producer, is_committed=is_committed)
+        committed = shard.markers.write(shard.partition, partition, transaction.producer, is_committed=is_committed)
     except (KafkaError, StorageError) as error:
-        if not _is_ended(shard, transaction, partition, error):
+        if not _is_ended(shard, transaction, progress, partition, error):
             return error
-        synced = None
-    if synced is None:
+        committed = None
+    if committed is None:
         progress.unmarked.discard(partition)
     else:
-        progress.syncing.add(partition)
-        synced.add_done_callback(functools.partial(_synced, shard, transaction.transactional_id, progress, partition))
+        progress.underway.add(partition)
+        committed.add_done_callback(
+            functools.partial(_settled, shard, transaction.transactional_id, progress, partition)
+        )
     return None
 
 
 def _is_ended(
-    shard: "TransactionShard", transaction: Transaction, partition: TopicPartition, refusal: Exception
+    shard: "TransactionShard",
+    transaction: Transaction,
+    progress: Finishing,
+    partition: TopicPartition,
+    refusal: Exception,
 ) -> bool:
     """Whether there is nothing to be ended in a partition that has refused the marker."""
     code = refusal.code if isinstance(refusal, KafkaError) else None
@@ -166,19 +184,23 @@ def _is_ended(
         reason = "a later epoch has ended the transaction there"
     elif code is not ErrorCode.unknown_topic_or_partition:
         return False
+    elif progress.is_resumed and progress.failures < TRIES_FOR_UNKNOWN:
+        # Another broker knew the topic. That we do not may mean that we learnt of our leadership first.
+        return False
     logger.info("%s: no marker of %r: %s", partition, transaction.transactional_id, reason)
     return True
 
 
-def _synced(
+def _settled(
     shard: "TransactionShard",
     transactional_id: str,
     progress: Finishing,
     partition: TopicPartition,
     future: "Future[None]",
 ) -> None:
-    progress.syncing.discard(partition)
+    progress.underway.discard(partition)
     if (error := _failure(future)) is not None:
+        # Whether it was lost, and where, does not matter: a second marker is harmless, whoever leads by then.
         _try_again(shard, transactional_id, progress, error)
         return
     progress.unmarked.discard(partition)
@@ -187,6 +209,10 @@ def _synced(
 
 
 def _try_again(shard: "TransactionShard", transactional_id: str, progress: Finishing, error: BaseException) -> None:
+    if progress.is_retrying:
+        # A hundred partitions of a broker that died fail together: that is one failure.
+        return
+    progress.is_retrying = True
     delay_ms = progress.retry_ms()
     logger.warning("the end of the transaction of %r has to wait %d ms: %s", transactional_id, delay_ms, error)
     _schedule(shard, transactional_id, delay_ms)

@@ -57,7 +57,7 @@ class TransactionShard:
         """Goes on with the transactions that were decided: their markers may have been written, or some, or none."""
         for transaction in self.transactions.values():
             if transaction.is_ending:
-                finishing.begin(self, transaction)
+                finishing.begin(self, transaction, is_resumed=True)
         expiring.schedule_all(self)
         return Outcome()
 

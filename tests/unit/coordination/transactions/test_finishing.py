@@ -227,3 +227,36 @@ def test_the_next_transaction_follows_at_once():
         assert scene.add(producer, ORDERS_1) == DONE
     assert scene.transaction(ID).partitions == {ORDERS_1}
     assert len(scene.markers.written) == 4
+
+
+def test_a_topic_that_is_not_known_after_a_move_is_waited_for_a_while():
+    scene = Scene()
+    producer = scene.in_state(State.ONGOING)
+    scene.markers.decision = Promise()
+    scene.end(producer, commit=True)
+    scene.markers.decision = None
+    unknown = KafkaError(ErrorCode.unknown_topic_or_partition)
+    scene.markers.refusals = {ORDERS_0: [unknown] * 3, ORDERS_1: [unknown] * 1_000}
+    scene.restart()
+    scene.pass_ms(1_000)
+    # The first was on its way to us; the second stays unknown, so it is deleted.
+    assert [marker.partition for marker in scene.markers.written] == [ORDERS_0]
+    assert scene.state() is State.PREPARE_COMMIT
+    scene.pass_ms(5_000)
+    assert scene.state() is State.COMPLETE_COMMIT
+    assert [marker.partition for marker in scene.markers.written] == [ORDERS_0]
+
+
+def test_partitions_that_fail_together_are_one_failure():
+    scene = Scene()
+    producer = scene.in_state(State.ONGOING)
+    first, second = scene.markers.syncs[ORDERS_0], scene.markers.syncs[ORDERS_1] = Promise(), Promise()
+    scene.end(producer, commit=True)
+    scene.pass_ms(0)
+    scene.markers.syncs.clear()
+    for failing in (first, second):
+        failing.settle(KafkaError(ErrorCode.not_leader_or_follower))
+    scene.pass_ms(49)
+    assert scene.state() is State.PREPARE_COMMIT
+    scene.pass_ms(1)
+    assert scene.state() is State.COMPLETE_COMMIT

@@ -1,0 +1,64 @@
+"""A fetch by another broker, which follows partitions that this one leads.
+
+It is given all that is in the log, committed or not. What it asks for tells how far it is, and so moves the high
+watermark. Its log may have batches that ours does not have, from a leader before us: then it is told where our
+histories part (KIP-595), and its position counts for nothing.
+"""
+
+from collections.abc import Callable, Sized
+from typing import Any, NamedTuple
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import BrokerId, Offset
+from skep.broker.fetch_sessions import Wanted
+from skep.replication.partition import Partition
+from skep.storage.reading import LogSlice
+from skep.wire.fetch_response import FetchedPartition
+
+HAS_REPLICA_STATE = 15
+
+
+class FollowerFetch(NamedTuple):
+    """Who fetches. ``broker_epoch`` is that of its registration; -1: it does not say."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+
+    def read(
+        self,
+        partition: Partition,
+        one: Wanted,
+        left: int,
+        records_of: Callable[[LogSlice], Sized],
+        *,
+        at_least_one: bool,
+    ) -> FetchedPartition:
+        offset, log = Offset(one.fetch_offset), partition.log
+        try:
+            diverging = partition.diverging(offset, one.last_fetched_epoch)
+            if diverging is not None:
+                return FetchedPartition(one.partition, 0, diverging_epoch=diverging)
+            size = max(0, min(left, one.max_bytes))
+            found = partition.read(offset, size, up_to=log.log_end_offset, at_least_one=at_least_one)
+        except KafkaError as error:
+            if error.code is not ErrorCode.offset_out_of_range:
+                raise
+            # The follower has to know where our log begins, to begin anew there.
+            return FetchedPartition(one.partition, error.code, log_start_offset=log.log_start_offset)
+        partition.follower_fetched(self.broker_id, offset, self.broker_epoch)
+        return FetchedPartition(
+            one.partition,
+            0,
+            partition.high_watermark,
+            partition.last_stable_offset,
+            log.log_start_offset,
+            records_of(found),
+        )
+
+
+def follower_in(body: Any, version: int) -> FollowerFetch | None:
+    """The broker that a request comes from; None for a consumer."""
+    if version >= HAS_REPLICA_STATE:
+        state = body.replica_state
+        return None if state.replica_id < 0 else FollowerFetch(state.replica_id, state.replica_epoch)
+    return None if body.replica_id < 0 else FollowerFetch(body.replica_id, -1)

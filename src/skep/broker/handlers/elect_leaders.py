@@ -1,0 +1,113 @@
+"""ElectLeaders (API 43), versions 0 to 2.
+
+Behaviour
+    Preferred (0, the only one in version 0): each partition is led by the first of its replicas. Unclean (1): a
+    partition without a leader gets one, from those in sync if one of them is there, otherwise any live replica,
+    whatever records it lacks; the topic need not allow it, for here somebody asks for it. Null stands for all
+    partitions, of which those that need no election are left out of the answer.
+
+Refusals
+    The request: INVALID_REQUEST for another kind of election. Per partition, in order: UNKNOWN_TOPIC_OR_PARTITION;
+    ELECTION_NOT_NEEDED: the first replica leads already, or for an unclean one: there is a leader;
+    PREFERRED_LEADER_NOT_AVAILABLE: it is not there, or not in sync; ELIGIBLE_LEADERS_NOT_AVAILABLE: no replica is
+    there.
+
+Left out
+    ``timeout`` is read and ignored: nothing but the metadata store is waited for.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.broker.refusals import ANSWERABLE, code_of, message_of
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.controller.elections import Liveness, preferred, settled
+from skep.metadata.model import PartitionRecord, TopicRecord
+from skep.wire.codec import Body
+
+PREFERRED, UNCLEAN = 0, 1
+
+_Outcome = tuple[ErrorCode, str | None]
+
+
+async def handle(services: Services, request: Request) -> Body:
+    kind = getattr(request.body, "election_type", PREFERRED)
+    if kind not in (PREFERRED, UNCLEAN):
+        raise KafkaError(ErrorCode.invalid_request, f"Unknown election type {kind}")
+    wanted = request.body.topic_partitions
+    results = []
+    for topic, indexes in _asked(services, wanted):
+        await asyncio.sleep(0)  # all of them may be very many; others are served in between
+        outcomes = await _elect(services, topic, indexes, kind)
+        if wanted is None:
+            outcomes = [(index, outcome) for index, outcome in outcomes if outcome[0] != ErrorCode.election_not_needed]
+        if outcomes or wanted is not None:
+            results.append(_result(topic, outcomes))
+    return {"error_code": ErrorCode.none, "replica_election_results": results}
+
+
+def _asked(services: Services, wanted: Iterable[Any] | None) -> list[tuple[str, Sequence[int]]]:
+    if wanted is None:
+        return [(topic.name, range(len(topic.partitions))) for topic in services.catalog.image.topics.values()]
+    return [(one.topic, one.partitions) for one in wanted]
+
+
+async def _elect(services: Services, name: str, indexes: Sequence[int], kind: int) -> list[tuple[int, _Outcome]]:
+    outcomes: list[tuple[int, _Outcome]] = []
+
+    def change(topic: TopicRecord) -> TopicRecord:
+        outcomes.clear()
+        brokers, partitions = Liveness.of(services.catalog.image.brokers), list(topic.partitions)
+        for index in indexes:
+            if 0 <= index < len(partitions):
+                partitions[index], code = _elected(partitions[index], brokers, kind)
+                outcomes.append((index, (code, None)))
+            else:
+                message = f"No such partition as {name}-{index}"
+                outcomes.append((index, (ErrorCode.unknown_topic_or_partition, message)))
+        return replace(topic, partitions=tuple(partitions))
+
+    known = services.catalog.image.topics.get(name)
+    if known is not None and change(known).partitions == known.partitions:
+        # The store need not be asked: with null as a request, nearly all topics are such.
+        return outcomes
+    try:
+        await services.catalog.change_topic(name, change)
+    except ANSWERABLE as error:
+        return [(index, (code_of(error), message_of(error))) for index in indexes]
+    return outcomes
+
+
+def _elected(partition: PartitionRecord, brokers: Liveness, kind: int) -> tuple[PartitionRecord, ErrorCode]:
+    is_led = partition.leader in brokers.live
+    if kind == PREFERRED:
+        if is_led and partition.leader == partition.target[0]:
+            return partition, ErrorCode.election_not_needed
+        changed = preferred(partition, brokers)
+        return changed, ErrorCode.preferred_leader_not_available if changed is partition else ErrorCode.none
+    if is_led:
+        return partition, ErrorCode.election_not_needed
+    changed = settled(partition, brokers, unclean=True)
+    if changed.leader in brokers.live:
+        return changed, ErrorCode.none
+    return partition, ErrorCode.eligible_leaders_not_available
+
+
+def _result(topic: str, outcomes: Iterable[tuple[int, _Outcome]]) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "partition_result": [
+            {"partition_id": index, "error_code": code, "error_message": message} for index, (code, message) in outcomes
+        ],
+    }
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    # Version 0 has no code for the whole.
+    topics = request.body.topic_partitions or ()
+    results = [_result(one.topic, ((index, (code, None)) for index in one.partitions)) for one in topics]
+    return {"error_code": code, "replica_election_results": results}

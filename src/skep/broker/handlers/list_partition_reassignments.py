@@ -1,0 +1,48 @@
+"""ListPartitionReassignments (API 46), version 0.
+
+Behaviour
+    The partitions that are being moved, of the topics and partitions given or, with null, of all: the replicas that
+    they have now, those among them that are being added, and those that go in the end. Others are left out, also ones
+    that do not exist.
+
+Left out
+    ``timeout`` is read and ignored: the answer is what this broker knows.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from skep.base.errors import ErrorCode
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.metadata.model import TopicRecord
+from skep.wire.codec import Body
+
+
+def handle(services: Services, request: Request) -> Body:
+    known = services.catalog.image.topics
+    if request.body.topics is None:
+        asked = [(topic, range(len(topic.partitions))) for topic in known.values()]
+    else:
+        asked = [(known[one.name], one.partition_indexes) for one in request.body.topics if one.name in known]
+    topics = [
+        {"name": topic.name, "partitions": moving} for topic, indexes in asked if (moving := _moving(topic, indexes))
+    ]
+    return {"error_code": ErrorCode.none, "error_message": None, "topics": topics}
+
+
+def _moving(topic: TopicRecord, indexes: Iterable[int]) -> list[dict[str, Any]]:
+    return [
+        {
+            "partition_index": index,
+            "replicas": partition.replicas,
+            "adding_replicas": partition.adding,
+            "removing_replicas": partition.removing,
+        }
+        for index in indexes
+        if 0 <= index < len(topic.partitions) and (partition := topic.partitions[index]).is_reassigning
+    ]
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    return {"error_code": code, "error_message": None, "topics": []}

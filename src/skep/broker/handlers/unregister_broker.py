@@ -1,0 +1,45 @@
+"""UnregisterBroker (API 64), version 0.
+
+Behaviour
+    A broker that is gone for good is forgotten: nobody waits any more for it to remove the files of deleted topics. A
+    partition that it holds keeps it as a replica; reassign those first.
+
+Refusals, in order
+    INVALID_REQUEST: the broker is running, and registers by being there (Kafka unregisters it, and it is back when it
+    restarts); BROKER_ID_NOT_REGISTERED: nothing is known of it.
+"""
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import BrokerId
+from skep.broker.refusals import ANSWERABLE, code_of, message_of
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.broker.topics import alive_brokers
+from skep.metadata.image import ClusterImage
+from skep.wire.codec import Body
+
+
+async def handle(services: Services, request: Request) -> Body:
+    try:
+        await _forget(services, request.body.broker_id)
+    except ANSWERABLE as error:
+        return {"error_code": code_of(error), "error_message": message_of(error)}
+    return {"error_code": ErrorCode.none, "error_message": None}
+
+
+async def _forget(services: Services, broker_id: BrokerId) -> None:
+    if broker_id in alive_brokers(services):
+        raise KafkaError(ErrorCode.invalid_request, f"Broker {broker_id} is running; stop it first.")
+    waiting = services.catalog.deletions_waiting_for(broker_id)
+    if not waiting and not _holds_anything(services.catalog.image, broker_id):
+        raise KafkaError(ErrorCode.broker_id_not_registered, f"Broker ID {broker_id} is not currently registered")
+    for topic_id in waiting:
+        await services.catalog.deletion_done(topic_id, broker_id)
+
+
+def _holds_anything(image: ClusterImage, broker_id: BrokerId) -> bool:
+    return any(broker_id in partition.replicas for topic in image.topics.values() for partition in topic.partitions)
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    return {"error_code": code, "error_message": None}

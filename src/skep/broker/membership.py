@@ -1,0 +1,135 @@
+"""Being a member of the cluster: registered while the session with the metadata store lasts, and again after it.
+
+A broker whose session ended (it was frozen, or cut off from the store for too long) was taken for dead: others lead
+what it led. It registers anew, with a new epoch, and goes on as a follower of whatever it has.
+
+A broker that may have lost data says so before it serves anybody, see ``leave_in_sync_sets``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from skep.base.errors import KafkaError, StoreUnavailable, VersionConflict
+from skep.base.ids import BrokerId
+from skep.controller.decisions import left_to_hand_over
+from skep.metadata.catalog import Catalog
+from skep.metadata.model import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
+from skep.metadata.store import MetadataStore
+
+logger = logging.getLogger(__name__)
+
+RETRY_PAUSE_S = 0.5
+
+
+class Membership:
+    """Owns the registration. ``node`` is the broker's record as it was registered last."""
+
+    def __init__(self, store: MetadataStore, catalog: Catalog, broker_id: BrokerId, patience_s: float) -> None:
+        """``patience_s`` is how long the session of a process that is dead already may linger in the store."""
+        self.node = BrokerRecord(broker_id, "", 0)
+        self._store = store
+        self._catalog = catalog
+        self._patience_s = patience_s
+        self._is_leaving = False
+
+    async def join(self, node: BrokerRecord) -> BrokerRecord:
+        """StartupError when the id is in use."""
+        self.node = await self._catalog.register_broker(node, patience_s=self._patience_s)
+        return self.node
+
+    async def stay(self, session_ended: Callable[[], None], joined: Callable[[BrokerRecord], None]) -> None:
+        """Registers again whenever the session ended. Until cancelled; StartupError when another has our id."""
+        while True:
+            await self._store.wait_session_end()
+            logger.warning(
+                "the session with the metadata store ended; others lead now what broker %d led", self.node.id
+            )
+            session_ended()
+            while True:
+                try:
+                    await self.join(replace(self.node, stopping=False))
+                    break
+                except StoreUnavailable as error:
+                    logger.warning("broker %d cannot register again yet: %s", self.node.id, error)
+                    await asyncio.sleep(RETRY_PAUSE_S)
+            logger.info("broker %d is registered again, with epoch %d", self.node.id, self.node.epoch)
+            joined(self.node)
+
+    async def leave_in_sync_sets(self, has_lost: Callable[[TopicRecord, int], bool]) -> None:
+        """This broker may have lost what it once acknowledged: it leaves the ISRs of the partitions that are meant.
+
+        After the registration, so that no leader can count on what an earlier one of ours had fetched: with the leader
+        epoch, which moves on too, it forgets how far its followers were.
+        """
+        for name, topic in list(self._catalog.image.topics.items()):
+            lost = {
+                index
+                for index, partition in enumerate(topic.partitions)
+                if _without(partition, self.node.id) is not None and has_lost(topic, index)
+            }
+            if lost:
+                try:
+                    await self._catalog.change_topic(name, lambda now, lost=lost: self._without_us(now, lost))  # type: ignore[misc]
+                    logger.warning("broker %d may have lost records of %s and has left its ISRs", self.node.id, name)
+                except KafkaError:
+                    continue  # the topic is gone
+
+    def _without_us(self, topic: TopicRecord, lost: set[int]) -> TopicRecord:
+        partitions = list(topic.partitions)
+        for index in lost:
+            partitions[index] = _without(partitions[index], self.node.id) or partitions[index]
+        return replace(topic, partitions=tuple(partitions))
+
+    async def be_chosen(self, is_willing: bool) -> None:
+        """Whether this broker wants to lead and to be in ISRs. One whose disk is full does not: others can go on."""
+        if self._is_leaving or self.node.stopping != is_willing or (not is_willing and not self.others()):
+            return
+        node = replace(self.node, stopping=not is_willing)
+        try:
+            await self._catalog.update_registration(node)
+        except (StoreUnavailable, VersionConflict) as error:
+            logger.warning("broker %d cannot say whether it may be chosen: %s", node.id, error)
+            return
+        self.node = node
+        logger.warning("broker %d %s", node.id, "can lead again" if is_willing else "gives its leaderships to others")
+
+    def others(self) -> list[BrokerId]:
+        """The other brokers that are there."""
+        return [broker for broker in self._catalog.image.brokers if broker != self.node.id]
+
+    async def hand_over(self, timeout_s: float) -> None:
+        """A controlled shutdown: returns when others lead what they can lead, or when the time is up."""
+        self._is_leaving = True
+        try:
+            self.node = replace(self.node, stopping=True)
+            await self._catalog.update_registration(self.node)
+        except (StoreUnavailable, VersionConflict) as error:
+            logger.warning("leaderships are not handed over: %s", error)
+            return
+        changed = asyncio.Event()
+        self._catalog.on_change(lambda old, new: changed.set())
+        try:
+            async with asyncio.timeout(timeout_s):
+                while left_to_hand_over(self._catalog.image, self.node.id):
+                    changed.clear()
+                    await changed.wait()
+        except TimeoutError:
+            left = left_to_hand_over(self._catalog.image, self.node.id)
+            logger.warning("%d leaderships were not taken over within %.0f s", left, timeout_s)
+
+
+def _without(partition: PartitionRecord, broker_id: BrokerId) -> PartitionRecord | None:
+    """The partition when a replica of it may be incomplete; None when that concerns nobody else.
+
+    In each case from a new epoch on. The last one in an ISR stays, for what it has is the most that anybody is known to
+    have; but a follower may have more, of the old epoch, and must not take other records of that epoch for the same.
+    """
+    if broker_id not in partition.replicas or len(partition.replicas) == 1:
+        return None
+    if partition.isr == (broker_id,):
+        return partition.elected(partition.leader, partition.isr)
+    rest = tuple(broker for broker in partition.isr if broker != broker_id)
+    leader = NO_LEADER if partition.leader == broker_id else partition.leader
+    return partition.elected(leader, rest)

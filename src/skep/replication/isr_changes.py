@@ -1,0 +1,154 @@
+"""A leader changes its ISR: who fell behind goes, who has caught up comes. Written to the store with compare-and-set.
+
+The leader writes itself, to the record of the topic, and only while that names it as the leader in this very epoch; one
+that was deposed and has not noticed finds a newer epoch there and writes nothing.
+
+A change is *proposed* to the partition right before it is written (``in_sync.py``) and stays so until the store says
+what came of it. When the store does not answer, that may take a while: writes with acks=all then wait, and reads go on.
+The next attempt then writes whatever it finds, changed or not: after that the lost one can no longer take effect.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from skep.base.broker_config import BrokerConfig
+from skep.base.clock import Clock
+from skep.base.errors import KafkaError, StoreUnavailable, VersionConflict
+from skep.base.ids import BrokerId, LeaderEpoch
+from skep.metadata.catalog import Catalog
+from skep.metadata.model import PartitionRecord, TopicRecord
+from skep.replication.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+RETRY_PAUSE_S = 0.5
+
+
+class Change(NamedTuple):
+    """What a leader wants of one partition's ISR."""
+
+    leader_epoch: LeaderEpoch
+    added: frozenset[BrokerId]
+    removed: frozenset[BrokerId]
+
+
+class IsrChanges:
+    """Owns the partitions that may have to change. One write at a time, for all partitions of a topic together.
+
+    ``_unsettled`` are those of whose last write it is not known whether it took place.
+    """
+
+    def __init__(self, node_id: BrokerId, catalog: Catalog, settings: Callable[[], BrokerConfig], clock: Clock) -> None:
+        self._node_id = node_id
+        self._catalog = catalog
+        self._settings = settings
+        self._clock = clock
+        self._suspects: set[Partition] = set()
+        self._unsettled: set[Partition] = set()
+        self._news = asyncio.Event()
+
+    def suspect(self, partition: Partition) -> None:
+        """Look at this one soon: a follower has caught up."""
+        self._suspects.add(partition)
+        self._news.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            suspects, self._suspects = self._suspects, set()
+            by_topic: defaultdict[str, list[Partition]] = defaultdict(list)
+            for partition in suspects:
+                by_topic[partition.topic_partition.topic].append(partition)
+            for topic, partitions in by_topic.items():
+                await self._change(topic, partitions)
+
+    async def check_lag(self, partitions: Iterable[Partition]) -> None:
+        """Finds members of the ISR that have fallen behind; to be called every half of ``replica.lag.time.max.ms``."""
+        now, max_lag_s = self._clock.monotonic(), self._settings().replica_lag_time_max_ms / 1000
+        for partition in partitions:
+            in_sync = partition.in_sync
+            if in_sync is not None and in_sync.lagging(partition.log.log_end_offset, now, max_lag_s):
+                self.suspect(partition)
+
+    async def _change(self, topic: str, partitions: list[Partition]) -> None:
+        changes = {partition: change for partition in partitions if (change := self._wanted(partition)) is not None}
+        if not changes:
+            return
+        is_unsettled = any(partition in self._unsettled for partition in changes)
+        self._unsettled.update(changes)
+        try:
+            record = await self._catalog.change_topic(
+                topic, lambda record: self._changed(record, changes), always_write=is_unsettled
+            )
+        except (StoreUnavailable, VersionConflict) as error:
+            logger.warning("the ISR of %s cannot be changed, trying again: %s", topic, error)
+            self._suspects.update(changes)
+            asyncio.get_running_loop().call_later(RETRY_PAUSE_S, self._news.set)
+            return
+        except KafkaError:
+            self._unsettled.difference_update(changes)
+            return  # the topic is gone
+        self._unsettled.difference_update(changes)
+        self._settle(record, changes)
+
+    def _wanted(self, partition: Partition) -> Change | None:
+        """What has to be asked of the store; an empty change for one whose last question was not answered."""
+        in_sync = partition.in_sync
+        if in_sync is None or not partition.is_leader:
+            return None
+        now, max_lag_s = self._clock.monotonic(), self._settings().replica_lag_time_max_ms / 1000
+        removed = in_sync.lagging(partition.log.log_end_offset, now, max_lag_s)
+        alive = self._catalog.image.brokers
+        added = frozenset(
+            broker
+            for broker, follower in in_sync.followers.items()
+            if in_sync.can_join(broker, partition.high_watermark)
+            and (registered := alive.get(broker)) is not None
+            and not registered.stopping
+            # (KIP-903) One that has restarted since it fetched may not have any more what it said it had.
+            and follower.broker_epoch == registered.epoch
+        )
+        if added or removed or partition in self._unsettled:
+            return Change(partition.leader_epoch, added, removed)
+        return None
+
+    def _changed(self, topic: TopicRecord, changes: dict[Partition, Change]) -> TopicRecord:
+        partitions = list(topic.partitions)
+        for partition, change in changes.items():
+            index = partition.topic_partition.partition
+            if partition.topic_id == topic.topic_id and index < len(partitions):
+                partitions[index] = _with_change(partitions[index], self._node_id, change)
+                if partition.in_sync is not None:
+                    partition.in_sync.propose(partitions[index].isr)
+        return replace(topic, partitions=tuple(partitions))
+
+    def _settle(self, topic: TopicRecord, changes: dict[Partition, Change]) -> None:
+        """The store has answered. A record that changed has reached the partition already, through the image."""
+        for partition, change in changes.items():
+            index = partition.topic_partition.partition
+            if partition.topic_id != topic.topic_id or index >= len(topic.partitions):
+                continue
+            record = topic.partitions[index]
+            if record.leader == self._node_id and record.leader_epoch == partition.leader_epoch and partition.is_leader:
+                partition.lead(self._node_id, record)
+            if change.added or change.removed:
+                logger.info(
+                    "%s: the ISR is %s now%s%s",
+                    partition.topic_partition,
+                    list(record.isr),
+                    f", {sorted(change.added)} caught up" if change.added else "",
+                    f", {sorted(change.removed)} fell behind" if change.removed else "",
+                )
+
+
+def _with_change(record: PartitionRecord, node_id: BrokerId, change: Change) -> PartitionRecord:
+    if record.leader != node_id or record.leader_epoch != change.leader_epoch:
+        return record
+    members = (set(record.isr) | change.added) - change.removed
+    return record._replace(isr=tuple(broker for broker in record.replicas if broker in members))

@@ -1,0 +1,184 @@
+"""What a broker does to its own registration and to the ISRs it is in."""
+
+import asyncio
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from skep.base.errors import KafkaError, StartupError, StoreUnavailable, VersionConflict
+from skep.base.ids import BrokerId, LeaderEpoch
+from skep.broker import membership
+from skep.broker.membership import Membership
+from skep.metadata.image import ClusterImage
+from skep.metadata.model import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
+
+US, OTHER, THIRD = (BrokerId(number) for number in (1, 2, 3))
+
+
+def partition(replicas, isr=None, leader=None):
+    isr = replicas if isr is None else isr
+    return PartitionRecord(tuple(replicas), tuple(isr), isr[0] if leader is None else leader, LeaderEpoch(4))
+
+
+class Catalog:
+    """An image that changes as it is told, at once."""
+
+    def __init__(self, *partitions, others=(OTHER,)):
+        topic = TopicRecord("t", uuid4(), partitions)
+        brokers = [BrokerRecord(broker, "h", 1, epoch=7) for broker in (US, *others)]
+        self.image = ClusterImage.of("c", brokers, [topic])
+        self.registrations = []
+        self.refusals = []
+        self._callbacks = []
+
+    def on_change(self, callback):
+        self._callbacks.append(callback)
+
+    def become(self, image):
+        old, self.image = self.image, image
+        for callback in self._callbacks:
+            callback(old, image)
+
+    async def change_topic(self, name, change):
+        if name not in self.image.topics:
+            raise KafkaError(None, "gone")
+        changed = change(self.image.topics[name])
+        self.become(self.image.with_topic(changed))
+        return changed
+
+    async def register_broker(self, broker, *, patience_s):
+        if self.refusals:
+            raise self.refusals.pop(0)
+        registered = replace(broker, epoch=10 + len(self.registrations))
+        self.registrations.append(registered)
+        return registered
+
+    async def update_registration(self, broker):
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.become(self.image.with_broker(broker))
+
+
+class Store:
+    def __init__(self):
+        self.ends = asyncio.Queue()
+
+    async def wait_session_end(self):
+        await self.ends.get()
+
+
+def run(scenario):
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+@pytest.mark.parametrize(
+    ("before", "leader", "isr", "epochs"),
+    [
+        (partition([US, OTHER]), NO_LEADER, (OTHER,), 1),
+        (partition([OTHER, US]), OTHER, (OTHER,), 1),
+        (partition([OTHER, US], isr=[OTHER]), OTHER, (OTHER,), 1),
+        (partition([US, OTHER], isr=[US]), US, (US,), 1),
+        (partition([US, OTHER], isr=[US], leader=NO_LEADER), NO_LEADER, (US,), 1),
+        (partition([US]), US, (US,), 0),
+        (partition([OTHER, THIRD]), OTHER, (OTHER, THIRD), 0),
+    ],
+)
+def test_a_broker_that_lost_records_leaves_isrs_and_every_such_partition_gets_a_new_epoch(before, leader, isr, epochs):
+    async def scenario():
+        catalog = Catalog(before)
+        member = Membership(Store(), catalog, US, 0)
+        await member.leave_in_sync_sets(lambda topic, index: True)
+        after = catalog.image.topics["t"].partitions[0]
+        assert (after.leader, after.isr, after.leader_epoch) == (leader, isr, 4 + epochs)
+
+    run(scenario)
+
+
+def test_only_the_partitions_that_lost_records_are_left():
+    async def scenario():
+        catalog = Catalog(partition([OTHER, US]), partition([OTHER, US]))
+        await Membership(Store(), catalog, US, 0).leave_in_sync_sets(lambda topic, index: index == 1)
+        assert [one.isr for one in catalog.image.topics["t"].partitions] == [(OTHER, US), (OTHER,)]
+
+    run(scenario)
+
+
+def test_a_session_that_ends_is_followed_by_a_new_registration(monkeypatch):
+    monkeypatch.setattr(membership, "RETRY_PAUSE_S", 0)
+
+    async def scenario():
+        store, catalog = Store(), Catalog(partition([US, OTHER]))
+        member = Membership(store, catalog, US, 0)
+        await member.join(BrokerRecord(US, "h", 1))
+        ended, joined = [], asyncio.Queue()
+        staying = asyncio.ensure_future(member.stay(lambda: ended.append(1), joined.put_nowait))
+        catalog.refusals = [StoreUnavailable("away"), StoreUnavailable("away")]
+        store.ends.put_nowait(None)
+        node = await joined.get()
+        assert ended == [1] and node.epoch == 11 and member.node == node
+        staying.cancel()
+
+    run(scenario)
+
+
+def test_a_broker_whose_id_was_taken_over_meanwhile_gives_up():
+    async def scenario():
+        store, catalog = Store(), Catalog(partition([US, OTHER]))
+        member = Membership(store, catalog, US, 0)
+        catalog.refusals = [StartupError("broker 1 is already running")]
+        store.ends.put_nowait(None)
+        with pytest.raises(StartupError):
+            await member.stay(lambda: None, lambda node: None)
+
+    run(scenario)
+
+
+def test_a_controlled_shutdown_waits_until_others_lead():
+    async def scenario():
+        catalog = Catalog(partition([US, OTHER]), partition([US]))
+        member = Membership(Store(), catalog, US, 0)
+        member.node = catalog.image.brokers[US]
+        leaving = asyncio.ensure_future(member.hand_over(5))
+        await asyncio.sleep(0)
+        assert catalog.image.brokers[US].stopping and not leaving.done()
+        topic = catalog.image.topics["t"]
+        moved = topic.partitions[0].elected(OTHER, (OTHER,))
+        catalog.become(catalog.image.with_topic(replace(topic, partitions=(moved, topic.partitions[1]))))
+        await leaving  # the other partition nobody else has
+
+    run(scenario)
+
+
+def test_a_controlled_shutdown_does_not_wait_for_a_store_that_refuses():
+    async def scenario():
+        for refusal in (StoreUnavailable("away"), VersionConflict("gone")):
+            catalog = Catalog(partition([US, OTHER]))
+            catalog.refusals = [refusal]
+            await Membership(Store(), catalog, US, 0).hand_over(5)
+
+    run(scenario)
+
+
+def test_a_broker_that_cannot_write_gives_its_leaderships_away_and_takes_them_again():
+    async def scenario():
+        catalog = Catalog(partition([US, OTHER]))
+        member = Membership(Store(), catalog, US, 0)
+        member.node = catalog.image.brokers[US]
+        await member.be_chosen(False)
+        assert catalog.image.brokers[US].stopping
+        await member.be_chosen(True)
+        assert not catalog.image.brokers[US].stopping
+
+    run(scenario)
+
+
+def test_a_broker_alone_goes_on_whatever_its_disk_says():
+    async def scenario():
+        catalog = Catalog(partition([US]), others=())
+        member = Membership(Store(), catalog, US, 0)
+        member.node = catalog.image.brokers[US]
+        await member.be_chosen(False)
+        assert not catalog.image.brokers[US].stopping
+
+    run(scenario)

@@ -1,0 +1,173 @@
+"""How a leader changes its ISR in the store, and what counts while it does not know what came of it."""
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from uuid import uuid4
+
+from skep.base.clock import ManualClock
+from skep.base.errors import StoreUnavailable
+from skep.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from skep.base.memory_files import MemoryFiles
+from skep.base.topic_config import TopicConfig
+from skep.metadata.image import ClusterImage
+from skep.metadata.model import BrokerRecord, PartitionRecord, TopicRecord
+from skep.records.batch import check_produced
+from skep.records.builder import build_batch
+from skep.replication import isr_changes
+from skep.replication.isr_changes import IsrChanges
+from skep.replication.partition import Partition
+from skep.storage.directory import LogDirectory
+
+ONE, TWO, THREE = (BrokerId(number) for number in (1, 2, 3))
+BATCH = build_batch([(None, b"x", -1, ())])
+HEADER = check_produced(BATCH, max_message_bytes=1000)
+REGISTRATION = 40
+
+
+class Store:
+    """The catalog of a store whose answers the test decides on."""
+
+    def __init__(self, topic, partition):
+        self.image = ClusterImage.of("c", [BrokerRecord(b, "h", 1, epoch=REGISTRATION) for b in (ONE, TWO, THREE)])
+        self.topic = topic
+        self.partition = partition
+        self.failures = []
+        self.forced = []
+        self.committed_while_writing = []
+
+    async def change_topic(self, name, change, *, always_write=False):
+        self.forced.append(always_write)
+        changed = change(self.topic)
+        in_sync = self.partition.in_sync
+        self.committed_while_writing.append(in_sync and in_sync.committed_end(self.partition.log.log_end_offset))
+        if self.failures:
+            takes_place = self.failures.pop(0)
+            if takes_place:
+                self.topic = changed
+            raise StoreUnavailable("away")
+        self.topic = changed
+        return changed
+
+
+class Scene:
+    def __init__(self, isr, epoch=3, leader=ONE):
+        self.clock = ManualClock()
+        directory = LogDirectory(MemoryFiles(), "/data", self.clock)
+        directory.open()
+        topic_id = uuid4()
+        log = directory.log(TopicPartition("t", 0), TopicConfig(), topic_id)
+        self.partition = Partition(log, topic_id, LeaderEpoch(0), self.clock, None, Offset(0))
+        self.partition.follow(LeaderEpoch(-1))
+        self.partition.lead(ONE, PartitionRecord((ONE, TWO, THREE), isr, ONE, LeaderEpoch(3)))
+        stored = PartitionRecord((ONE, TWO, THREE), isr, leader, LeaderEpoch(epoch))
+        self.store = Store(TopicRecord("t", topic_id, (stored,)), self.partition)
+        settings = SimpleNamespace(replica_lag_time_max_ms=10_000)
+        self.changes = IsrChanges(ONE, self.store, lambda: settings, self.clock)
+        self.partition.on_follower_caught_up = self.changes.suspect
+        self.partition.append(BATCH, HEADER, acks_all=False)
+
+    @property
+    def stored_isr(self):
+        return self.store.topic.partitions[0].isr
+
+    async def settle(self, condition):
+        task = asyncio.ensure_future(self.changes.run())
+        try:
+            async with asyncio.timeout(10):
+                while not condition():
+                    await asyncio.sleep(0)
+        finally:
+            task.cancel()
+
+
+def run(scenario):
+    asyncio.run(scenario())
+
+
+def test_a_follower_that_caught_up_joins_and_counts_from_the_moment_of_the_write():
+    async def scenario():
+        scene = Scene((ONE,))
+        scene.partition.append(BATCH, HEADER)
+        assert scene.partition.high_watermark == 2
+        scene.partition.follower_fetched(TWO, Offset(2), REGISTRATION)
+        scene.partition.append(BATCH, HEADER)  # committed by the leader alone; the follower has two
+        scene.partition.follower_fetched(TWO, Offset(3), REGISTRATION)
+        await scene.settle(lambda: TWO in scene.stored_isr)
+        assert scene.stored_isr == (ONE, TWO)
+        assert scene.partition.in_sync.isr == {ONE, TWO}
+        assert not scene.partition.in_sync.is_proposing
+
+    run(scenario)
+
+
+def test_a_registration_that_is_not_the_one_that_fetched_does_not_join():
+    async def scenario():
+        scene = Scene((ONE,))
+        scene.partition.follower_fetched(TWO, Offset(1), REGISTRATION - 1)
+        scene.partition.follower_fetched(THREE, Offset(1), REGISTRATION)
+        await scene.settle(lambda: THREE in scene.stored_isr)
+        assert scene.stored_isr == (ONE, THREE)
+
+    run(scenario)
+
+
+def test_a_broker_that_is_stopping_does_not_join():
+    async def scenario():
+        scene = Scene((ONE,))
+        stopping = replace(scene.store.image.brokers[TWO], stopping=True)
+        scene.store.image = scene.store.image.with_broker(stopping)
+        scene.partition.follower_fetched(TWO, Offset(1), REGISTRATION)
+        scene.partition.follower_fetched(THREE, Offset(1), REGISTRATION)
+        await scene.settle(lambda: THREE in scene.stored_isr)
+        assert scene.stored_isr == (ONE, THREE)
+
+    run(scenario)
+
+
+def test_one_that_fell_behind_goes():
+    async def scenario():
+        scene = Scene((ONE, TWO, THREE))
+        scene.clock.advance_ms(11_000)
+        scene.partition.follower_fetched(TWO, Offset(1), REGISTRATION)
+        await scene.changes.check_lag([scene.partition])
+        await scene.settle(lambda: THREE not in scene.stored_isr)
+        assert scene.stored_isr == (ONE, TWO)
+        assert scene.partition.high_watermark == 1
+
+    run(scenario)
+
+
+def test_a_deposed_leader_writes_nothing():
+    async def scenario():
+        scene = Scene((ONE, TWO), epoch=4, leader=TWO)
+        before = scene.store.topic
+        scene.partition.follower_fetched(THREE, Offset(1), REGISTRATION)
+        await scene.settle(lambda: scene.store.forced)
+        assert scene.store.topic == before
+        assert THREE not in scene.partition.in_sync.isr
+
+    run(scenario)
+
+
+def test_when_the_store_does_not_answer_both_sets_count_and_the_next_attempt_writes_for_sure(monkeypatch):
+    monkeypatch.setattr(isr_changes, "RETRY_PAUSE_S", 0.001)
+
+    async def scenario():
+        for takes_place in (True, False):
+            scene = Scene((ONE, TWO))
+            scene.partition.follower_fetched(TWO, Offset(1), REGISTRATION)
+            assert scene.partition.high_watermark == 1
+            scene.store.failures = [takes_place]
+            scene.partition.follower_fetched(THREE, Offset(1), REGISTRATION)
+            await scene.settle(lambda scene=scene: len(scene.store.forced) == 1)
+            scene.partition.append(BATCH, HEADER, acks_all=False)
+            scene.partition.follower_fetched(TWO, Offset(2), REGISTRATION)
+            # Whether the third is a member is not known, so what it does not have is not committed.
+            assert scene.partition.high_watermark == 1
+            await scene.settle(lambda scene=scene: len(scene.store.forced) == 2)
+            assert scene.store.forced == [False, True]
+            assert not scene.partition.in_sync.is_proposing
+            assert scene.partition.in_sync.isr == set(scene.stored_isr)
+
+    run(scenario)
