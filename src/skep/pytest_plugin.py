@@ -3,15 +3,17 @@
 ``skep_broker``          one broker for the whole test run; give topics names of their own
 ``skep_fresh_broker``    a broker for one test alone, to kill and restart
 ``skep_broker_options``  override it to give both of them options
+``skep_cluster``         three brokers for one test alone, to kill, freeze and restart one by one
+``skep_cluster_options`` override it with other arguments of ``EmbeddedCluster``, e.g. ``{"brokers": 5}``
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from skep.testing import EmbeddedBroker
+    from skep.testing import EmbeddedBroker, EmbeddedCluster
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +35,16 @@ def skep_fresh_broker(skep_broker_options: dict[str, str]) -> "Iterator[Embedded
 
     with EmbeddedBroker(options=skep_broker_options) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def skep_cluster_options() -> dict[str, Any]:
+    return {}
+
+
+@pytest.fixture
+def skep_cluster(skep_cluster_options: dict[str, Any]) -> "Iterator[EmbeddedCluster]":
+    from skep.testing import EmbeddedCluster
+
+    with EmbeddedCluster(**skep_cluster_options) as cluster:
+        yield cluster

@@ -196,7 +196,7 @@ def test_the_fixtures_serve_a_test_suite(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), *plugin],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(skep.testing.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(skep.testing.__file__).parents[2])},
         capture_output=True,
         text=True,
         timeout=120,

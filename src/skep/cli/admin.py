@@ -81,7 +81,7 @@ def is_internal(name: str) -> bool:
 
 def describe_topics(cluster: Cluster, names: Sequence[str], *, offsets: bool = False) -> list[TopicView]:
     """The topics in the order of ``names``; one that is not there is a CommandError that names it."""
-    known = cluster.metadata().topics
+    known = cluster.metadata(*names).topics
     for name in names:
         if name not in known:
             raise unknown_topic(name, known)

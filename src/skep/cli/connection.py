@@ -5,6 +5,7 @@ complained about becomes part of the one line that the user gets.
 """
 
 import difflib
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -23,6 +24,7 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 ANSWER_WITHIN_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
 """For work that a broker may need time for; that it is there at all shows within ``ANSWER_WITHIN_S``."""
+HEARD_OF_WITHIN_S, PAUSE_S = 1.0, 0.1
 REMEMBERED_COMPLAINTS = 100
 _NOBODY_THERE = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE)
 
@@ -74,8 +76,20 @@ class Cluster:
         except KafkaException as error:
             raise UsageError(reason(error)) from None
 
-    def metadata(self) -> "ClusterMetadata":
-        """All topics and brokers. Asks for no topic by name, because that would create the topic."""
+    def metadata(self, *expected: str) -> "ClusterMetadata":
+        """All topics and brokers. Asks for no topic by name, because that would create the topic.
+
+        While a topic that is expected is missing it asks again, for a moment: what one broker has created another one
+        may not have heard of yet.
+        """
+        deadline = time.monotonic() + HEARD_OF_WITHIN_S
+        while True:
+            found = self._metadata()
+            if all(name in found.topics for name in expected) or time.monotonic() > deadline:
+                return found
+            time.sleep(PAUSE_S)
+
+    def _metadata(self) -> "ClusterMetadata":
         try:
             return self.admin.list_topics(timeout=ANSWER_WITHIN_S)
         except KafkaException as error:
@@ -85,7 +99,7 @@ class Cluster:
             raise CommandError(nobody_answers(self.bootstrap, self._complaints)) from None
 
     def topic(self, name: str) -> "TopicMetadata":
-        topics = self.metadata().topics
+        topics = self.metadata(name).topics
         if name not in topics:
             raise unknown_topic(name, topics)
         return topics[name]

@@ -2,8 +2,12 @@
 
 import argparse
 import sys
+from collections.abc import Collection
 
+from skep.base.ids import TopicPartition
 from skep.cli import admin, output
+from skep.cli.asking import asking
+from skep.cli.cluster_admin import Move, moves_under_way
 from skep.cli.connection import Cluster, pairs, unknown_topic
 from skep.cli.failures import CommandError, UsageError, run
 from skep.cli.kafka_flags import KafkaFlags, cluster_from, topics_matching
@@ -157,19 +161,35 @@ def _describe(cluster: Cluster, flags: argparse.Namespace) -> None:
         if not views and not flags.if_exists:
             raise CommandError(f"TopicId '{flags.topic_id}' does not exist as expected")
     reports = [name for name in REPORTS if getattr(flags, name)]
+    moves = _moves(cluster)
+    live = set(cluster.metadata().brokers)
     for view in views:
         if not reports and (view.configs or not flags.topics_with_overrides):
             output.line(topic_row(view))
         for partition in [] if flags.topics_with_overrides else view.partitions:
-            if not reports or any(_reported(name, view, partition) for name in reports):
-                output.line(partition_row(view, partition))
+            move = moves.get(TopicPartition(view.name, partition.partition))
+            if not reports or any(is_reported(name, view, partition, move, live) for name in reports):
+                output.line(partition_row(view, partition, move))
 
 
-def _reported(report: str, view: admin.TopicView, partition: admin.PartitionView) -> bool:
+def _moves(cluster: Cluster) -> dict[TopicPartition, Move]:
+    """What is being moved; nothing where only the library, which has no words for it, can ask: over TLS."""
+    try:
+        with asking(cluster) as client:
+            return moves_under_way(client)
+    except CommandError:
+        return {}
+
+
+def is_reported(
+    report: str, view: admin.TopicView, partition: admin.PartitionView, move: Move | None, live: Collection[int]
+) -> bool:
     in_sync = len(partition.isr)
+    # A replica that is only being made does not make the partition under-replicated.
+    wanted = len(partition.replicas) - (len(move.adding) if move else 0)
     return {
-        "under_replicated_partitions": in_sync < len(partition.replicas),
-        "unavailable_partitions": partition.leader is None,
+        "under_replicated_partitions": in_sync < wanted,
+        "unavailable_partitions": partition.leader not in live,
         "under_min_isr_partitions": partition.leader is None or in_sync < view.min_insync_replicas,
         "at_min_isr_partitions": in_sync == view.min_insync_replicas,
     }[report]
@@ -185,7 +205,7 @@ def topic_row(view: admin.TopicView) -> str:
     return "\t".join(fields)
 
 
-def partition_row(view: admin.TopicView, partition: admin.PartitionView) -> str:
+def partition_row(view: admin.TopicView, partition: admin.PartitionView, move: Move | None = None) -> str:
     leader = "none" if partition.leader is None else partition.leader
     fields = [
         f"\tTopic: {view.name}",
@@ -193,7 +213,8 @@ def partition_row(view: admin.TopicView, partition: admin.PartitionView) -> str:
         f"Leader: {leader}",
         "Replicas: " + ",".join(map(str, partition.replicas)),
         "Isr: " + ",".join(map(str, partition.isr)),
-        "Elr: N/A",
-        "LastKnownElr: N/A",
     ]
-    return "\t".join(fields)
+    if move is not None:
+        fields.append("Adding Replicas: " + ",".join(map(str, move.adding)))
+        fields.append("Removing Replicas: " + ",".join(map(str, move.removing)))
+    return "\t".join([*fields, "Elr: N/A", "LastKnownElr: N/A"])

@@ -15,11 +15,13 @@ from skep.cli.failures import UsageError, run
 
 COMMANDS = {
     "serve": ("skep.cli.serve", "Run a broker."),
+    "zookeeper": ("skep.cli.zookeeper", "Run a ZooKeeper for brokers, for development."),
     "topics": ("skep.cli.topics", "Create, list, describe, alter and delete topics."),
     "produce": ("skep.cli.produce", "Send lines as records to a topic."),
     "consume": ("skep.cli.consume", "Print the records of a topic."),
     "groups": ("skep.cli.groups", "See the lag of consumer groups and reset their offsets."),
     "transactions": ("skep.cli.transactions", "Find transactions that hang, and abort them."),
+    "cluster": ("skep.cli.cluster", "See a cluster, move replicas, elect leaders."),
     "dump": ("skep.cli.dump", "Show segment and index files in readable form and check them."),
     "pipeline": ("skep.cli.pipeline", "Make, check and run data pipelines on Spark."),
     "sql": ("skep.cli.sql", "Ask topics questions in SQL, through Spark."),

@@ -1,4 +1,4 @@
-"""``skep serve``: gathers the options of a broker from a file, the environment and the command line, and runs it."""
+"""``skep serve``: gathers options from a file, the environment and the command line, and runs a broker or several."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from skep.base.errors import OptionError
+from skep.base.errors import OptionError, StartupError
 
 ENVIRONMENT_PREFIX = "SKEP_"
 
@@ -31,25 +31,50 @@ def serve(
     advertise: Annotated[
         str | None, typer.Option("--advertise", help="host:port that clients are told, if it is another one.")
     ] = None,
+    node_id: Annotated[
+        int | None, typer.Option("--node-id", min=0, help="The broker's id, its own in the cluster. [default: 1]")
+    ] = None,
+    brokers: Annotated[
+        int | None, typer.Option("--brokers", min=1, max=100, metavar="N", help="Run N brokers, each a process.")
+    ] = None,
+    metadata: Annotated[
+        str | None,
+        typer.Option("--metadata", help="What makes brokers a cluster: sqlite:FILE or zk://HOST:PORT,.../CHROOT."),
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any option; may be given many times.")
     ] = None,
 ) -> None:
-    """Run a broker until Ctrl-C or SIGTERM.
+    """Run a broker, or a cluster of them, until Ctrl-C or SIGTERM.
 
     Every Kafka client can use it as it is. Options come from the file, then from the environment (SKEP_NUM_PARTITIONS=4
     is num.partitions=4), then from --set, then from the other flags; the later one wins. All of them are listed in
     docs/CONFIGURATION.md.
 
+    With --brokers N there are N of them, to use the cores of one machine or to try out a cluster. Their ids and ports
+    count up from --node-id and --listen; the data of each is in a directory of its own, broker-ID, and their metadata
+    in one file beside them, unless --metadata says where. There is one log, with the broker's id in front of each line.
+    A broker that ends, whatever the reason, is started again. One Ctrl-C stops them one after the other, each handing
+    over what it leads; a second one stops those that are left at once.
+
+    Brokers on several machines are a cluster when all of them have the same --metadata zk://... and each an id of its
+    own; see docs/CLUSTER.md.
+
+    \b
     Examples:
-
       skep serve
-
+      skep serve --brokers 3
       skep serve --data-dir /var/lib/skep --listen 0.0.0.0:9092 --advertise broker.example.org:9092
-
+      skep serve --node-id 2 --metadata zk://zk1:2181,zk2:2181,zk3:2181/skep --listen 0.0.0.0:9092
       skep serve --set log.flush.interval.messages=1 --set log.retention.hours=24
     """
-    flags = {"log.dirs": data_dir, "listeners": listen, "advertised.listeners": advertise}
+    flags = {
+        "log.dirs": data_dir,
+        "listeners": listen,
+        "advertised.listeners": advertise,
+        "node.id": None if node_id is None else str(node_id),
+        "skep.metadata": metadata,
+    }
     from skep.base.broker_config import without_aliases
 
     try:
@@ -60,16 +85,35 @@ def serve(
             **without_aliases(_from_settings(settings or [])),
             **{name: text for name, text in flags.items() if text is not None},
         }
-    except OptionError as error:
+        exit_code = _run_one(texts) if brokers is None else _run_several(texts, brokers)
+    except (OptionError, StartupError) as error:
         print(f"skep: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
-    raise typer.Exit(_run(texts))
+    raise typer.Exit(exit_code)
 
 
-def _run(texts: Mapping[str, str]) -> int:
+def _run_one(texts: Mapping[str, str]) -> int:
     from skep.app import run
+    from skep.base.broker_config import read_broker_config
+    from skep.cli.serve_brokers import check_directory
 
+    check_directory(read_broker_config(texts).log_dirs, several=False)
     return run(texts)
+
+
+def _run_several(texts: Mapping[str, str], count: int) -> int:
+    from skep.base.broker_config import read_broker_config
+    from skep.cli.serve_brokers import check_directory, options_of_brokers, with_ports
+    from skep.supervising import run
+
+    data_dir = read_broker_config(texts).log_dirs
+    check_directory(data_dir, several=True)
+    brokers, reserved = with_ports(options_of_brokers(texts, count))
+    try:
+        return run(brokers, data_dir)
+    finally:
+        for port in reserved:
+            port.release()
 
 
 def _from_file(path: Path) -> dict[str, str]:

@@ -13,6 +13,7 @@ GROUPS_OF_COMMANDS = {
     "topics": ["create", "list", "describe", "alter", "delete"],
     "groups": ["list", "describe", "reset-offsets", "export", "delete", "delete-offsets"],
     "transactions": ["list", "describe", "producers", "find-hanging", "abort"],
+    "cluster": ["describe", "wait", "reassign", "elect", "drain"],
     "pipeline": ["init", "run", "validate"],
 }
 
@@ -123,6 +124,12 @@ def test_a_group_of_commands_without_one_shows_its_help(
         (["transactions", "abort", "x", "--topic", "t"], "say which"),
         (["transactions", "abort", "--topic", "t", "--partition", "0"], "say which"),
         (["transactions", "list", "--longer-than", "long"], "is not a duration"),
+        (["cluster", "reassign", "--brokers", "1", "--cancel"], "choose one of"),
+        (["cluster", "reassign", "--replicas", "1,2"], "--replicas needs --topic"),
+        (["cluster", "reassign", "--topic", "t"], "say where to"),
+        (["cluster", "reassign", "--dry-run"], "say where to"),
+        (["cluster", "reassign", "--brokers", "1,x"], "is not a list of brokers"),
+        (["cluster", "reassign", "-t", "t", "--replicas", "1", "-r", "2"], "goes with --brokers"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_a_broker_is_asked(arguments: list[str], complaint: str) -> None:

@@ -1,0 +1,52 @@
+"""``skep cluster elect``: leaders as they were planned, or, where nothing better is left, unclean ones."""
+
+from typing import Annotated
+
+import typer
+
+from skep.cli import cluster_admin, output
+from skep.cli.asking import asking
+from skep.cli.cluster_choosing import Topics, partitions_in, refuse
+from skep.cli.cluster_view import read_cluster
+from skep.cli.connection import DEFAULT_BOOTSTRAP, Bootstrap, Properties, cluster_of
+
+
+def elect(
+    topics: Topics = None,
+    unclean: Annotated[
+        bool, typer.Option("--unclean", help="Let a replica lead that was not in sync. Loses records.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: Properties = None,
+) -> None:
+    """Let every partition be led by its preferred replica, the first of its list, as the cluster was planned.
+
+    With --unclean partitions that have no leader get one although no replica that was in sync is left: the records
+    that only the lost ones had are gone for good.
+
+    \b
+    Examples:
+      skep cluster elect
+      skep cluster elect --topic orders --topic payments:0,1
+      skep cluster elect --topic orders:3 --unclean
+    """
+    with asking(cluster_of(bootstrap, properties)) as client:
+        state = read_cluster(client, with_replicas=False)
+        chosen = set(partitions_in(state, topics))
+        if unclean:
+            wanted = [p.where for p in state.partitions if p.where in chosen and p.leader is None]
+        else:
+            wanted = [p.where for p in state.partitions if p.where in chosen and p.leader != p.replicas[0]]
+        if not wanted:
+            done = "has a leader" if unclean else "is led by its preferred replica"
+            output.line(f"Every partition {done}; nobody is elected.")
+            return
+        if unclean and not yes:
+            output.confirm(f"Elect leaders that lack records for {output.count(len(wanted), 'partition')}?")
+        elected, refused = cluster_admin.elect(
+            client, cluster_admin.UNCLEAN if unclean else cluster_admin.PREFERRED, wanted
+        )
+        if elected:
+            output.line(f"Elected the leaders of {output.count(len(elected), 'partition')}.")
+        refuse(refused, len(wanted))

@@ -1,0 +1,251 @@
+"""A cluster for a test suite, whose brokers can be killed, frozen, stopped and started again one by one."""
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from skep.client.connection import Connection
+from skep.client.errors import ClientError
+from skep.testing.broker import EmbeddedBroker
+from skep.wire.apis import METADATA
+
+if TYPE_CHECKING:
+    from skep.zookeeper_server import ZooKeeperEnsemble
+
+SESSION_TIMEOUT_MS = 2_000
+READY_TIMEOUT_S = 60.0
+REPLICAS = 3
+_ASK_TIMEOUT_S = 2.0
+_PAUSE_S = 0.02
+
+
+class EmbeddedCluster:
+    """Brokers 1 to N, each a process with a port and a directory of its own, and what they share.
+
+    ``metadata`` is ``"sqlite"`` (a file, nothing to install), ``"zookeeper"`` (a real ensemble of
+    ``zookeeper_servers``, started and stopped with the cluster) or a connect string, ``zk://host:port/chroot``.
+    ``config`` are options of every broker, under Kafka's names; ``broker_config`` are those of single ones, by id:
+    ``{2: {"broker.rack": "b"}}``. Topics get three replicas unless ``default.replication.factor`` says otherwise, and a
+    frozen broker is given up after two seconds unless ``zookeeper.session.timeout.ms`` does.
+
+    Owns all of it. The directory goes at the end unless it was given as ``data_dir``. ``i`` is always a broker's id.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 3,
+        *,
+        metadata: str = "sqlite",
+        config: Mapping[str, str] | None = None,
+        broker_config: Mapping[int, Mapping[str, str]] | None = None,
+        data_dir: str | Path | None = None,
+        zookeeper_servers: int = 1,
+    ) -> None:
+        if brokers < 1:
+            raise ValueError(f"a cluster has at least one broker, not {brokers}")
+        self._own_directory = tempfile.mkdtemp(prefix="skep-") if data_dir is None else None
+        self.data_dir = Path(self._own_directory or data_dir or "")
+        self.zookeeper: ZooKeeperEnsemble | None = None
+        self._metadata = metadata
+        self._zookeeper_servers = zookeeper_servers
+        self._config = {
+            "default.replication.factor": str(min(REPLICAS, brokers)),
+            "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+            **(config or {}),
+        }
+        self._broker_config = dict(broker_config or {})
+        self._paused: set[int] = set()
+        self._brokers: dict[int, EmbeddedBroker] = {}
+        self._count = brokers
+
+    # What there is.
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses of all brokers, those that are down included; the same for as long as the cluster lives."""
+        return ",".join(self.brokers.values())
+
+    @property
+    def brokers(self) -> dict[int, str]:
+        """Every broker's ``host:port`` by its id."""
+        return {i: broker.bootstrap_servers for i, broker in self._brokers.items()}
+
+    @property
+    def running(self) -> list[int]:
+        """The brokers that should answer: neither down nor paused."""
+        return [i for i, broker in self._brokers.items() if broker.is_running and i not in self._paused]
+
+    @property
+    def controller(self) -> int:
+        """The broker that elects leaders at the moment; -1 when there is none."""
+        found: int = self._metadata_of_any(()).controller_id
+        return found
+
+    def leader_of(self, topic: str, partition: int = 0) -> int:
+        """The broker that leads the partition at the moment; -1 when none does. LookupError when there is no such."""
+        for described in self._metadata_of_any([topic]).topics:
+            for row in described.partitions:
+                if row.partition_index == partition:
+                    found: int = row.leader_id
+                    return found
+        raise LookupError(f"there is no partition {partition} of a topic '{topic}'")
+
+    def broker(self, i: int) -> EmbeddedBroker:
+        """One broker, with its ``data_dir`` and ``pid``."""
+        if i not in self._brokers:
+            raise LookupError(f"there is no broker {i}; there are {', '.join(map(str, self._brokers)) or 'none'}")
+        return self._brokers[i]
+
+    def log(self, i: int) -> str:
+        """All that the broker has logged so far, over its restarts."""
+        return self.broker(i).log
+
+    # What can be done to a broker.
+
+    def kill(self, i: int) -> None:
+        """As ``kill -9``: at once, with no chance to hand anything over. The data stays for ``restart``."""
+        self.broker(i).kill()
+        self._paused.discard(i)
+
+    def pause(self, i: int) -> None:
+        """Freezes the process (SIGSTOP): connections stay open and nothing answers."""
+        self.broker(i).pause()
+        self._paused.add(i)
+
+    def resume(self, i: int) -> None:
+        self.broker(i).resume()
+        self._paused.discard(i)
+
+    def stop(self, i: int) -> None:
+        """A clean stop (SIGTERM): what it leads is handed over first. The data stays for ``restart``."""
+        self.broker(i).shut_down()
+        self._paused.discard(i)
+
+    def restart(self, i: int) -> None:
+        """The broker again, on the same port and data: after ``kill``, or after a clean stop if it runs."""
+        self._paused.discard(i)
+        self.broker(i).restart()
+
+    def add(self) -> int:
+        """One more broker, with the next id; returns it when the broker is ready."""
+        i = self._new_broker()
+        self._brokers[i].start()
+        return i
+
+    def _new_broker(self) -> int:
+        i = max(self._brokers, default=0) + 1
+        options = {**self._config, **self._broker_config.get(i, {}), "node.id": str(i), "skep.metadata": self._store()}
+        self._brokers[i] = EmbeddedBroker(data_dir=self.data_dir / f"broker-{i}", options=options)
+        return i
+
+    def _store(self) -> str:
+        if self._metadata == "sqlite":
+            return f"sqlite:{self.data_dir / 'metadata.sqlite'}"
+        return self._metadata if self.zookeeper is None else f"{self.zookeeper.connect}/skep"
+
+    # The cluster as a whole.
+
+    def start(self) -> "EmbeddedCluster":
+        """Starts the brokers at the same time; returns when each of them knows all the others."""
+        if self._metadata == "zookeeper" and self.zookeeper is None:
+            from skep.zookeeper_server import ZooKeeperEnsemble
+
+            self.zookeeper = ZooKeeperEnsemble(self._zookeeper_servers)
+            self.zookeeper.start()
+        while len(self._brokers) < self._count:
+            self._new_broker()
+        for broker in self._brokers.values():
+            broker.launch()
+        for broker in self._brokers.values():
+            broker.wait_until_ready()
+        self.wait_until_ready()
+        return self
+
+    def wait_until_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Until every running broker knows all running ones, no other, and one of them as the controller."""
+        self._wait(self._missing_for_ready, timeout_s)
+
+    def wait_until_in_sync(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Until every partition of every topic has a leader and all its replicas are in sync."""
+        self._wait(self._missing_for_sync, timeout_s)
+
+    def _wait(self, missing: Callable[[], str | None], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while (what := missing()) is not None:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the cluster was not ready after {timeout_s:.0f} s: {what}")
+            time.sleep(_PAUSE_S)
+
+    def _missing_for_ready(self) -> str | None:
+        running = set(self.running)
+        for i in running:
+            try:
+                answer = self._ask_metadata(i, ())
+            except ClientError as error:
+                return str(error)
+            known = {broker.node_id for broker in answer.brokers}
+            if known != running:
+                return f"broker {i} knows the brokers {sorted(known)}, and those that run are {sorted(running)}"
+            if answer.controller_id not in running:
+                return f"broker {i} knows no controller"
+        return None
+
+    def _missing_for_sync(self) -> str | None:
+        try:
+            answer = self._metadata_of_any(None)
+        except RuntimeError as error:
+            return str(error)
+        for topic in answer.topics:
+            for row in topic.partitions:
+                where = f"{topic.name}-{row.partition_index}"
+                if row.leader_id < 0:
+                    return f"{where} has no leader"
+                if behind := sorted(set(row.replica_nodes) - set(row.isr_nodes)):
+                    return f"{where} is not in sync on {behind}"
+        return None
+
+    def _metadata_of_any(self, topics: "list[str] | tuple[str, ...] | None") -> Any:
+        failures = ["no broker runs"]
+        for i in self.running:
+            try:
+                return self._ask_metadata(i, topics)
+            except ClientError as error:
+                failures.append(str(error))
+        raise RuntimeError(failures[-1])
+
+    def _ask_metadata(self, i: int, topics: "list[str] | tuple[str, ...] | None") -> Any:
+        host, _, port = self._brokers[i].bootstrap_servers.rpartition(":")
+        named = None if topics is None else [{"name": topic} for topic in topics]
+        with Connection(host, int(port), client_id="skep-testing", timeout_s=_ASK_TIMEOUT_S) as connection:
+            return connection.ask(METADATA, {"topics": named, "allow_auto_topic_creation": False})
+
+    def close(self) -> None:
+        """Stops all brokers, then the temporary directory goes. A second call does nothing."""
+        with contextlib.ExitStack() as stops:
+            if self._own_directory is not None:
+                stops.callback(shutil.rmtree, self._own_directory, ignore_errors=True)
+            if self.zookeeper is not None:
+                stops.callback(self.zookeeper.stop)
+            for broker in self._brokers.values():
+                stops.callback(broker.stop)
+                if self._own_directory is not None:
+                    # Nobody will read its data; handing over broker by broker would be for nothing.
+                    stops.callback(broker.kill)
+            self._brokers, self.zookeeper = {}, None
+
+    def __enter__(self) -> "EmbeddedCluster":
+        try:
+            return self.start()
+        except BaseException:
+            self.close()  # nobody calls __exit__ after this
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

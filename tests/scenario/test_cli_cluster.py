@@ -1,0 +1,235 @@
+"""``skep cluster`` and ``kafka-topics --describe`` against a real cluster: seen, moved, elected, emptied."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from skep.cli import kafka_topics
+from skep.cli.failures import CommandError
+from skep.cli.main import app
+from skep.testing import EmbeddedCluster
+from tests.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    """Four brokers; a test that stops one starts it again."""
+    with EmbeddedCluster(4) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def bootstrap(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKEP_BOOTSTRAP", cluster.bootstrap_servers)
+
+
+@pytest.fixture
+def topic(cluster: EmbeddedCluster) -> str:
+    return f"topic-{uuid4().hex[:8]}"
+
+
+def skep(*arguments: object, stdin: str = "") -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+
+
+def done(*arguments: object) -> str:
+    result = skep(*arguments)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
+def refused(*arguments: object) -> str:
+    result = skep(*arguments)
+    assert isinstance(result.exception, CommandError), (result.output, result.exception)
+    return str(result.exception)
+
+
+def described() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(done("cluster", "describe", "--json"))
+    return document
+
+
+def create(topic: str, assignment: str, cluster: EmbeddedCluster) -> None:
+    arguments = ["--create", "--topic", topic, "--replica-assignment", assignment]
+    kafka_topics.execute([*arguments, "--bootstrap-server", cluster.bootstrap_servers])
+    done("cluster", "wait", "--timeout", 60)
+
+
+def replicas_of(topic: str) -> list[list[int]]:
+    [document] = json.loads(done("topics", "describe", topic, "--json"))
+    return [partition["replicas"] for partition in document["partitions"]]
+
+
+def leaders_of(topic: str) -> list[int]:
+    [document] = json.loads(done("topics", "describe", topic, "--json"))
+    return [partition["leader"] for partition in document["partitions"]]
+
+
+def test_the_brokers_are_shown_with_what_they_hold(cluster: EmbeddedCluster, topic: str) -> None:
+    before = {broker["id"]: broker for broker in described()["brokers"]}
+    create(topic, "1:2,2:1,1:3", cluster)
+    document = described()
+    assert document["controller"] == cluster.controller
+    assert document["partitions"]["under_replicated"] == document["partitions"]["offline"] == 0
+    assert document["troubled"] == []
+    after = {broker["id"]: broker for broker in document["brokers"]}
+    assert {i: broker["address"] for i, broker in after.items()} == cluster.brokers
+    assert [after[i]["replicas"] - before[i]["replicas"] for i in (1, 2, 3, 4)] == [3, 2, 1, 0]
+    assert [after[i]["leaders"] - before[i]["leaders"] for i in (1, 2, 3, 4)] == [2, 1, 0, 0]
+
+
+def test_the_table_marks_the_controller_and_says_that_all_is_well(cluster: EmbeddedCluster, topic: str) -> None:
+    create(topic, "1:2", cluster)
+    shown = done("cluster", "describe")
+    assert f"4 brokers  controller {cluster.controller}" in shown
+    [marked] = [line for line in shown.splitlines() if line.endswith("  controller")]
+    assert marked.split()[:2] == [str(cluster.controller), cluster.brokers[cluster.controller]]
+    assert "all replicas in sync" in shown
+
+
+def test_a_broker_that_is_away_is_shown_and_its_partitions_too(cluster: EmbeddedCluster, topic: str) -> None:
+    create(topic, "3:4", cluster)
+    cluster.kill(4)
+    try:
+        wait_until(lambda: described()["partitions"]["under_replicated"] > 0, "the partition is under-replicated")
+        document = described()
+        assert next(broker for broker in document["brokers"] if broker["id"] == 4)["address"] is None
+        [troubled] = [row for row in document["troubled"] if row["topic"] == topic]
+        assert (troubled["isr"], troubled["troubles"]) == ([3], ["under-replicated"])
+        assert "not there" in done("cluster", "describe")
+        told = refused("cluster", "wait", "--timeout", 0)
+        assert told.startswith("not in sync after 0 s: ")
+        assert refused("cluster", "wait", "--timeout", 0, "--brokers", 4).endswith("only 3 of 4 brokers are there")
+    finally:
+        cluster.restart(4)
+    assert "on 4 brokers, all replicas in sync." in done("cluster", "wait", "--brokers", 4, "--timeout", 60)
+
+
+def test_a_silent_broker_does_not_keep_us_from_looking(cluster: EmbeddedCluster, topic: str) -> None:
+    create(topic, "2:3", cluster)
+    cluster.pause(1)
+    try:
+        assert "lag" in done("cluster", "describe"), "though the first address that was given is the silent one's"
+    finally:
+        cluster.resume(1)
+    done("cluster", "wait", "--brokers", 4, "--timeout", 60)
+
+
+def test_kafka_topics_reports_what_is_under_replicated_and_unavailable(
+    cluster: EmbeddedCluster, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    create(topic, "3:4,4:3,3:2", cluster)
+    other = f"{topic}-alone"
+    create(other, "4,3", cluster)
+
+    def reported(*flags: str) -> list[str]:
+        capfd.readouterr()
+        kafka_topics.execute(["--describe", *flags, "--bootstrap-server", cluster.bootstrap_servers])
+        return [line for line in capfd.readouterr().out.splitlines() if f"Topic: {topic}" in line]
+
+    assert reported("--under-replicated-partitions") == []
+    cluster.kill(4)
+    try:
+        wait_until(lambda: len(reported("--under-replicated-partitions")) == 2, "two are under-replicated")
+        rows = reported("--under-replicated-partitions")
+        assert "\tLeader: 3\tReplicas: 3,4\tIsr: 3\t" in rows[0]
+        assert "\tLeader: 3\tReplicas: 4,3\tIsr: 3\t" in rows[1]
+        [unavailable] = reported("--unavailable-partitions")
+        assert f"Topic: {other}\tPartition: 0\tLeader: none\tReplicas: 4\tIsr: 4\t" in unavailable
+    finally:
+        cluster.restart(4)
+    done("cluster", "wait", "--brokers", 4, "--timeout", 60)
+    assert reported("--unavailable-partitions") == []
+
+
+def test_partitions_are_moved_to_the_brokers_named(cluster: EmbeddedCluster, topic: str) -> None:
+    create(topic, "1:2,2:1", cluster)
+    assert "Moved 2 partitions." in done("cluster", "reassign", "--topic", topic, "--replicas", "3,4")
+    assert replicas_of(topic) == [[3, 4], [4, 3]]
+    assert leaders_of(topic) in ([3, 4], [3, 3], [4, 4], [4, 3])
+    assert "nothing is moved" in done("cluster", "reassign", "--topic", topic, "--replicas", "3,4")
+
+
+def test_a_plan_is_made_shown_and_carried_out_from_a_file(cluster: EmbeddedCluster, topic: str, tmp_path: Path) -> None:
+    create(topic, "1:2,1:2,1:2,1:2", cluster)
+    text = done("cluster", "reassign", "--topic", topic, "--brokers", "1,2,3,4", "--dry-run")
+    assert replicas_of(topic) == [[1, 2]] * 4, "a dry run does nothing"
+    (tmp_path / "plan.json").write_text(text)
+    done("cluster", "reassign", "--file", tmp_path / "plan.json", "--throttle", 100_000_000)
+    planned = {row["partition"]: row["replicas"] for row in json.loads(text)["partitions"]}
+    moved = replicas_of(topic)
+    assert {number: moved[number] for number in planned} == planned
+    assert sorted(broker for replicas in moved for broker in replicas) == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_a_topic_gets_more_replicas(cluster: EmbeddedCluster, topic: str) -> None:
+    create(topic, "1,2", cluster)
+    done("cluster", "reassign", "--topic", topic, "--brokers", "1,2,3", "--replication-factor", 3)
+    assert [sorted(replicas) for replicas in replicas_of(topic)] == [[1, 2, 3]] * 2
+
+
+def test_a_move_to_a_broker_that_is_frozen_is_seen_and_called_off(cluster: EmbeddedCluster, topic: str) -> None:
+    create(topic, "1:2", cluster)
+    cluster.pause(4)
+    try:
+        moving = skep("cluster", "reassign", "--topic", topic, "--replicas", "1,4", "--no-wait")
+        if moving.exit_code == 0:
+            [row] = json.loads(done("cluster", "reassign", "--json"))
+            assert (row["topic"], row["adding"], row["removing"]) == (topic, [4], [2])
+            assert "Called off 1 move." in done("cluster", "reassign", "--cancel")
+    finally:
+        cluster.resume(4)
+    done("cluster", "wait", "--brokers", 4, "--timeout", 60)
+    assert replicas_of(topic) == [[1, 2]]
+    assert json.loads(done("cluster", "reassign", "--json")) == []
+
+
+def test_what_is_not_there_is_told(cluster: EmbeddedCluster, topic: str) -> None:
+    create(topic, "1:2", cluster)
+    assert refused("cluster", "reassign", "--brokers", "1,9") == "there is no broker 9; there are 1, 2, 3, 4"
+    assert refused("cluster", "reassign", "-t", "nowhere", "--brokers", "1").startswith("there is no topic 'nowhere'")
+    assert (
+        refused("cluster", "reassign", "-t", f"{topic}:7", "--replicas", "1") == f"topic '{topic}' has no partition 7"
+    )
+    assert refused("cluster", "drain", 9) == "there is no broker 9, and no partition that it should hold"
+
+
+def test_leaders_go_back_to_the_preferred_replicas(cluster: EmbeddedCluster, topic: str) -> None:
+    create(topic, "4:3", cluster)
+    cluster.stop(4)
+    assert leaders_of(topic) == [3]
+    cluster.restart(4)
+    done("cluster", "wait", "--brokers", 4, "--timeout", 60)
+    done("cluster", "elect", "--topic", topic)
+    wait_until(lambda: leaders_of(topic) == [4], "the preferred one leads")
+    assert "nobody is elected" in done("cluster", "elect", "--topic", topic)
+
+
+def test_an_unclean_election_asks_first(cluster: EmbeddedCluster, topic: str) -> None:
+    create(topic, "4", cluster)
+    assert "nobody is elected" in done("cluster", "elect", "--topic", topic, "--unclean", "--yes")
+    cluster.kill(4)
+    try:
+        wait_until(lambda: leaders_of(topic) == [None], "it has no leader")
+        assert refused("cluster", "elect", "--topic", topic, "--unclean") == "not confirmed, nothing is done"
+    finally:
+        cluster.restart(4)
+    done("cluster", "wait", "--brokers", 4, "--timeout", 60)
+
+
+def test_a_drained_broker_holds_nothing(cluster: EmbeddedCluster, topic: str) -> None:
+    create(topic, "4:1,4:2,1:4,2:3", cluster)
+    plan = json.loads(done("cluster", "drain", 4, "--dry-run"))
+    assert {row["partition"] for row in plan["partitions"] if row["topic"] == topic} == {0, 1, 2}
+    assert "Broker 4 holds nothing" in done("cluster", "drain", 4)
+    broker = next(broker for broker in described()["brokers"] if broker["id"] == 4)
+    assert (broker["replicas"], broker["leaders"]) == (0, 0)
+    assert all(len(set(replicas)) == 2 and 4 not in replicas for replicas in replicas_of(topic))
+    wait_until(
+        lambda: next(b for b in described()["brokers"] if b["id"] == 4)["bytes"] == 0, "its disk is empty as well"
+    )
