@@ -7,8 +7,8 @@ Start                                              Stop
 4. the logs: recovered if the last stop was not       syncs that are under way
    clean                                           4. deletions in the background
 5. housekeeping, the coordinators                  3. the catalog, the store, and with it the registration
-6. the port is bound, the broker registered; ISRs  2. threads, when they have done what they were given
-   are left if data may be lost; partitions are    1. the data directory: logs synced, checkpoints and the clean-stop
+6. ISRs are left if data may be lost; the port is  2. threads, when they have done what they were given
+   bound, the broker registered; partitions are    1. the data directory: logs synced, checkpoints and the clean-stop
    led and followed; connections are served           marker written, unlocked
 7. the controller may be elected
 """
@@ -94,9 +94,11 @@ class Broker:
         self._catalog.on_change(self._following.image_changed)
         self._catalog.on_change(coordinators.image_changed)
         self._apply(services, listener)
-        await self._join(listener, services)
-        await self._membership.leave_in_sync_sets(self._replicas.may_have_lost)
+        # What changed while the logs were recovered, and nobody was told.
+        self._image_changed(self._loaded, self._catalog.image, services, listener)
+        await self._membership.begin_anew(self._replicas.may_have_lost)
         self._directory.losses_settled()
+        await self._join(listener, services)
         self._replicas.take_roles()
         coordinators.start()
         await listener.serve()
@@ -130,6 +132,7 @@ class Broker:
         self._replicas = Replicas(
             directory, self._catalog, config.topic_defaults, self._clock, executor, self._supervisor, self._node_id
         )
+        self._loaded = self._catalog.image
         await self._replicas.load()
         high_watermarks = self._replicas.high_watermarks
         self._on_stop(self._replicas.stop)
@@ -145,7 +148,7 @@ class Broker:
         )
         self._on_stop(self._following.stop)
         isr_changes = IsrChanges(self._node_id, catalog, lambda: self.config, self._clock)
-        self._supervisor.spawn("isr changes", isr_changes.run())
+        self._supervisor.repeat(lambda: 0, isr_changes.change_suspects)
         self._supervisor.repeat(
             lambda: self.config.replica_lag_time_max_ms // 2,
             lambda: isr_changes.check_lag(replicas.open_partitions()),
@@ -209,16 +212,20 @@ class Broker:
         def joined(node: BrokerRecord) -> None:
             self.node = services.node = node
 
-        try:
-            await self._membership.stay(controller.session_ended, joined)
-        except StartupError as error:
-            # Another process has our id by now. Two brokers of one id would undo each other's work.
-            logger.critical("%s; stopping", error)
-            self.must_stop.set()
+        while True:
+            try:
+                await self._membership.stay(controller.session_ended, joined)
+            except StartupError as error:
+                # Another process has our id by now. Two brokers of one id would undo each other's work.
+                logger.critical("%s; stopping", error)
+                self.must_stop.set()
+                return
+            except Exception:
+                logger.exception("staying a member failed, and goes on")
+                await asyncio.sleep(1)
 
     def _disk_checked(self, is_writable: bool) -> None:
-        if self._membership.node.stopping == is_writable:
-            self._supervisor.spawn("be chosen or not", self._membership.be_chosen(is_writable))
+        self._supervisor.spawn("be chosen or not", self._membership.be_chosen(is_writable))
 
     async def _hand_over(self) -> None:
         if self.config.controlled_shutdown_enable and self._membership.others():

@@ -43,6 +43,8 @@ class Wanted(NamedTuple):
     max_bytes: int
     last_fetched_epoch: int = -1
     """Of the last batch that a follower has."""
+    log_start_offset: int = -1
+    """Where a follower's log begins."""
 
 
 class _Remembered:
@@ -191,6 +193,7 @@ def wanted_in(request: Any) -> list[Wanted]:
             partition.fetch_offset,
             partition.partition_max_bytes,
             getattr(partition, "last_fetched_epoch", -1),
+            getattr(partition, "log_start_offset", -1),
         )
         for topic in request.topics
         for partition in topic.partitions

@@ -37,7 +37,8 @@ class FollowerFetch(NamedTuple):
         try:
             diverging = partition.diverging(offset, one.last_fetched_epoch)
             if diverging is not None:
-                return FetchedPartition(one.partition, 0, diverging_epoch=diverging)
+                start = log.log_start_offset
+                return FetchedPartition(one.partition, 0, log_start_offset=start, diverging_epoch=diverging)
             size = max(0, min(left, one.max_bytes))
             found = partition.read(offset, size, up_to=log.log_end_offset, at_least_one=at_least_one)
         except KafkaError as error:
@@ -45,7 +46,7 @@ class FollowerFetch(NamedTuple):
                 raise
             # The follower has to know where our log begins, to begin anew there.
             return FetchedPartition(one.partition, error.code, log_start_offset=log.log_start_offset)
-        partition.follower_fetched(self.broker_id, offset, self.broker_epoch)
+        partition.follower_fetched(self.broker_id, offset, self.broker_epoch, one.log_start_offset)
         return FetchedPartition(
             one.partition,
             0,

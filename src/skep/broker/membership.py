@@ -3,10 +3,11 @@
 A broker whose session ended (it was frozen, or cut off from the store for too long) was taken for dead: others lead
 what it led. It registers anew, with a new epoch, and goes on as a follower of whatever it has.
 
-A broker that may have lost data says so before it serves anybody, see ``leave_in_sync_sets``.
+A broker that may have lost data says so before anybody counts on it, see ``begin_anew``.
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,17 +52,18 @@ class Membership:
                 try:
                     await self.join(replace(self.node, stopping=False))
                     break
-                except StoreUnavailable as error:
+                except (StoreUnavailable, VersionConflict) as error:
                     logger.warning("broker %d cannot register again yet: %s", self.node.id, error)
                     await asyncio.sleep(RETRY_PAUSE_S)
             logger.info("broker %d is registered again, with epoch %d", self.node.id, self.node.epoch)
             joined(self.node)
 
-    async def leave_in_sync_sets(self, has_lost: Callable[[TopicRecord, int], bool]) -> None:
-        """This broker may have lost what it once acknowledged: it leaves the ISRs of the partitions that are meant.
+    async def begin_anew(self, has_lost: Callable[[TopicRecord, int], bool]) -> None:
+        """What a broker that starts changes in the store, before it registers.
 
-        After the registration, so that no leader can count on what an earlier one of ours had fetched: with the leader
-        epoch, which moves on too, it forgets how far its followers were.
+        Where it may have lost what it once acknowledged it leaves the ISR. Before the registration, or it could be
+        elected while it is still in there. Where it leads by the record it does so from a new epoch on: a write of its
+        earlier process may still be on its way to the store.
         """
         for name, topic in list(self._catalog.image.topics.items()):
             lost = {
@@ -69,22 +71,31 @@ class Membership:
                 for index, partition in enumerate(topic.partitions)
                 if _without(partition, self.node.id) is not None and has_lost(topic, index)
             }
+            if not lost and not any(_leads(partition, self.node.id) for partition in topic.partitions):
+                continue
+            try:
+                await self._catalog.change_topic(name, functools.partial(self._begun_anew, lost))
+            except KafkaError:
+                continue  # the topic is gone
             if lost:
-                try:
-                    await self._catalog.change_topic(name, lambda now, lost=lost: self._without_us(now, lost))  # type: ignore[misc]
-                    logger.warning("broker %d may have lost records of %s and has left its ISRs", self.node.id, name)
-                except KafkaError:
-                    continue  # the topic is gone
+                logger.warning("broker %d may have lost records of %s and has left its ISRs", self.node.id, name)
 
-    def _without_us(self, topic: TopicRecord, lost: set[int]) -> TopicRecord:
+    def _begun_anew(self, lost: set[int], topic: TopicRecord) -> TopicRecord:
         partitions = list(topic.partitions)
-        for index in lost:
-            partitions[index] = _without(partitions[index], self.node.id) or partitions[index]
+        for index, partition in enumerate(partitions):
+            if index in lost:
+                partitions[index] = _without(partition, self.node.id) or partition
+            elif _leads(partition, self.node.id):
+                partitions[index] = partition.elected(partition.leader, partition.isr)
         return replace(topic, partitions=tuple(partitions))
 
     async def be_chosen(self, is_willing: bool) -> None:
         """Whether this broker wants to lead and to be in ISRs. One whose disk is full does not: others can go on."""
-        if self._is_leaving or self.node.stopping != is_willing or (not is_willing and not self.others()):
+        # By the store's word, not by ours: whether our last change was made is not always known.
+        registered = self._catalog.image.brokers.get(self.node.id)
+        if self._is_leaving or registered is None or registered.stopping != is_willing:
+            return
+        if not is_willing and not self.others():
             return
         node = replace(self.node, stopping=not is_willing)
         try:
@@ -118,6 +129,11 @@ class Membership:
         except TimeoutError:
             left = left_to_hand_over(self._catalog.image, self.node.id)
             logger.warning("%d leaderships were not taken over within %.0f s", left, timeout_s)
+
+
+def _leads(partition: PartitionRecord, broker_id: BrokerId) -> bool:
+    """By the record, and with others that could have been told something else."""
+    return partition.leader == broker_id and len(partition.replicas) > 1
 
 
 def _without(partition: PartitionRecord, broker_id: BrokerId) -> PartitionRecord | None:

@@ -8,6 +8,9 @@ From [1, 2, 3] to [1, 4, 5]::
 
 So there are never fewer copies than before. Beginning another one meanwhile replaces the first: what was only being
 added for that goes at once. Cancelling is going back to what was there before.
+
+Whenever a replica goes, the partition gets a new leader epoch. It deletes its copy, and if it is given the partition
+back the leader, who may have seen neither change by itself, must not take it for what it was.
 """
 
 from collections.abc import Sequence
@@ -52,7 +55,7 @@ def finished(partition: PartitionRecord, brokers: Liveness) -> PartitionRecord:
     isr = tuple(broker for broker in partition.isr if broker in target)
     done = partition._replace(replicas=target, isr=isr, adding=(), removing=())
     if partition.leader in target:
-        return done
+        return done.elected(partition.leader, isr) if partition.removing else done
     heir = next((broker for broker in target if broker in brokers.active), NO_LEADER)
     return partition if heir == NO_LEADER else done.elected(heir, isr)
 
@@ -69,7 +72,8 @@ def _narrowed(
     changed = partition._replace(replicas=replicas, isr=isr)
     if isr:
         if partition.leader in (*replicas, NO_LEADER):
-            return changed
+            is_smaller = not set(partition.replicas) <= set(replicas)
+            return changed.elected(partition.leader, isr) if is_smaller else changed
         heir = next((broker for broker in replicas if broker in isr and broker in brokers.active), NO_LEADER)
         return changed.elected(heir, isr)
     if not unclean:

@@ -226,20 +226,19 @@ class Catalog:
         registered = replace(broker, epoch=(await self._take(layout.BROKER_EPOCHS, 1)).start)
         key, deadline = layout.broker_key(broker.id), time.monotonic() + patience_s
         is_waiting = False
-        async with self._current.turn:
-            while True:
-                try:
+        while True:
+            try:
+                async with self._current.turn:
                     await self._store.put_ephemeral(key, registered.encode())
-                    break
-                except VersionConflict:
-                    if time.monotonic() >= deadline:
-                        raise await self._id_is_taken(registered) from None
-                    if not is_waiting:
-                        logger.info("broker %d is registered already; waiting for that session to end", broker.id)
-                    is_waiting = True
-                    await asyncio.sleep(REGISTRATION_PAUSE_S)
-            self._current.become(self.image.with_broker(registered))
-        return registered
+                    self._current.become(self.image.with_broker(registered))
+                return registered
+            except VersionConflict:
+                if time.monotonic() >= deadline:
+                    raise await self._id_is_taken(registered) from None
+            if not is_waiting:
+                logger.info("broker %d is registered already; waiting for that session to end", broker.id)
+            is_waiting = True
+            await asyncio.sleep(REGISTRATION_PAUSE_S)
 
     async def _id_is_taken(self, broker: BrokerRecord) -> StartupError:
         entry = await self._store.get(layout.broker_key(broker.id))

@@ -61,14 +61,18 @@ class CurrentImage:
         old, self.image = self.image, image
         if image is not old:
             for callback in self._callbacks:
-                callback(old, image)
+                try:
+                    callback(old, image)
+                except Exception:
+                    # A bug in one who is told, which is no reason for the others not to be, nor to stop following.
+                    logger.exception("a change of the metadata was not carried out")
 
     async def remove_topic(self, topic: TopicRecord) -> None:
         """Remove what has this topic's name and id, in whichever version; a topic made anew under the name stays."""
         key = layout.topic_key(topic.name)
         for _ in range(ATTEMPTS):
             try:
-                await self._store.delete(key, expected_version=topic.version)
+                await self._store.delete(key, expected_version=topic.version, keeps_version=True)
                 entry = None
             except VersionConflict:
                 entry = await self._store.get(key)
@@ -100,8 +104,12 @@ class CurrentImage:
                     await self._refresh(changed)
             except (StoreUnavailable, VersionConflict) as error:
                 logger.warning("metadata may be out of date: %s; trying again", error)
-                watch.report(changed)
-                await asyncio.sleep(RETRY_PAUSE_S)
+            except Exception:
+                logger.exception("metadata may be out of date; trying again")
+            else:
+                continue
+            watch.report(changed)
+            await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _refresh(self, changed: Changed) -> None:
         if changed.missed or len(changed.keys) > RELOAD_ABOVE_KEYS:

@@ -15,6 +15,7 @@
 =======================  ==============================================================================
 """
 
+import logging
 import uuid
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -32,6 +33,8 @@ from skep.metadata.model import (
     encode_fields,
 )
 from skep.metadata.store import Versioned
+
+logger = logging.getLogger(__name__)
 
 CLUSTER = "cluster"
 PRODUCER_IDS = "producer-ids"
@@ -165,7 +168,14 @@ def _known_or_read(known: Mapping[str, TopicRecord], key: str, entry: Versioned)
     # Versions may begin anew after a delete, so the id is looked for too; it stands at the beginning.
     if topic is not None and topic.version == entry.version and topic.topic_id.hex.encode() in entry.value[:64]:
         return topic
-    return _topic(key, entry)
+    try:
+        return _topic(key, entry)
+    except UnreadableRecord as error:
+        if topic is None:
+            raise
+        # One record must not keep all others out of date.
+        logger.error("%s", error)
+        return topic
 
 
 def _topic(key: str, entry: Versioned) -> TopicRecord:

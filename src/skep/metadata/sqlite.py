@@ -124,7 +124,8 @@ class SqliteStore:
     async def wait_session_end(self) -> None:
         await self._session_ended.wait()
 
-    async def delete(self, key: str, *, expected_version: int | None = None) -> bool:
+    async def delete(self, key: str, *, expected_version: int | None = None, keeps_version: bool = False) -> bool:
+        # Versions are the numbers of changes here, and never repeat.
         return await self._write(lambda: self._tables.delete(key, expected_version))
 
     async def children(self, key: str) -> list[str]:

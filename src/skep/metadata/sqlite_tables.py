@@ -142,6 +142,8 @@ class SqliteTables:
         """The new version, and the session that the key belongs to."""
         check_entry(key, value)
         if self._session.is_buried:
+            # Its heart may not have found out yet, and ends with the release.
+            self._on_buried(self._session.name)
             self._session.release()
             self._session = SessionLock(self._sessions, self._session_timeout_s)
         # The lock comes before the row that names it: a row whose session cannot be locked is always a live one's.

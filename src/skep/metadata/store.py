@@ -98,8 +98,12 @@ class MetadataStore(Protocol):
         """Write a key that vanishes with this session, however it ends. VersionConflict when the key exists."""
         ...
 
-    async def delete(self, key: str, *, expected_version: int | None = None) -> bool:
-        """Remove a key durably; whether it was there. VersionConflict unless it is at ``expected_version``."""
+    async def delete(self, key: str, *, expected_version: int | None = None, keeps_version: bool = False) -> bool:
+        """Remove a key durably; whether it was there. VersionConflict unless it is at ``expected_version``.
+
+        With ``keeps_version`` versions go on where they were when the key is put again: for names that are used again,
+        so that who saw the earlier value can never take the later one for it.
+        """
         ...
 
     async def children(self, key: str) -> list[str]:

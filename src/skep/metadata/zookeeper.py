@@ -14,6 +14,7 @@ ZooKeeper is in ``zookeeper_nodes.py``.
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,6 +60,7 @@ class ZooKeeperStore:
     ) -> None:
         """``options`` go to ``KazooClient`` as they are: auth_data, sasl_options, use_ssl, certfile, keyfile, ca ..."""
         self.address = ZooKeeperAddress.parse(address)
+        self._disconnected_at = float("-inf")
         self._session_timeout_s = session_timeout_s
         self._connection_timeout_s = connection_timeout_s
         self._options = dict(options or {})
@@ -170,8 +172,8 @@ class ZooKeeperStore:
     async def wait_session_end(self) -> None:
         await self._session_ended.wait()
 
-    async def delete(self, key: str, *, expected_version: int | None = None) -> bool:
-        return await self._call(lambda: self._nodes.delete(key, expected_version))
+    async def delete(self, key: str, *, expected_version: int | None = None, keeps_version: bool = False) -> bool:
+        return await self._call(lambda: self._nodes.delete(key, expected_version, keeps_version))
 
     async def children(self, key: str) -> list[str]:
         below = await self.read_tree(key)
@@ -197,7 +199,9 @@ class ZooKeeperStore:
             raise self._not_open()
         try:
             if not self._connected.is_set():
-                await asyncio.wait_for(self._connected.wait(), self._call_timeout_s)
+                # From the moment it was lost: calls that queue up are not each to wait as long, one after the other.
+                left_s = self._disconnected_at + self._call_timeout_s - time.monotonic()
+                await asyncio.wait_for(self._connected.wait(), max(0.0, left_s))
         except TimeoutError:
             raise StoreUnavailable(f"{self.address} cannot be reached") from None
         return await self._on_thread(work)
@@ -232,6 +236,7 @@ class ZooKeeperStore:
             self._was_connected = True
             return
         if self._connected.is_set():
+            self._disconnected_at = time.monotonic()
             logger.warning("lost the connection with %s; trying to connect again", self.address)
         self._connected.clear()
         if state == KazooState.LOST:

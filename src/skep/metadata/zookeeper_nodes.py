@@ -145,18 +145,19 @@ class ZooKeeperNodes:
         try:
             _, stat = self._wait(request)
         except NodeExistsError:
-            data, stat = self._wait(self._client.get_async(self._path(key)))
+            _, stat = self._wait(self._client.get_async(self._path(key)))
             # The answer to an earlier try was lost with the connection; the key that it made is ours all the same.
-            was_made_then = key in self._doubtful and data == value and stat.owner_session_id == self._session_id
+            was_made_then = key in self._doubtful and stat.owner_session_id == self._session_id
             if not was_made_then:
                 raise VersionConflict(f"{key} is there already, at version {stat.version + 1}") from None
+            stat = self._wait(self._client.set_async(self._path(key), value, stat.version))
         except FAILURES:
             self._doubtful.add(key)
             raise
         self._doubtful.discard(key)
         return stat.version + 1, stat.owner_session_id
 
-    def delete(self, key: str, expected_version: int | None) -> bool:
+    def delete(self, key: str, expected_version: int | None, keeps_version: bool) -> bool:
         path = self._path(key)
         self._client.sync_async(path)
         for _ in range(ATTEMPTS):
@@ -167,17 +168,21 @@ class ZooKeeperNodes:
             if entry is None:
                 return False
             try:
-                self._remove(path, entry.version - 1)
+                self._remove(path, entry.version - 1, keeps_version)
                 return True
             except (BadVersionError, NoNodeError):
                 continue
         raise _restless(key)
 
-    def _remove(self, path: str, version: int) -> None:
-        try:
-            self._wait(self._client.delete_async(path, version))
-        except NotEmptyError:
-            self._wait(self._client.set_async(path, b"", version))
+    def _remove(self, path: str, version: int, keeps_version: bool) -> None:
+        """An empty node is no key, and keeps the version of the one that it was."""
+        if not keeps_version:
+            try:
+                self._wait(self._client.delete_async(path, version))
+                return
+            except NotEmptyError:
+                pass
+        self._wait(self._client.set_async(path, b"", version))
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}" if key else self._root

@@ -1,43 +1,46 @@
 """Who waits for the high watermark: produce requests with acks=all, and coordinators before they answer."""
 
 import asyncio
-from collections import deque
+from bisect import bisect_right, insort
 
 from skep.base.errors import KafkaError
 from skep.base.ids import Offset
 
 
 class Acknowledgements:
-    """Futures by the offset that the high watermark has to reach, in ascending order."""
+    """One future for each offset that the high watermark has to reach; ``_offsets`` has them in ascending order.
 
-    __slots__ = ("_waiting",)
+    Those who wait for an offset share its future, so whoever gives up waiting must not cancel it.
+    """
+
+    __slots__ = ("_futures", "_offsets")
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Offset, asyncio.Future[None]]] = deque()
+        self._futures: dict[Offset, asyncio.Future[None]] = {}
+        self._offsets: list[Offset] = []
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._offsets)
 
     def at(self, offset: Offset) -> "asyncio.Future[None]":
         """Done when the high watermark is at ``offset``. Who does not care need not await it."""
-        if self._waiting and self._waiting[-1][0] == offset and not self._waiting[-1][1].done():
-            return self._waiting[-1][1]
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(_look_at)
-        waiting = self._waiting
-        if waiting and waiting[-1][0] > offset:
-            # A batch that was sent again, whose first copy waits too: its place is further in front.
-            waiting.append((offset, future))
-            self._waiting = deque(sorted(waiting, key=lambda one: one[0]))
-        else:
-            waiting.append((offset, future))
+        future = self._futures.get(offset)
+        if future is None or future.done():
+            if future is None:
+                # At the end, but for a batch that is sent again after it was given up.
+                insort(self._offsets, offset)
+            future = self._futures[offset] = asyncio.get_running_loop().create_future()
+            future.add_done_callback(_look_at)
         return future
 
     def reached(self, high_watermark: Offset, refusal: KafkaError | None) -> None:
         """Answers all up to here; with ``refusal`` when they are too few copies to be promised."""
-        waiting = self._waiting
-        while waiting and waiting[0][0] <= high_watermark:
-            _, future = waiting.popleft()
+        if self._offsets[0] > high_watermark:
+            return
+        count = bisect_right(self._offsets, high_watermark)
+        reached, self._offsets = self._offsets[:count], self._offsets[count:]
+        for offset in reached:
+            future = self._futures.pop(offset)
             if future.done():
                 continue
             if refusal is None:
@@ -46,8 +49,8 @@ class Acknowledgements:
                 future.set_exception(refusal)
 
     def give_up(self, error: KafkaError) -> None:
-        while self._waiting:
-            _, future = self._waiting.popleft()
+        futures, self._futures, self._offsets = self._futures, {}, []
+        for future in futures.values():
             if not future.done():
                 future.set_exception(error)
 

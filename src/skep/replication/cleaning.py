@@ -16,7 +16,7 @@ from skep.base.clock import Clock
 from skep.base.errors import StorageError
 from skep.base.tasks import Supervisor
 from skep.replication.partition import Partition
-from skep.storage.retention import segments_to_delete
+from skep.storage.retention import segments_below_start, segments_to_delete
 from skep.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,12 @@ class Cleaner:
         if partition is self.spared:
             return 0
         now_ms = self._clock.now_ms()
-        segments = segments_to_delete(partition.log, now_ms, up_to=partition.high_watermark)
+        if partition.is_leader:
+            segments = segments_to_delete(partition.log, now_ms, up_to=partition.high_watermark)
+        else:
+            # What expires is the leader's to say, whose log start a follower takes over: with its own clock or its own
+            # disk it could delete what it may have to serve one day.
+            segments = segments_below_start(partition.log)
         if not segments:
             return 0
         size = sum(segment.size for segment in segments)

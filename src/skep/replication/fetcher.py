@@ -143,6 +143,9 @@ class Fetcher:
                     continue
                 except (ClientError, KafkaError, DecodeError, OSError, TimeoutError) as error:
                     self._say_failing(error)
+                except Exception:
+                    # A bug. All that is followed here depends on this task, so it goes on.
+                    logger.exception("fetching from broker %d failed, and goes on", self._leader)
                 self._disconnect()
                 await self._wait(backoff_s)
                 backoff_s = min(2 * backoff_s, self._settings().replica_fetch_backoff_ms / 1000)
@@ -284,40 +287,49 @@ class Fetcher:
                 if partition.log.log_end_offset != sent.fetch_offset:
                     return
                 if partition.log.lost_data:
-                    await self._make_whole(partition, piece)
+                    await self._make_whole(followed, piece)
                     return
                 partition.append_fetched(piece.records, piece.high_watermark, piece.log_start_offset)
                 if len(piece.records) and partition.log.config.syncs_before_acknowledging:
                     await partition.flush()
             else:
-                await self._mend(partition, piece)
+                await self._mend(followed, piece)
             if self._followed.get(key) is followed:
                 self._changed.add(key)
                 self._slow_down(key, followed, len(piece.records))
         except (KafkaError, StorageError) as error:
             self._delay(key, followed, error)
 
-    async def _make_whole(self, partition: Partition, piece: AnsweredPartition) -> None:
+    async def _make_whole(self, followed: _Followed, piece: AnsweredPartition) -> None:
         """The log has lost records. Those at its end are coming; if it has lost its beginning, all come again."""
+        partition = followed.partition
         if partition.log.log_start_offset > piece.log_start_offset:
-            epoch_before = partition.leader_epoch
-            await self._before_truncation(partition)
-            if partition.is_leader or partition.leader_epoch != epoch_before:
+            if not await self._may_cut(followed):
                 return
             partition.start_anew_at(Offset(piece.log_start_offset))
         partition.log.lost_data = False
         self._changed.add((piece.topic_id, piece.partition))
 
-    async def _mend(self, partition: Partition, piece: AnsweredPartition) -> None:
+    async def _may_cut(self, followed: _Followed) -> bool:
+        """Whether the log is still ours to cut, when whatever worked on its files has let go."""
+        partition = followed.partition
+        key, epoch = (partition.topic_id, partition.topic_partition.partition), partition.leader_epoch
+        await self._before_truncation(partition)
+        is_followed = self._followed.get(key) is followed
+        return is_followed and not partition.is_leader and partition.leader_epoch == epoch
+
+    async def _mend(self, followed: _Followed, piece: AnsweredPartition) -> None:
         """Our log is not on the leader's history; KafkaError when it is something else that is wrong."""
         if piece.error_code not in (ErrorCode.none, ErrorCode.offset_out_of_range):
             raise KafkaError(piece.error_code, "the leader refuses")
-        epoch_before = partition.leader_epoch
-        await self._before_truncation(partition)
-        if partition.is_leader or partition.leader_epoch != epoch_before:
+        if not await self._may_cut(followed):
             return
-        log = partition.log
-        if piece.diverging_epoch is not None:
+        partition, log = followed.partition, followed.partition.log
+        if piece.diverging_epoch is not None and piece.diverging_epoch[1] < log.log_start_offset:
+            # All that we have left lies past what the leader has in common with us.
+            logger.info("%s: beginning anew at %d", partition.topic_partition, piece.log_start_offset)
+            partition.start_anew_at(Offset(max(0, piece.log_start_offset)))
+        elif piece.diverging_epoch is not None:
             epoch, leader_end = piece.diverging_epoch
             own_epoch, own_end = log.end_offset_for_epoch(LeaderEpoch(epoch))
             # (KIP-279) Where we do not have that epoch, our last one before it is the furthest that can be common.

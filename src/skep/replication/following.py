@@ -13,9 +13,15 @@ from skep.replication.fetcher import Fetcher
 from skep.replication.partition import Partition
 from skep.replication.throttling import Throttle
 
+_Place = tuple[BrokerId, int]
+"""The leader, and which of the fetchers that follow it."""
+
 
 class Following:
-    """Owns the fetchers. Between calls each partition that is followed here belongs to the fetcher of its leader."""
+    """Owns the fetchers. Between calls each partition that is followed here belongs to one fetcher of its leader.
+
+    ``num.replica.fetchers`` is how many there are for each leader; a partition always has the same one.
+    """
 
     def __init__(
         self,
@@ -31,13 +37,17 @@ class Following:
         self._clock = clock
         self._before_truncation = before_truncation
         self._throttle = Throttle(lambda: settings().follower_replication_throttled_rate)
-        self._fetchers: dict[BrokerId, Fetcher] = {}
-        self._tasks: dict[BrokerId, asyncio.Task[None]] = {}
+        self._count = settings().num_replica_fetchers
+        self._fetchers: dict[_Place, Fetcher] = {}
+        self._tasks: dict[_Place, asyncio.Task[None]] = {}
         self._leaders: dict[Partition, BrokerId] = {}
+        self._is_stopped = False
         self._supervisor = Supervisor()
 
     def role_changed(self, partition: Partition, record: PartitionRecord | None) -> None:
         """As ``Replicas.on_role`` tells it."""
+        if self._is_stopped:
+            return
         leader = NO_LEADER if record is None or partition.is_leader else record.leader
         before = self._leaders.get(partition, NO_LEADER)
         if before not in (NO_LEADER, leader):
@@ -46,20 +56,25 @@ class Following:
             return
         self._leaders[partition] = leader
         is_throttled = self._node().id in record.adding
-        self._fetcher_of(leader).follow(partition, is_throttled=is_throttled)
+        self._fetcher_at(self._place(partition, leader)).follow(partition, is_throttled=is_throttled)
+
+    def _place(self, partition: Partition, leader: BrokerId) -> "_Place":
+        return leader, hash((partition.topic_id, partition.topic_partition.partition)) % self._count
 
     def _forget(self, partition: Partition, leader: BrokerId) -> None:
         del self._leaders[partition]
-        fetcher = self._fetchers[leader]
+        place = self._place(partition, leader)
+        fetcher = self._fetchers[place]
         fetcher.forget(partition)
         if not len(fetcher):
-            del self._fetchers[leader]
-            self._tasks.pop(leader).cancel()
+            del self._fetchers[place]
+            self._tasks.pop(place).cancel()
 
-    def _fetcher_of(self, leader: BrokerId) -> Fetcher:
-        fetcher = self._fetchers.get(leader)
+    def _fetcher_at(self, place: "_Place") -> Fetcher:
+        fetcher = self._fetchers.get(place)
         if fetcher is None:
-            fetcher = self._fetchers[leader] = Fetcher(
+            leader = place[0]
+            fetcher = self._fetchers[place] = Fetcher(
                 leader,
                 lambda broker: self._image().brokers.get(broker),
                 self._node,
@@ -68,7 +83,7 @@ class Following:
                 self._throttle,
                 self._before_truncation,
             )
-            self._tasks[leader] = self._supervisor.spawn(f"fetch from broker {leader}", fetcher.run())
+            self._tasks[place] = self._supervisor.spawn(f"fetch from broker {leader}", fetcher.run())
         return fetcher
 
     def image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
@@ -77,6 +92,8 @@ class Following:
                 fetcher.brokers_changed()
 
     async def stop(self) -> None:
+        """From now on nothing is followed, whatever roles partitions are given."""
+        self._is_stopped = True
         await self._supervisor.close()
         self._fetchers.clear()
         self._tasks.clear()

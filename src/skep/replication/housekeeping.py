@@ -65,6 +65,7 @@ class Housekeeping:
         """Rolls segments that are old enough, and deletes expired ones if this is the hour for it."""
         await self._clean(delete_expired=self._decide().delete_expired, at_once=False)
         await self._replicas.remove_leftovers()
+        await self._replicas.finish_deletions()
 
     async def _clean(self, *, delete_expired: bool, at_once: bool) -> int:
         """How many bytes were deleted; ``at_once`` without the delay for readers."""
@@ -116,7 +117,9 @@ class Housekeeping:
             return
         opened = await self._in_steps(self._replicas.all_partitions())
         # Of a compacted log every record may be the only one of its key: these are not for making room.
-        partitions = {p.topic_partition: p for p in opened if self._replicas.holds(p) and p.log.config.expires}
+        partitions = {
+            p.topic_partition: p for p in opened if self._replicas.holds(p) and p.is_leader and p.log.config.expires
+        }
         views = {name: _up_to_high_watermark(partition) for name, partition in partitions.items()}
         for name, count in segments_to_force(views, bytes_to_free).items():
             self._replicas.cleaner.delete_oldest(partitions[name], count)

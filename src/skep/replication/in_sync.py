@@ -20,12 +20,13 @@ UNKNOWN_EPOCH = -1
 class Follower:
     """How far one follower is. ``caught_up_at`` is the last moment at which it had all that the leader had then."""
 
-    __slots__ = ("_fetched_at", "_leader_end", "broker_epoch", "caught_up_at", "log_end_offset")
+    __slots__ = ("_fetched_at", "_leader_end", "broker_epoch", "caught_up_at", "log_end_offset", "log_start_offset")
 
     def __init__(self, now: float, *, is_in_sync: bool) -> None:
         # One that was in sync when we began to lead has the whole time to show itself.
         self.caught_up_at = now if is_in_sync else float("-inf")
         self.log_end_offset = UNKNOWN_OFFSET
+        self.log_start_offset: int = UNKNOWN_OFFSET
         self.broker_epoch = UNKNOWN_EPOCH
         self._fetched_at = now
         self._leader_end = UNKNOWN_OFFSET
@@ -58,10 +59,9 @@ class InSyncReplicas:
         self.follow(record, now)
 
     def follow(self, record: PartitionRecord, now: float) -> None:
-        """The store has this now, in the same leader epoch. That settles what was proposed, one way or the other."""
+        """The store has this now, in the same leader epoch; what is proposed is not settled by it, see ``settle``."""
         self.isr = frozenset(record.isr)
         self.replicas = record.replicas
-        self._proposed = None
         self.followers = {
             broker: self.followers.get(broker) or Follower(now, is_in_sync=broker in self.isr)
             for broker in record.replicas
@@ -70,10 +70,15 @@ class InSyncReplicas:
         self._count_members()
 
     def propose(self, isr: Collection[BrokerId]) -> None:
-        """The store is asked to make the ISR this. Stays until ``follow``, whatever the store answers."""
+        """The store is asked to make the ISR this. It counts until ``settle``."""
         proposed = frozenset(isr)
         # Of several proposals nobody knows which the store took: all of them count.
         self._proposed = proposed if self._proposed is None else self._proposed | proposed
+        self._count_members()
+
+    def settle(self) -> None:
+        """No proposal can take effect any more: ``isr`` is what there is."""
+        self._proposed = None
         self._count_members()
 
     def _count_members(self) -> None:
@@ -103,14 +108,20 @@ class InSyncReplicas:
         return end
 
     def can_join(self, broker: BrokerId, high_watermark: Offset) -> bool:
-        """Whether a follower outside the ISR has what a member must have: all that is committed, and our epoch."""
+        """Whether to ask the store for a follower outside the ISR."""
+        return broker not in self.isr and not self.is_proposing and self.may_be_added(broker, high_watermark)
+
+    def may_be_added(self, broker: BrokerId, high_watermark: Offset) -> bool:
+        """Whether a follower has what a member must have: all that is committed, and our epoch.
+
+        To be asked in the same step in which it is proposed: a moment later more may be committed. One that is proposed
+        already has been waited for since.
+        """
         follower = self.followers.get(broker)
-        return (
-            follower is not None
-            and broker not in self.isr
-            and not self.is_proposing
-            and follower.log_end_offset >= max(high_watermark, self.epoch_start_offset)
-        )
+        if follower is None:
+            return False
+        is_counted = self._proposed is not None and broker in self._proposed
+        return is_counted or follower.log_end_offset >= max(high_watermark, self.epoch_start_offset)
 
     def lagging(self, leader_end: Offset, now: float, max_lag_s: float) -> frozenset[BrokerId]:
         """Members that have not had all of our log for too long, and do not have it now."""

@@ -56,17 +56,16 @@ class IsrChanges:
         self._suspects.add(partition)
         self._news.set()
 
-    async def run(self) -> None:
-        """Until it is cancelled."""
-        while True:
-            await self._news.wait()
-            self._news.clear()
-            suspects, self._suspects = self._suspects, set()
-            by_topic: defaultdict[str, list[Partition]] = defaultdict(list)
-            for partition in suspects:
-                by_topic[partition.topic_partition.topic].append(partition)
-            for topic, partitions in by_topic.items():
-                await self._change(topic, partitions)
+    async def change_suspects(self) -> None:
+        """Waits until there is something to look at, and looks at it. To be called again and again."""
+        await self._news.wait()
+        self._news.clear()
+        suspects, self._suspects = self._suspects, set()
+        by_topic: defaultdict[str, list[Partition]] = defaultdict(list)
+        for partition in suspects:
+            by_topic[partition.topic_partition.topic].append(partition)
+        for topic, partitions in by_topic.items():
+            await self._change(topic, partitions)
 
     async def check_lag(self, partitions: Iterable[Partition]) -> None:
         """Finds members of the ISR that have fallen behind; to be called every half of ``replica.lag.time.max.ms``."""
@@ -123,10 +122,24 @@ class IsrChanges:
         for partition, change in changes.items():
             index = partition.topic_partition.partition
             if partition.topic_id == topic.topic_id and index < len(partitions):
-                partitions[index] = _with_change(partitions[index], self._node_id, change)
-                if partition.in_sync is not None:
-                    partition.in_sync.propose(partitions[index].isr)
+                partitions[index] = self._with_change(partition, partitions[index], change)
         return replace(topic, partitions=tuple(partitions))
+
+    def _with_change(self, partition: Partition, record: PartitionRecord, change: Change) -> PartitionRecord:
+        """The record as it is to be written, and proposed in the same step: from here on its members count."""
+        in_sync = partition.in_sync
+        is_current = partition.is_leader and partition.leader_epoch == change.leader_epoch
+        if in_sync is None or not is_current or not self._is_ours(record, partition):
+            return record
+        # Decided anew: while we waited for our turn and for the store, more may have been committed.
+        added = {broker for broker in change.added if in_sync.may_be_added(broker, partition.high_watermark)}
+        members = (set(record.isr) | added) - change.removed
+        changed = record._replace(isr=tuple(broker for broker in record.replicas if broker in members))
+        in_sync.propose(changed.isr)
+        return changed
+
+    def _is_ours(self, record: PartitionRecord, partition: Partition) -> bool:
+        return record.leader == self._node_id and record.leader_epoch == partition.leader_epoch
 
     def _settle(self, topic: TopicRecord, changes: dict[Partition, Change]) -> None:
         """The store has answered. A record that changed has reached the partition already, through the image."""
@@ -135,8 +148,8 @@ class IsrChanges:
             if partition.topic_id != topic.topic_id or index >= len(topic.partitions):
                 continue
             record = topic.partitions[index]
-            if record.leader == self._node_id and record.leader_epoch == partition.leader_epoch and partition.is_leader:
-                partition.lead(self._node_id, record)
+            if partition.is_leader and self._is_ours(record, partition):
+                partition.isr_settled(self._node_id, record)
             if change.added or change.removed:
                 logger.info(
                     "%s: the ISR is %s now%s%s",
@@ -145,10 +158,3 @@ class IsrChanges:
                     f", {sorted(change.added)} caught up" if change.added else "",
                     f", {sorted(change.removed)} fell behind" if change.removed else "",
                 )
-
-
-def _with_change(record: PartitionRecord, node_id: BrokerId, change: Change) -> PartitionRecord:
-    if record.leader != node_id or record.leader_epoch != change.leader_epoch:
-        return record
-    members = (set(record.isr) | change.added) - change.removed
-    return record._replace(isr=tuple(broker for broker in record.replicas if broker in members))

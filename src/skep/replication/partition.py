@@ -138,6 +138,12 @@ class Partition:
             self.in_sync.follow(record, now)
         self._advance()
 
+    def isr_settled(self, node_id: BrokerId, record: PartitionRecord) -> None:
+        """The store has answered what was proposed, and this is what it has."""
+        if self.in_sync is not None:
+            self.in_sync.settle()
+        self.lead(node_id, record)
+
     def follow(self, leader_epoch: LeaderEpoch) -> None:
         """Another broker leads, or none does."""
         self._stop_leading()
@@ -261,7 +267,7 @@ class Partition:
 
     # The followers, as their leader sees them.
 
-    def follower_fetched(self, broker: BrokerId, offset: Offset, broker_epoch: int) -> None:
+    def follower_fetched(self, broker: BrokerId, offset: Offset, broker_epoch: int, log_start_offset: int = -1) -> None:
         """A follower asks for ``offset``: it has all before, and ``diverging`` found that it has it from us."""
         in_sync = self.in_sync
         if in_sync is None:
@@ -269,10 +275,20 @@ class Partition:
         end = self.log.log_end_offset
         if not in_sync.fetched(broker, offset, end, self._clock.monotonic(), broker_epoch):
             raise KafkaError(ErrorCode.not_leader_or_follower, f"broker {broker} holds no replica of this partition")
+        in_sync.followers[broker].log_start_offset = log_start_offset
         if offset > self.high_watermark:
             self._advance()
         if broker not in in_sync.isr and in_sync.can_join(broker, self.high_watermark):
             self.on_follower_caught_up(self)
+
+    def is_deleted_everywhere(self, before: Offset) -> bool:
+        """Whether no member of the ISR would bring records below ``before`` back if it were elected."""
+        in_sync = self.in_sync
+        return in_sync is None or all(
+            follower.log_start_offset >= before
+            for broker, follower in in_sync.followers.items()
+            if broker in in_sync.isr
+        )
 
     def diverging(self, offset: Offset, last_fetched_epoch: int) -> tuple[int, int] | None:
         """Where a follower's history, which ends at ``offset`` in that epoch, leaves ours: the epoch and its end here.

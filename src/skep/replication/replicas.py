@@ -14,9 +14,9 @@ from concurrent.futures import Executor
 from uuid import UUID
 
 from skep.base.clock import Clock
-from skep.base.errors import ErrorCode, KafkaError, StorageError
+from skep.base.errors import ErrorCode, KafkaError, OptionError, StorageError, StoreUnavailable
 from skep.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
-from skep.base.options import parse_into
+from skep.base.options import declared, parse_into
 from skep.base.tasks import Supervisor
 from skep.base.topic_config import TopicConfig
 from skep.metadata.catalog import Catalog
@@ -186,7 +186,12 @@ class Replicas:
         self.on_role(partition, record)
 
     def config_of(self, topic: TopicRecord) -> TopicConfig:
-        return parse_into(self.topic_defaults, topic.config)
+        try:
+            return parse_into(self.topic_defaults, topic.config)
+        except OptionError:
+            # Set by a newer broker. What this one knows holds.
+            known = declared(self.topic_defaults)
+            return parse_into(self.topic_defaults, {name: text for name, text in topic.config.items() if name in known})
 
     # The disk.
 
@@ -294,11 +299,15 @@ class Replicas:
         finally:
             self._leaving.discard(topic_partition)
         logger.info("%s is on other brokers now, its files are removed", topic_partition)
-        # It may have been given back meanwhile.
-        topic = self._catalog.image.topics.get(topic_partition.topic)
-        if topic is not None:
-            self._follow_record(topic)
+        self._open_what_waited(topic_partition.topic)
         await self._in_thread(work)
+
+    def _open_what_waited(self, name: str) -> None:
+        """The files of an earlier topic or replica of this name are out of the way of one that may be there again."""
+        topic = self._catalog.image.topics.get(name)
+        if topic is not None and name not in self._going:
+            # As if nothing had changed: those that are open have their role.
+            self._follow_record(topic, topic)
 
     def may_have_lost(self, topic: TopicRecord, index: int) -> bool:
         """Whether records may be missing here that this broker once had."""
@@ -365,6 +374,7 @@ class Replicas:
             if self._going[topic.name] is moved:
                 del self._going[topic.name]
             moved.set_result(None)
+        self._open_what_waited(topic.name)
         if works is not None:
             await self._remove_files(topic.name, topic.topic_id, works)
 
@@ -389,8 +399,24 @@ class Replicas:
             except StorageError as error:
                 # The directory has its -delete name by now; the next start of the broker tries again.
                 logger.error("cannot remove the files of deleted topic %s: %s", name, error)
-        await self._catalog.deletion_done(topic_id)
-        logger.info("deleted topic %s", name)
+        try:
+            await self._catalog.deletion_done(topic_id)
+        except StoreUnavailable as error:
+            logger.warning("the deletion of topic %s cannot be noted, which is tried again: %s", name, error)
+        else:
+            logger.info("deleted topic %s", name)
+
+    async def finish_deletions(self) -> None:
+        """Notes deletions that could not be noted before, and those of topics of which nothing was ever here."""
+        for topic_id, name in list(self._catalog.pending_deletions.items()):
+            is_here = topic_id in self._catalog.image.topics_by_id or name in self._going
+            if not is_here and not any(
+                self._directory.topic_id_of(partition) == topic_id
+                for partition in self._directory.partitions
+                if partition.topic == name
+            ):
+                with contextlib.suppress(StoreUnavailable):
+                    await self._catalog.deletion_done(topic_id)
 
 
 def _ignore(partition: Partition, record: PartitionRecord | None = None) -> None:

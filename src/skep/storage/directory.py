@@ -210,6 +210,8 @@ class LogDirectory:
         log = self._logs.get(partition)
         if log is None:
             log = self._logs[partition] = self._open_log(partition, config, topic_id)
+        elif log.topic_id != topic_id:
+            raise StorageError(f"{partition}: the files of a deleted topic of this name are not gone yet")
         return log
 
     def _open_log(self, partition: TopicPartition, config: TopicConfig, topic_id: uuid.UUID) -> Log:

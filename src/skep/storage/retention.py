@@ -46,6 +46,12 @@ def segments_to_delete(log: Log, now_ms: int, *, up_to: Offset) -> Sequence[Segm
     return log.segments[:count]
 
 
+def segments_below_start(log: Log) -> Sequence[Segment]:
+    """Those that lie wholly below the log start, but for the active one: all that a follower may delete."""
+    count = sum(view.end_offset <= log.log_start_offset for view in view_of(log))
+    return log.segments[: min(count, max(0, len(log.segments) - 1))]
+
+
 def expired_count(
     segments: Sequence[SegmentView], config: TopicConfig, now_ms: int, *, log_start_offset: Offset, up_to: Offset
 ) -> int:

@@ -38,7 +38,7 @@ DELETE_TOPICS = Api(20, "DeleteTopics", 1, 6, 4)
 DELETE_RECORDS = Api(21, "DeleteRecords", 0, 2, 2)
 INIT_PRODUCER_ID = Api(22, "InitProducerId", 0, 5, 2)
 OFFSET_FOR_LEADER_EPOCH = Api(23, "OffsetForLeaderEpoch", 2, 4, 4)
-ADD_PARTITIONS_TO_TXN = Api(24, "AddPartitionsToTxn", 0, 3, 3)
+ADD_PARTITIONS_TO_TXN = Api(24, "AddPartitionsToTxn", 0, 4, 3)
 ADD_OFFSETS_TO_TXN = Api(25, "AddOffsetsToTxn", 0, 4, 3)
 END_TXN = Api(26, "EndTxn", 0, 4, 3)
 WRITE_TXN_MARKERS = Api(27, "WriteTxnMarkers", 1, 1, 1)
@@ -112,3 +112,6 @@ SERVED: dict[int, Api] = {
 
 ADVERTISED_OLDEST = {PRODUCE.key: 0}
 """librdkafka switches compression off unless Produce is advertised from 0 (KAFKA-18659); 0 to 2 are refused."""
+
+ADVERTISED_NEWEST = {ADD_PARTITIONS_TO_TXN.key: 3}
+"""Version 4 is for brokers, who ask each other for it without looking; clients would not know what to do with it."""

@@ -88,7 +88,7 @@ def test_a_broker_that_lost_records_leaves_isrs_and_every_such_partition_gets_a_
     async def scenario():
         catalog = Catalog(before)
         member = Membership(Store(), catalog, US, 0)
-        await member.leave_in_sync_sets(lambda topic, index: True)
+        await member.begin_anew(lambda topic, index: True)
         after = catalog.image.topics["t"].partitions[0]
         assert (after.leader, after.isr, after.leader_epoch) == (leader, isr, 4 + epochs)
 
@@ -98,7 +98,7 @@ def test_a_broker_that_lost_records_leaves_isrs_and_every_such_partition_gets_a_
 def test_only_the_partitions_that_lost_records_are_left():
     async def scenario():
         catalog = Catalog(partition([OTHER, US]), partition([OTHER, US]))
-        await Membership(Store(), catalog, US, 0).leave_in_sync_sets(lambda topic, index: index == 1)
+        await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: index == 1)
         assert [one.isr for one in catalog.image.topics["t"].partitions] == [(OTHER, US), (OTHER,)]
 
     run(scenario)

@@ -16,7 +16,7 @@ import re
 from skep.base.errors import ErrorCode
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.wire.apis import ADVERTISED_OLDEST, API_VERSIONS, SERVED
+from skep.wire.apis import ADVERTISED_NEWEST, ADVERTISED_OLDEST, API_VERSIONS, SERVED
 from skep.wire.codec import Body
 
 HAS_CLIENT_SOFTWARE = 3
@@ -38,6 +38,10 @@ def refuse(request: Request, code: ErrorCode) -> Body:
 
 
 _API_KEYS = [
-    {"api_key": api.key, "min_version": ADVERTISED_OLDEST.get(api.key, api.oldest), "max_version": api.newest}
+    {
+        "api_key": api.key,
+        "min_version": ADVERTISED_OLDEST.get(api.key, api.oldest),
+        "max_version": ADVERTISED_NEWEST.get(api.key, api.newest),
+    }
     for api in sorted(SERVED.values())
 ]

@@ -3,41 +3,63 @@
 Behaviour
     The log start of each partition moves to the offset asked for; -1 means the high watermark. Segments that lie wholly
     below go; the answer's low watermark is the new log start. An offset below the log start changes nothing. The new
-    log starts are on the disk when the answer goes out: what was deleted does not come back after a crash.
+    log starts are on the disk, and known to all in-sync replicas, when the answer goes out: what was deleted does not
+    come back after a crash, nor with another leader.
 
 Refusals, per partition, in order
     unknown topic or partition; POLICY_VIOLATION for a topic that is compacted and nothing else; OFFSET_OUT_OF_RANGE
-    beyond the high watermark.
+    beyond the high watermark; NOT_LEADER_OR_FOLLOWER; REQUEST_TIMED_OUT when a replica has not heard of it in time.
 """
+
+import asyncio
+from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import Offset
+from skep.broker.refusals import code_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.wire.codec import Body
 
 HIGH_WATERMARK = -1
+POLL_S = 0.02
 _NO_WATERMARK = -1
 
 
 async def handle(services: Services, request: Request) -> Body:
-    topics = []
-    for topic in request.body.topics:
-        partitions = []
-        for wanted in topic.partitions:
-            low_watermark, code = _NO_WATERMARK, ErrorCode.none
-            try:
-                low_watermark = _delete(services, topic.name, wanted.partition_index, wanted.offset)
-            except KafkaError as error:
-                code = error.code
-            except StorageError:
-                code = ErrorCode.kafka_storage_error
-            partitions.append(
-                {"partition_index": wanted.partition_index, "low_watermark": low_watermark, "error_code": code}
-            )
-        topics.append({"name": topic.name, "partitions": partitions})
+    deadline = services.clock.monotonic() + request.body.timeout.total_seconds()
+    # All of them first: the replicas then hear of them together.
+    topics = [
+        {"name": topic.name, "partitions": [_deleted(services, topic.name, wanted) for wanted in topic.partitions]}
+        for topic in request.body.topics
+    ]
     await services.replicas.write_checkpoints()
+    for topic in topics:
+        for result in topic["partitions"]:
+            if result["error_code"] is ErrorCode.none:
+                await _wait_for_replicas(services, topic["name"], result, deadline)
     return {"topics": topics}
+
+
+def _deleted(services: Services, topic: str, wanted: Any) -> dict[str, Any]:
+    index = wanted.partition_index
+    try:
+        low_watermark = _delete(services, topic, index, wanted.offset)
+    except (KafkaError, StorageError) as error:
+        return {"partition_index": index, "low_watermark": _NO_WATERMARK, "error_code": code_of(error)}
+    return {"partition_index": index, "low_watermark": low_watermark, "error_code": ErrorCode.none}
+
+
+async def _wait_for_replicas(services: Services, topic: str, result: dict[str, Any], deadline: float) -> None:
+    """Until those that could be elected have deleted the records too; otherwise the result becomes an error."""
+    before = Offset(result["low_watermark"])
+    try:
+        while not services.replicas.partition(topic, result["partition_index"]).is_deleted_everywhere(before):
+            if services.clock.monotonic() >= deadline:
+                raise KafkaError(ErrorCode.request_timed_out, "a replica has not heard of it")
+            await asyncio.sleep(POLL_S)
+    except (KafkaError, StorageError) as error:
+        result.update(low_watermark=_NO_WATERMARK, error_code=code_of(error))
 
 
 def _delete(services: Services, topic: str, index: int, offset: int) -> int:
