@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench fuzz docs demo clean
+.PHONY: help run test check bench fuzz torture docs demo clean
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ bench: $(VENV)/.bench java ## Measure against references of the same run; table,
 
 fuzz: $(VENV)/.dev ## Throw hostile bytes at a broker for a minute (SECONDS=60)
 	$(BIN)/python -m tests.fuzz $(or $(SECONDS),60)
+
+torture: $(VENV)/.dev java ## An hour of faults against a cluster (MINUTES=60, ARGS="--seed 7 --metadata zookeeper")
+	$(BIN)/python -m tests.torture --minutes $(or $(MINUTES),60) $(ARGS)
 
 demo: $(VENV)/.dev java ## Show it all: broker, events, a pipeline on Spark, results in a topic and in Parquet
 	@$(BIN)/python -m pipelines.demo $(ARGS)

@@ -11,7 +11,7 @@ from skep.base.group_config import GROUP_OPTIONS
 from skep.base.options import Option, declared
 from skep.base.topic_config import NEVER, TopicConfig
 from skep.broker.dispatch import HANDLERS
-from skep.wire.apis import ADVERTISED_OLDEST, SERVED
+from skep.wire.apis import ADVERTISED_NEWEST, ADVERTISED_OLDEST, SERVED
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -120,7 +120,10 @@ def compatibility() -> str:
     advertised = ", ".join(
         f"{SERVED[key].name} is advertised from {oldest}" for key, oldest in ADVERTISED_OLDEST.items()
     )
-    lines += ["", f"{advertised}, because librdkafka switches compression off otherwise (KAFKA-18659).", ""]
+    lines += ["", f"{advertised}, because librdkafka switches compression off otherwise (KAFKA-18659)."]
+    for key, newest in ADVERTISED_NEWEST.items():
+        lines += [f"{SERVED[key].name} is advertised up to {newest}: what is newer is between brokers."]
+    lines += [""]
     for api in _served():
         text = inspect.getdoc(HANDLERS[api.key])
         lines += [f"### {api.name}", "", "```text", text.split("\n", 1)[1].strip("\n"), "```", ""]

@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_PAUSE_S = 1.0
 RELOAD_ABOVE_KEYS = 256
+MOST_ROUNDS = 10
+"""Of reading what changed while something was read; where there is always more, an image must come out all the same."""
 
 OnChange = Callable[[ClusterImage, ClusterImage], None]
 
@@ -101,7 +103,7 @@ class CurrentImage:
         async for changed in watch:
             try:
                 async with self.turn:
-                    await self._refresh(changed)
+                    await self._refresh(changed, watch)
             except (StoreUnavailable, VersionConflict) as error:
                 logger.warning("metadata may be out of date: %s; trying again", error)
             except Exception:
@@ -111,21 +113,43 @@ class CurrentImage:
             watch.report(changed)
             await asyncio.sleep(RETRY_PAUSE_S)
 
-    async def _refresh(self, changed: Changed) -> None:
-        if changed.missed or len(changed.keys) > RELOAD_ABOVE_KEYS:
-            await self._load(self.image.cluster_id)
-        else:
-            image = self.image
-            for key in changed.keys:
-                entry = await self._store.get(key)
-                try:
-                    image = layout.image_after(image, key, entry)
-                    self.deletions = layout.deletions_after(self.deletions, key, entry)
-                except UnreadableRecord as error:
-                    # Reading it again would not help; what we knew before stands.
-                    logger.error("%s", error)
-            self.become(image)
+    async def _refresh(self, changed: Changed, watch: Watch | None = None) -> None:
+        """Reads what changed, and goes on with what ``watch`` has heard of meanwhile.
+
+        For what is read may be newer than what was heard of: a broker that handed its leaderships over and left is gone
+        in it, although the new leaders, of whom we were told first, have not been read yet.
+        """
+        heard, image = changed, self.image
+        try:
+            for _ in range(MOST_ROUNDS):
+                if changed.missed or len(changed.keys) > RELOAD_ABOVE_KEYS:
+                    await self._load(self.image.cluster_id)
+                    image = self.image
+                else:
+                    for key in changed.keys:
+                        image = await self._read(image, key)
+                changed = Changed(frozenset()) if watch is None else watch.take()
+                if not changed.keys and not changed.missed:
+                    break
+                heard = Changed(heard.keys | changed.keys, heard.missed or changed.missed)
+        except BaseException:
+            if watch is not None:
+                watch.report(heard)  # none of it is in the image
+            raise
+        self.become(image)
+        if watch is not None:
+            watch.report(changed)  # after so many rounds there may still be something
         await self._remove_marked_topics()
+
+    async def _read(self, image: ClusterImage, key: str) -> ClusterImage:
+        entry = await self._store.get(key)
+        try:
+            image = layout.image_after(image, key, entry)
+            self.deletions = layout.deletions_after(self.deletions, key, entry)
+        except UnreadableRecord as error:
+            # Reading it again would not help; what we knew before stands.
+            logger.error("%s", error)
+        return image
 
 
 def _cluster_or_new(entry: Versioned | None) -> bytes:

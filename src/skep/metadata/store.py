@@ -162,10 +162,15 @@ class Watch:
         await self._news.wait()
         if self.closed:
             raise StopAsyncIteration
+        return self.take()
+
+    def take(self) -> Changed:
+        """What was reported since the last time, be it nothing."""
         changed = Changed(frozenset(self._pending), self._missed)
         self._pending.clear()
         self._missed = False
-        self._news.clear()
+        if not self.closed:
+            self._news.clear()
         return changed
 
 

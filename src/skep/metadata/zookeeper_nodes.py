@@ -141,21 +141,28 @@ class ZooKeeperNodes:
         """The new version, and the session that the key belongs to."""
         check_entry(key, value)
         _check_size(key, value)
+        for _ in range(ATTEMPTS):
+            # The session of whoever had the key may end between the try to make it and the look at who has it.
+            with contextlib.suppress(NoNodeError):
+                stat = self._create_ephemeral(key, value)
+                self._doubtful.discard(key)
+                return stat.version + 1, stat.owner_session_id
+        raise _restless(key)
+
+    def _create_ephemeral(self, key: str, value: bytes) -> Any:
         request = self._client.create_async(self._path(key), value, ephemeral=True, makepath=True, include_data=True)
         try:
-            _, stat = self._wait(request)
+            return self._wait(request)[1]
         except NodeExistsError:
             _, stat = self._wait(self._client.get_async(self._path(key)))
             # The answer to an earlier try was lost with the connection; the key that it made is ours all the same.
             was_made_then = key in self._doubtful and stat.owner_session_id == self._session_id
             if not was_made_then:
                 raise VersionConflict(f"{key} is there already, at version {stat.version + 1}") from None
-            stat = self._wait(self._client.set_async(self._path(key), value, stat.version))
+            return self._wait(self._client.set_async(self._path(key), value, stat.version))
         except FAILURES:
             self._doubtful.add(key)
             raise
-        self._doubtful.discard(key)
-        return stat.version + 1, stat.owner_session_id
 
     def delete(self, key: str, expected_version: int | None, keeps_version: bool) -> bool:
         path = self._path(key)

@@ -65,7 +65,7 @@ class Housekeeping:
         """Rolls segments that are old enough, and deletes expired ones if this is the hour for it."""
         await self._clean(delete_expired=self._decide().delete_expired, at_once=False)
         await self._replicas.remove_leftovers()
-        await self._replicas.finish_deletions()
+        await self._replicas.departures.note_what_is_gone()
 
     async def _clean(self, *, delete_expired: bool, at_once: bool) -> int:
         """How many bytes were deleted; ``at_once`` without the delay for readers."""
@@ -84,6 +84,7 @@ class Housekeeping:
 
     async def check_disk(self) -> None:
         decision = self._refuse_or_accept()
+        self._replicas.open_what_failed()
         if self._directory.disk_space().used_ratio > self.config.disk_clean_ratio:
             await self._clean_up(decision)
 

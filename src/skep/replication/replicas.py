@@ -9,12 +9,12 @@ their followers or their leader are waiting.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from uuid import UUID
 
 from skep.base.clock import Clock
-from skep.base.errors import ErrorCode, KafkaError, OptionError, StorageError, StoreUnavailable
+from skep.base.errors import ErrorCode, KafkaError, OptionError, StorageError
 from skep.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from skep.base.options import declared, parse_into
 from skep.base.tasks import Supervisor
@@ -24,6 +24,7 @@ from skep.metadata.image import ClusterImage
 from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.replication.cleaning import Cleaner
 from skep.replication.compacting import Compactor
+from skep.replication.departing import Departures
 from skep.replication.partition import Partition
 from skep.storage.directory import LogDirectory, Work
 
@@ -39,9 +40,7 @@ class Replicas:
     """Owns the open partitions.
 
     Between calls every open partition belongs to a topic of the catalog's image, under the id that it was opened with,
-    and its log has the topic's config. ``_going`` has the names under which a deleted topic's files still lie: until
-    they are moved away, which happens when its future is done, no topic of that name is opened. ``_leaving`` has the
-    partitions that were reassigned to others, whose files are being removed.
+    and its log has the topic's config. What is no longer here is with ``departures`` until its files are gone.
     """
 
     def __init__(
@@ -63,17 +62,18 @@ class Replicas:
         self._executor = executor
         self._supervisor = supervisor
         self._partitions: dict[tuple[str, int], Partition] = {}
-        self._going: dict[str, asyncio.Future[None]] = {}
-        self._leaving: set[tuple[str, int]] = set()
         self._refusal: str | None = None
         self.topic_defaults = topic_defaults
         self.cleaner = Cleaner(clock, executor, supervisor)
         self.compactor = Compactor(directory, clock, executor, self.cleaner, self.holds)
+        self.departures = Departures(
+            directory, catalog, executor, supervisor, self.let_go, lambda name: self._open_what_waited(name)
+        )
 
     async def load(self) -> None:
         """Finishes deletions, sets strange directories aside, and after a crash recovers every log."""
         directory, topics = self._directory, self._catalog.image.topics
-        self._finish_deletions()
+        self.departures.finish_at_start()
         directory.set_aside_strays({name: topic.topic_id for name, topic in topics.items()})
         self._supervisor.spawn("remove leftovers", self._in_thread(directory.leftovers()))
         if directory.was_clean:
@@ -84,17 +84,6 @@ class Replicas:
         }
         logger.info("recovering %d partitions", len(wanted))
         await self._in_thread(lambda: directory.recover_all(wanted, _say_progress))
-
-    def _finish_deletions(self) -> None:
-        names = set(self._catalog.pending_deletions.values())
-        removals: dict[UUID, list[Work]] = {topic_id: [] for topic_id in self._catalog.pending_deletions}
-        for partition in list(self._directory.partitions):
-            # The id decides: several topics of one name may have been deleted, and one may be there.
-            if partition.topic in names and (topic_id := self._directory.topic_id_of(partition)) in removals:
-                removals[topic_id].append(self._directory.delete_partition(partition))
-        for topic_id, works in removals.items():
-            name = self._catalog.pending_deletions[topic_id]
-            self._supervisor.spawn(f"delete topic {name}", self._remove_files(name, topic_id, works))
 
     async def _in_thread(self, work: Work) -> None:
         await asyncio.get_running_loop().run_in_executor(self._executor, work)
@@ -162,7 +151,7 @@ class Replicas:
         record = topic.partitions[index]
         if self.node_id not in record.replicas:
             raise KafkaError(ErrorCode.not_leader_or_follower, f"{name}-{index} is on other brokers")
-        if name in self._going or (name, index) in self._leaving:
+        if self.departures.holds_up(name, index):
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"an earlier {name}-{index} is being deleted")
         topic_partition = TopicPartition(name, index)
         log = self._directory.log(topic_partition, self.config_of(topic), topic.topic_id)
@@ -283,30 +272,18 @@ class Replicas:
             self.on_role(partition, None)
         elif topic_partition not in self._directory.partitions:
             return
-        if name in self._going or (name, index) in self._leaving:
-            return
-        self._leaving.add((name, index))
-        self._supervisor.spawn(f"leave {topic_partition}", self._remove_left(topic_partition, partition))
-
-    async def _remove_left(self, topic_partition: TopicPartition, partition: Partition | None) -> None:
-        try:
-            if partition is not None:
-                await self.let_go(partition)
-            work = self._directory.delete_partition(topic_partition)
-        except StorageError as error:
-            logger.error("cannot remove %s, the next start tries again: %s", topic_partition, error)
-            return
-        finally:
-            self._leaving.discard(topic_partition)
-        logger.info("%s is on other brokers now, its files are removed", topic_partition)
-        self._open_what_waited(topic_partition.topic)
-        await self._in_thread(work)
+        self.departures.left(topic_partition, partition)
 
     def _open_what_waited(self, name: str) -> None:
         """The files of an earlier topic or replica of this name are out of the way of one that may be there again."""
         topic = self._catalog.image.topics.get(name)
-        if topic is not None and name not in self._going:
+        if topic is not None and not self.departures.is_going(name):
             # As if nothing had changed: those that are open have their role.
+            self._follow_record(topic, topic)
+
+    def open_what_failed(self) -> None:
+        """Tries again to open what has several replicas and could not be opened."""
+        for topic in self._catalog.image.topics.values():
             self._follow_record(topic, topic)
 
     def may_have_lost(self, topic: TopicRecord, index: int) -> bool:
@@ -351,72 +328,7 @@ class Replicas:
                 dropped.append(partition)
                 partition.follow(partition.leader_epoch)
                 self.on_role(partition, None)
-        earlier = self._going.get(topic.name)
-        moved = self._going[topic.name] = asyncio.get_running_loop().create_future()
-        self._supervisor.spawn(f"delete topic {topic.name}", self._delete(topic, dropped, earlier, moved))
-
-    async def _delete(
-        self,
-        topic: TopicRecord,
-        dropped: list[Partition],
-        earlier: "asyncio.Future[None] | None",
-        moved: "asyncio.Future[None]",
-    ) -> None:
-        # Of two deletions of one name the first comes first. Were the second quicker, it would move files away that
-        # the first still syncs, let a third topic of that name begin, and the first would then delete that one.
-        if earlier is not None:
-            await asyncio.wait([earlier])
-        for partition in dropped:
-            await self.let_go(partition)
-        try:
-            works = self._move_away(topic)
-        finally:
-            if self._going[topic.name] is moved:
-                del self._going[topic.name]
-            moved.set_result(None)
-        self._open_what_waited(topic.name)
-        if works is not None:
-            await self._remove_files(topic.name, topic.topic_id, works)
-
-    def _move_away(self, topic: TopicRecord) -> list[Work] | None:
-        """What is then left to do; None when a directory could not be moved, which leaves it to the next start."""
-        works: list[Work] | None = []
-        for index in range(len(topic.partitions)):
-            try:
-                work = self._directory.delete_partition(TopicPartition(topic.name, index))
-            except StorageError as error:
-                works = None
-                logger.error("cannot delete %s-%d, the next start tries again: %s", topic.name, index, error)
-            else:
-                if works is not None:
-                    works.append(work)
-        return works
-
-    async def _remove_files(self, name: str, topic_id: UUID, works: Iterable[Work]) -> None:
-        for work in works:
-            try:
-                await self._in_thread(work)
-            except StorageError as error:
-                # The directory has its -delete name by now; the next start of the broker tries again.
-                logger.error("cannot remove the files of deleted topic %s: %s", name, error)
-        try:
-            await self._catalog.deletion_done(topic_id)
-        except StoreUnavailable as error:
-            logger.warning("the deletion of topic %s cannot be noted, which is tried again: %s", name, error)
-        else:
-            logger.info("deleted topic %s", name)
-
-    async def finish_deletions(self) -> None:
-        """Notes deletions that could not be noted before, and those of topics of which nothing was ever here."""
-        for topic_id, name in list(self._catalog.pending_deletions.items()):
-            is_here = topic_id in self._catalog.image.topics_by_id or name in self._going
-            if not is_here and not any(
-                self._directory.topic_id_of(partition) == topic_id
-                for partition in self._directory.partitions
-                if partition.topic == name
-            ):
-                with contextlib.suppress(StoreUnavailable):
-                    await self._catalog.deletion_done(topic_id)
+        self.departures.topic_deleted(topic, dropped)
 
 
 def _ignore(partition: Partition, record: PartitionRecord | None = None) -> None:

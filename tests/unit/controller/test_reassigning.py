@@ -15,7 +15,7 @@ HALF_WAY = partition([1, 4, 5, 2, 3], isr=[1, 2, 3], leader=1, adding=[4, 5], re
 BEGINNINGS = {
     "the example of the module": (partition([1, 2, 3]), [1, 4, 5], HALF_WAY),
     "one more": (partition([1, 2]), [1, 2, 3], partition([1, 2, 3], isr=[1, 2], adding=[3])),
-    "one less, at once": (partition([1, 2, 3]), [1, 2], partition([1, 2])),
+    "one less, at once": (partition([1, 2, 3]), [1, 2], partition([1, 2], epoch=6)),
     "one less: the leader goes": (partition([1, 2, 3]), [2, 3], partition([2, 3], leader=2, epoch=6)),
     "one less: one that stays is not in sync yet": (
         partition([1, 2, 3], isr=[1, 3]),
@@ -33,19 +33,19 @@ BEGINNINGS = {
     "elsewhere while it is under way": (
         HALF_WAY,
         [1, 4, 6],
-        partition([1, 4, 6, 2, 3], isr=[1, 2, 3], leader=1, adding=[4, 6], removing=[2, 3]),
+        partition([1, 4, 6, 2, 3], isr=[1, 2, 3], leader=1, epoch=6, adding=[4, 6], removing=[2, 3]),
     ),
     "elsewhere, and one that was in sync already is not wanted any more": (
         HALF_WAY._replace(isr=(1, 2, 3, 5)),
         [1, 4, 6],
-        partition([1, 4, 6, 2, 3], isr=[1, 2, 3], leader=1, adding=[4, 6], removing=[2, 3]),
+        partition([1, 4, 6, 2, 3], isr=[1, 2, 3], leader=1, epoch=6, adding=[4, 6], removing=[2, 3]),
     ),
     "elsewhere, and one that leads already is not wanted any more": (
         HALF_WAY._replace(isr=(1, 2, 3, 5), leader=5),
         [1, 4, 6],
         partition([1, 4, 6, 2, 3], isr=[1, 2, 3], leader=1, epoch=6, adding=[4, 6], removing=[2, 3]),
     ),
-    "back again": (HALF_WAY, [1, 2, 3], partition([1, 2, 3])),
+    "back again": (HALF_WAY, [1, 2, 3], partition([1, 2, 3], epoch=6)),
 }
 
 
@@ -60,8 +60,8 @@ def test_beginning_a_reassignment(case):
     [
         (HALF_WAY, ALL, None),
         (HALF_WAY._replace(isr=(1, 2, 3, 4)), ALL, None),
-        (HALF_WAY._replace(isr=(1, 2, 3, 4, 5)), ALL, partition([1, 4, 5])),
-        (HALF_WAY._replace(isr=(5, 4, 1)), ALL, partition([1, 4, 5], isr=[5, 4, 1])),
+        (HALF_WAY._replace(isr=(1, 2, 3, 4, 5)), ALL, partition([1, 4, 5], epoch=6)),
+        (HALF_WAY._replace(isr=(5, 4, 1)), ALL, partition([1, 4, 5], isr=[5, 4, 1], epoch=6)),
         (HALF_WAY._replace(isr=(4, 5, 2)), ALL, None),
         (HALF_WAY._replace(isr=(1, 2, 4, 5), leader=2), ALL, partition([1, 4, 5], epoch=6)),
         (
@@ -82,8 +82,8 @@ def test_it_is_finished_when_all_that_stay_are_in_sync_and_one_of_them_leads(bef
 @pytest.mark.parametrize(
     ("before", "brokers", "after"),
     [
-        (HALF_WAY, ALL, partition([1, 2, 3])),
-        (HALF_WAY._replace(isr=(1, 5, 3)), ALL, partition([1, 2, 3], isr=[1, 3])),
+        (HALF_WAY, ALL, partition([1, 2, 3], epoch=6)),
+        (HALF_WAY._replace(isr=(1, 5, 3)), ALL, partition([1, 2, 3], isr=[1, 3], epoch=6)),
         (HALF_WAY._replace(isr=(4, 3, 1), leader=4), ALL, partition([1, 2, 3], isr=[3, 1], leader=1, epoch=6)),
         (
             HALF_WAY._replace(isr=(4, 3, 1), leader=4),
@@ -95,7 +95,7 @@ def test_it_is_finished_when_all_that_stay_are_in_sync_and_one_of_them_leads(bef
             liveness(2, 4),
             partition([1, 2, 3], isr=[3, 1], leader=NO_LEADER, epoch=6),
         ),
-        (HALF_WAY._replace(leader=NO_LEADER), ALL, partition([1, 2, 3], leader=NO_LEADER)),
+        (HALF_WAY._replace(leader=NO_LEADER), ALL, partition([1, 2, 3], leader=NO_LEADER, epoch=6)),
         (partition([1, 2, 3], isr=[1, 3], removing=[3]), ALL, partition([1, 2, 3], isr=[1, 3])),
     ],
 )
@@ -137,6 +137,7 @@ def test_whatever_is_begun_or_cancelled_records_keep_their_promises(before, targ
     assert after.leader == NO_LEADER or after.leader in after.isr
     assert after.leader_epoch - before.leader_epoch in (0, 1, 2)
     assert after.leader == before.leader or after.leader_epoch > before.leader_epoch
+    assert set(before.replicas) <= set(after.replicas) or after.leader_epoch > before.leader_epoch
     assert len(set(after.replicas)) == len(after.replicas)
     assert set(after.adding) | set(after.removing) <= set(after.replicas)
     assert not set(after.adding) & set(after.removing)
@@ -164,7 +165,8 @@ def test_beginning_takes_no_copy_away_before_the_new_ones_are_in_sync_and_cancel
         assert after.isr == before.isr
         back = cancelled(after, brokers)
         assert set(back.replicas) == set(before.replicas)
-        assert (back.isr, back.leader, back.leader_epoch) == (before.isr, before.leader, before.leader_epoch)
+        assert (back.isr, back.leader) == (before.isr, before.leader)
+        assert back.leader_epoch == before.leader_epoch + bool(after.adding)
     else:
         assert set(target) <= set(before.isr) or set(target) == set(before.replicas)
 
@@ -177,3 +179,5 @@ def test_a_reassignment_ends_at_its_target_once_everybody_has_caught_up(before, 
     assert done.replicas == tuple(target)
     assert done.leader in target
     assert not done.is_reassigning
+    # Whoever is given the partition back later is not taken for the copy that it removed.
+    assert set(before.replicas) <= set(target) or done.leader_epoch > before.leader_epoch

@@ -53,6 +53,7 @@ def test_who_is_to_go_counts_until_the_store_has_answered():
     replicas.propose({LEADER, SECOND})
     assert replicas.committed_end(Offset(10)) == 6
     replicas.follow(record(LEADER, SECOND), 101)
+    replicas.settle()
     assert replicas.committed_end(Offset(10)) == 10
     assert not replicas.is_proposing
 

@@ -9,6 +9,7 @@ from skep.base.clock import ManualClock
 from skep.base.errors import StoreUnavailable
 from skep.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from skep.base.memory_files import MemoryFiles
+from skep.base.tasks import Supervisor
 from skep.base.topic_config import TopicConfig
 from skep.metadata.image import ClusterImage
 from skep.metadata.model import BrokerRecord, PartitionRecord, TopicRecord
@@ -72,13 +73,14 @@ class Scene:
         return self.store.topic.partitions[0].isr
 
     async def settle(self, condition):
-        task = asyncio.ensure_future(self.changes.run())
+        supervisor = Supervisor()
+        supervisor.repeat(lambda: 0, self.changes.change_suspects)
         try:
             async with asyncio.timeout(10):
                 while not condition():
                     await asyncio.sleep(0)
         finally:
-            task.cancel()
+            await supervisor.close()
 
 
 def run(scenario):
