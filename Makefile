@@ -38,7 +38,7 @@ docs: $(VENV)/.dev ## Print docs/CONFIGURATION.md, COMPATIBILITY.md and SPARK-OP
 	$(BIN)/python -m tests.architecture.printed_docs
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results
+	rm -rf $(VENV) torture-results .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results
 
 $(BIN)/python:
 	@echo "skep: making a virtual environment in $(VENV)"

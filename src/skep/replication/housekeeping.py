@@ -117,9 +117,12 @@ class Housekeeping:
         if bytes_to_free <= 0:
             return
         opened = await self._in_steps(self._replicas.all_partitions())
-        # Of a compacted log every record may be the only one of its key: these are not for making room.
+        # Of a compacted log every record may be the only one of its key: these are not for making room. Nor are those
+        # of which other brokers have copies, and maybe room for them.
         partitions = {
-            p.topic_partition: p for p in opened if self._replicas.holds(p) and p.is_leader and p.log.config.expires
+            p.topic_partition: p
+            for p in opened
+            if self._replicas.holds(p) and p.is_leader and p.in_sync is None and p.log.config.expires
         }
         views = {name: _up_to_high_watermark(partition) for name, partition in partitions.items()}
         for name, count in segments_to_force(views, bytes_to_free).items():

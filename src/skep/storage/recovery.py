@@ -99,6 +99,7 @@ class _Loader:
             self._list()
         if self.segments:
             self._load_epochs()
+            self._look_for_a_lost_beginning()
             if self.recovery_point is None and not self._find_end():
                 logger.warning("%s: damaged although the stop was clean, recovering", self.name)
                 self._lose()
@@ -126,6 +127,15 @@ class _Loader:
             has_gaps=self.has_gaps,
             lost_data=self.lost_data,
         )
+
+    def _look_for_a_lost_beginning(self) -> None:
+        """The oldest epoch begins where the log does, by its file. After a crash that may be from before a deletion of
+        segments, and this takes them for lost: then the copy is compared with its leader's, and found to be whole."""
+        begins_at = self.epochs.entries[0][1] if self.epochs.entries else None
+        first = self.segments[0].base_offset
+        if begins_at is not None and max(begins_at, self.disk.log_start_offset) < first:
+            logger.warning("%s: begins at %d, and began at %d before", self.name, first, begins_at)
+            self._lose()
 
     def _lose(self) -> None:
         if not self.lost_data:

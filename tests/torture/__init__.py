@@ -1,0 +1,1 @@
+"""The long fault run; see ``tests/cluster`` for what it is made of."""
