@@ -108,7 +108,9 @@ def _time_to_elect(count: int) -> float:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
         victim = next(i for i in cluster.running if i != cluster.controller)
         other = cluster.controller
-        topics = [NewTopic(f"t-{number}", replica_assignment=[[victim, other]] * 10) for number in range(count // 10)]
+        topics = [
+            NewTopic(f"t-{number}", 10, replica_assignment=[[victim, other]] * 10) for number in range(count // 10)
+        ]
         for start in range(0, len(topics), 100):
             for future in admin.create_topics(topics[start : start + 100]).values():
                 future.result(timeout=GIVE_UP_S)
@@ -126,7 +128,7 @@ def _follower_idle() -> Row:
     with EmbeddedCluster(brokers=2) as cluster:
         leader, follower = cluster.running
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-        topic = NewTopic("idle", replica_assignment=[[leader, follower]] * IDLE_PARTITIONS)
+        topic = NewTopic("idle", IDLE_PARTITIONS, replica_assignment=[[leader, follower]] * IDLE_PARTITIONS)
         for future in admin.create_topics([topic]).values():
             future.result(timeout=GIVE_UP_S)
         cluster.wait_until_in_sync()

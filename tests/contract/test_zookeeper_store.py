@@ -3,12 +3,17 @@
 import asyncio
 import logging
 import time
+from dataclasses import replace
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
 from kazoo.security import make_digest_acl
 
-from skep.base.errors import StoreUnavailable
+from skep.base.errors import StoreUnavailable, VersionConflict
+from skep.base.ids import BrokerId
+from skep.metadata.catalog import Catalog
+from skep.metadata.model import BrokerRecord
 from skep.metadata.store import Put
 from skep.metadata.zookeeper import ZooKeeperStore
 from skep.zookeeper_server import ZooKeeperEnsemble, ZooKeeperServer, free_ports
@@ -186,7 +191,50 @@ async def test_an_ephemeral_key_whose_answer_was_lost_is_found_to_be_ours(zookee
     async with zookeeper_engine.session() as store:
         await store.put_ephemeral("brokers/1", b"x")
         store._nodes._doubtful.add("brokers/1")  # as after a connection that broke before the answer
-        assert await store.put_ephemeral("brokers/1", b"x") == 1
+        # A registration is tried again with a new epoch, so with another value.
+        version = await store.put_ephemeral("brokers/1", b"y")
+        async with zookeeper_engine.session() as other:
+            assert await other.get("brokers/1") == (b"y", version)
+        with pytest.raises(VersionConflict):
+            await store.put_ephemeral("brokers/1", b"z")
+
+
+@in_event_loop
+async def test_a_broker_whose_registration_was_not_answered_registers_again_and_finds_nobody_in_its_way(
+    zookeeper_engine, monkeypatch
+):
+    async with zookeeper_engine.session() as store:
+        catalog = Catalog(store, BrokerId(1))
+        wait, create = store._nodes._wait, store._nodes._create_ephemeral
+
+        def lose_the_answer(request):
+            wait(request)
+            raise ConnectionLoss
+
+        def create_without_answer(key, value):
+            with monkeypatch.context() as losing:
+                losing.setattr(store._nodes, "_wait", lose_the_answer)
+                return create(key, value)
+
+        monkeypatch.setattr(store._nodes, "_create_ephemeral", create_without_answer)
+        with pytest.raises(StoreUnavailable):
+            await catalog.register_broker(BrokerRecord(BrokerId(1), "host", 9092))
+        monkeypatch.undo()
+        assert await store.get("brokers/1") is not None
+        again = await catalog.register_broker(BrokerRecord(BrokerId(1), "host", 9092))
+        entry = await store.get("brokers/1")
+        assert BrokerRecord.decode(BrokerId(1), entry.value) == again
+        await catalog.update_registration(replace(again, stopping=True))
+
+
+@in_event_loop
+async def test_a_doubtful_key_that_another_session_has_is_not_ours(zookeeper_engine):
+    async with zookeeper_engine.session() as store, zookeeper_engine.session() as other:
+        await other.put_ephemeral("brokers/1", b"theirs")
+        store._nodes._doubtful.add("brokers/1")
+        with pytest.raises(VersionConflict):
+            await store.put_ephemeral("brokers/1", b"ours")
+        assert (await other.get("brokers/1")).value == b"theirs"
 
 
 @in_event_loop

@@ -252,7 +252,8 @@ def test_a_port_that_is_taken_is_told_with_the_broker(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         lines = failed("--brokers", 2, "--data-dir", tmp_path / "data", "--listen", f"127.0.0.1:{port - 1}")
-    assert lines == [f"skep: broker 2: cannot listen on 127.0.0.1:{port}: address already in use"]
+    # The port before it may happen to be taken too.
+    assert f"skep: broker 2: cannot listen on 127.0.0.1:{port}: address already in use" in lines
 
 
 def test_a_bad_option_is_told_once(tmp_path: Path) -> None:

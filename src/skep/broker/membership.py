@@ -65,6 +65,8 @@ class Membership:
         elected while it is still in there. Where it leads by the record it does so from a new epoch on: a write of its
         earlier process may still be on its way to the store.
         """
+        # Not for a broker that runs: whoever starts a second one of its id by mistake must not depose the first.
+        await self._catalog.wait_until_free(self.node, patience_s=self._patience_s)
         for name, topic in list(self._catalog.image.topics.items()):
             lost = {
                 index

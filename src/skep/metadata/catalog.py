@@ -240,6 +240,14 @@ class Catalog:
             is_waiting = True
             await asyncio.sleep(REGISTRATION_PAUSE_S)
 
+    async def wait_until_free(self, broker: BrokerRecord, *, patience_s: float = 0) -> None:
+        """Until no session has the broker's id; StartupError when one still has it after ``patience_s``."""
+        deadline = time.monotonic() + patience_s
+        while await self._store.get(layout.broker_key(broker.id)) is not None:
+            if time.monotonic() >= deadline:
+                raise await self._id_is_taken(broker)
+            await asyncio.sleep(REGISTRATION_PAUSE_S)
+
     async def _id_is_taken(self, broker: BrokerRecord) -> StartupError:
         entry = await self._store.get(layout.broker_key(broker.id))
         other = broker if entry is None else BrokerRecord.decode(broker.id, entry.value)

@@ -239,8 +239,9 @@ class SqliteTables:
         """Remove the ephemeral keys of sessions whose process is gone."""
         rows = self._db.execute("SELECT DISTINCT session FROM entries WHERE session IS NOT NULL").fetchall()
         for (session,) in rows:
-            # Ours also, when others found it silent: its lock, which we hold, says nothing.
-            if not is_alive(self._sessions, session):
+            # Ours also, when others found it silent. That is asked without opening a file: there may be none to open.
+            is_ours = session == self._session.name
+            if self._session.is_buried if is_ours else not is_alive(self._sessions, session):
                 self._delete_session(session)
                 forget(self._sessions, session)
 

@@ -30,6 +30,10 @@ class Catalog:
         self.image = ClusterImage.of("c", brokers, [topic])
         self.registrations = []
         self.refusals = []
+        self.is_taken = False
+        self.changes = 0
+        self.gone = None
+        self.stored = None  # where the store has something else than the image
         self._callbacks = []
 
     def on_change(self, callback):
@@ -41,11 +45,16 @@ class Catalog:
             callback(old, image)
 
     async def change_topic(self, name, change):
-        if name not in self.image.topics:
+        if name not in self.image.topics or name == self.gone:
             raise KafkaError(None, "gone")
-        changed = change(self.image.topics[name])
+        changed = change(self.stored or self.image.topics[name])
+        self.changes += 1
         self.become(self.image.with_topic(changed))
         return changed
+
+    async def wait_until_free(self, broker, *, patience_s):
+        if self.is_taken:
+            raise StartupError("broker 1 is already running")
 
     async def register_broker(self, broker, *, patience_s):
         if self.refusals:
@@ -104,6 +113,69 @@ def test_only_the_partitions_that_lost_records_are_left():
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("before", "epochs"),
+    [
+        (partition([US, OTHER]), 1),
+        (partition([US, OTHER], isr=[US]), 1),
+        (partition([US]), 0),
+        (partition([OTHER, US]), 0),
+        (partition([US, OTHER], leader=NO_LEADER), 0),
+        (partition([OTHER, THIRD]), 0),
+    ],
+)
+def test_a_broker_that_lost_nothing_goes_on_leading_what_it_led_in_a_new_epoch(before, epochs):
+    async def scenario():
+        catalog = Catalog(before)
+        await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: False)
+        (after,) = catalog.image.topics["t"].partitions
+        assert after == before._replace(leader_epoch=4 + epochs)
+        assert catalog.changes == epochs, "where there is nothing to change nothing is written"
+
+    run(scenario)
+
+
+def test_all_that_a_broker_changes_of_a_topic_when_it_begins_is_one_change():
+    async def scenario():
+        catalog = Catalog(partition([US, OTHER]), partition([OTHER, US]), partition([US, OTHER]), partition([US]))
+        await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: index in (1, 2))
+        after = catalog.image.topics["t"].partitions
+        assert [(one.leader, one.isr, one.leader_epoch) for one in after] == [
+            (US, (US, OTHER), 5),
+            (OTHER, (OTHER,), 5),
+            (NO_LEADER, (OTHER,), 5),
+            (US, (US,), 4),
+        ]
+        assert catalog.changes == 1
+
+    run(scenario)
+
+
+def test_what_a_broker_led_is_decided_by_the_store_and_not_by_what_it_knew_of_it():
+    async def scenario():
+        catalog = Catalog(partition([US, OTHER]))
+        stored = catalog.image.topics["t"]
+        # While we started another has been elected; our image has not heard of it.
+        catalog.stored = replace(stored, partitions=(stored.partitions[0].elected(OTHER, (OTHER,)),))
+        await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: False)
+        (after,) = catalog.image.topics["t"].partitions
+        assert (after.leader, after.isr, after.leader_epoch) == (OTHER, (OTHER,), 5)
+
+    run(scenario)
+
+
+def test_a_topic_that_goes_while_a_broker_begins_is_in_nobodys_way():
+    async def scenario():
+        catalog = Catalog(partition([US, OTHER]))
+        another = TopicRecord("u", uuid4(), (partition([US, OTHER]),))
+        catalog.become(catalog.image.with_topic(another))
+        catalog.gone = "t"
+        await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: False)
+        assert catalog.image.topics["u"].partitions[0].leader_epoch == 5
+
+    run(scenario)
+
+
 def test_a_session_that_ends_is_followed_by_a_new_registration(monkeypatch):
     monkeypatch.setattr(membership, "RETRY_PAUSE_S", 0)
 
@@ -113,7 +185,7 @@ def test_a_session_that_ends_is_followed_by_a_new_registration(monkeypatch):
         await member.join(BrokerRecord(US, "h", 1))
         ended, joined = [], asyncio.Queue()
         staying = asyncio.ensure_future(member.stay(lambda: ended.append(1), joined.put_nowait))
-        catalog.refusals = [StoreUnavailable("away"), StoreUnavailable("away")]
+        catalog.refusals = [StoreUnavailable("away"), VersionConflict("broker-epochs")]
         store.ends.put_nowait(None)
         node = await joined.get()
         assert ended == [1] and node.epoch == 11 and member.node == node
@@ -173,6 +245,48 @@ def test_a_broker_that_cannot_write_gives_its_leaderships_away_and_takes_them_ag
     run(scenario)
 
 
+def test_whether_a_broker_is_chosen_is_said_again_until_the_store_has_it():
+    async def scenario():
+        for refusal in (StoreUnavailable("away"), VersionConflict("gone")):
+            catalog = Catalog(partition([US, OTHER]))
+            member = Membership(Store(), catalog, US, 0)
+            member.node = catalog.image.brokers[US]
+            catalog.refusals = [refusal]
+            await member.be_chosen(False)
+            assert not catalog.image.brokers[US].stopping
+            await member.be_chosen(False)
+            assert catalog.image.brokers[US].stopping and member.node.stopping
+
+    run(scenario)
+
+
+def test_a_change_that_took_place_without_an_answer_can_be_taken_back():
+    async def scenario():
+        catalog = Catalog(partition([US, OTHER]))
+        member = Membership(Store(), catalog, US, 0)
+        member.node = catalog.image.brokers[US]
+        catalog.become(catalog.image.with_broker(replace(member.node, stopping=True)))  # we were never told
+        await member.be_chosen(True)
+        assert not catalog.image.brokers[US].stopping
+
+    run(scenario)
+
+
+def test_a_broker_that_is_not_registered_or_is_leaving_says_nothing_of_being_chosen():
+    async def scenario():
+        catalog = Catalog(partition([OTHER, US]))
+        member = Membership(Store(), catalog, THIRD, 0)
+        await member.be_chosen(False)
+        assert THIRD not in catalog.image.brokers
+        leaving = Membership(Store(), catalog, US, 0)
+        leaving.node = catalog.image.brokers[US]
+        await leaving.hand_over(5)
+        await leaving.be_chosen(True)
+        assert catalog.image.brokers[US].stopping
+
+    run(scenario)
+
+
 def test_a_broker_alone_goes_on_whatever_its_disk_says():
     async def scenario():
         catalog = Catalog(partition([US]), others=())
@@ -180,5 +294,17 @@ def test_a_broker_alone_goes_on_whatever_its_disk_says():
         member.node = catalog.image.brokers[US]
         await member.be_chosen(False)
         assert not catalog.image.brokers[US].stopping
+
+    run(scenario)
+
+
+def test_a_second_broker_of_an_id_changes_nothing_before_it_is_refused():
+    async def scenario():
+        catalog = Catalog(partition([US, OTHER]))
+        catalog.is_taken = True
+        before = catalog.image
+        with pytest.raises(StartupError):
+            await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: True)
+        assert catalog.image is before
 
     run(scenario)

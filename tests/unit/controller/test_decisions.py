@@ -1,7 +1,5 @@
 """Decisions over a whole image: which topics change, when leaders go back, what is told about it."""
 
-import time
-
 import pytest
 
 from skep.controller.decisions import (
@@ -101,16 +99,13 @@ def test_the_log_line_counts_what_was_done_and_names_who_may_lack_records():
 
 
 @pytest.mark.parametrize("per_topic", [1, 100])
-def test_ten_thousand_partitions_are_decided_within_20_us_each(per_topic):
-    """A broker that led a third of them dies. The bound is several times what it takes, for a machine that is busy."""
+def test_ten_thousand_partitions_are_decided_at_once(per_topic):
+    """A broker that led a third of them dies; how long that takes is a row of the bench."""
     replicas = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
     topics = [
         topic(f"t{n}", *(partition(replicas[(n + index) % 3]) for index in range(per_topic)))
         for n in range(10_000 // per_topic)
     ]
     cluster = image([2, 3], *topics)
-    began = time.process_time()
     changed = changed_topics(cluster, topics, clean)
-    took_s = time.process_time() - began
     assert sum(len(one.partitions) for one in changed) == 10_000
-    assert took_s / 10_000 < 20e-6

@@ -10,6 +10,7 @@ import pytest
 
 from skep.base.errors import ErrorCode, KafkaError, StartupError, VersionConflict
 from skep.base.ids import BrokerId
+from skep.metadata import catalog as catalog_module
 from skep.metadata import compare_and_set, current
 from skep.metadata.catalog import Catalog
 from skep.metadata.image import CLUSTER_DEFAULT
@@ -167,6 +168,40 @@ async def test_a_record_that_cannot_be_read_is_reported_and_the_rest_is_followed
         await until(here, lambda: "second" in here.image.topics)
         assert here.image.topics["orders"] == topic
     assert "topic orders: metadata record of version 99" in caplog.text
+
+
+@in_event_loop
+async def test_one_who_fails_at_being_told_keeps_neither_the_others_nor_what_follows_from_coming(tmp_path, caplog):
+    async with catalog_on(tmp_path) as here, catalog_on(tmp_path) as there:
+        told: list[set[str]] = []
+
+        def fail(old, new):
+            raise ZeroDivisionError
+
+        here.on_change(fail)
+        here.on_change(lambda old, new: told.append(set(new.topics)))
+        await there.create_topic("first", ONE)
+        await until(here, lambda: "first" in here.image.topics)
+        await there.create_topic("second", ONE)
+        await until(here, lambda: "second" in here.image.topics)
+        await here.create_topic("third", ONE)
+        assert told[0] == {"first"} and told[-1] == {"first", "second", "third"}
+    assert "ZeroDivisionError" in caplog.text
+
+
+@in_event_loop
+async def test_while_a_broker_waits_for_its_id_it_follows_what_others_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalog_module, "REGISTRATION_PAUSE_S", 0.01)
+    async with catalog_on(tmp_path) as waiting:
+        async with catalog_on(tmp_path) as there:
+            await there.register_broker(BrokerRecord(BrokerId(1), "host", 9092))
+            mine = BrokerRecord(BrokerId(1), "host", 9093)
+            registering = asyncio.ensure_future(waiting.register_broker(mine, patience_s=25))
+            await there.create_topic("orders", ONE)
+            await until(waiting, lambda: "orders" in waiting.image.topics)
+            assert not registering.done()
+        registered = await registering
+        assert waiting.image.brokers == {1: registered}
 
 
 @in_event_loop

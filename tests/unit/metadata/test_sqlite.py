@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from skep.base.errors import StoreUnavailable
+from skep.base.errors import StoreUnavailable, VersionConflict
 from skep.metadata import sqlite_tables
+from skep.metadata.sessions import forget
 from skep.metadata.sqlite import SqliteStore
 
 
@@ -98,6 +99,26 @@ def test_a_writer_that_holds_the_lock_too_long_makes_the_store_unavailable_until
         await store.close()
 
     asyncio.run(scenario())
+
+
+def test_a_session_that_others_buried_is_told_so_when_it_puts_an_ephemeral_key(tmp_path):
+    async def scenario():
+        frozen, other = SqliteStore(tmp_path / "m.db"), SqliteStore(tmp_path / "m.db")
+        await frozen.open()
+        await other.open()
+        await frozen.put_ephemeral("brokers/1", b"x")
+        forget(tmp_path / "m.db-sessions", frozen._tables._session.name)  # it was silent for too long
+        await other.put_ephemeral("controller", b"other")
+        # It wakes up in the middle of this, before its own heart has found out.
+        with pytest.raises(VersionConflict):
+            await frozen.put_ephemeral("controller", b"frozen")
+        await frozen.wait_session_end()
+        assert await other.get("brokers/1") is None
+        assert await frozen.put_ephemeral("brokers/1", b"again")
+        await frozen.close()
+        await other.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 def test_a_watch_that_fell_behind_the_log_of_changes_is_told_that_it_missed_some(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from skep.base.broker_config import BrokerConfig, read_broker_config
 from skep.base.clock import ManualClock
 from skep.base.errors import StorageError
 from skep.base.files import DiskSpace
-from skep.base.ids import BrokerId
+from skep.base.ids import BrokerId, LeaderEpoch
 from skep.base.memory_files import MemoryFiles
 from skep.base.tasks import Supervisor
 from skep.metadata.image import ClusterImage
@@ -220,6 +220,60 @@ def test_what_readers_may_not_see_yet_is_not_deleted_early():
         scene.used = 0.89
         await scene.housekeeping.check_disk()
         assert scene.starts() == [2, 0]
+
+    run(scenario)
+
+
+def follow_all(scene):
+    """Other brokers lead from now on."""
+    for partition in scene.replicas.open_partitions():
+        partition.follow(LeaderEpoch(1))
+
+
+def log_starts(scene):
+    return sorted((one.topic_partition.partition, one.log.log_start_offset) for one in scene.replicas.open_partitions())
+
+
+def test_a_follower_deletes_nothing_by_its_own_clock_nor_for_its_own_disk():
+    async def scenario(scene):
+        scene.append(0, 3)
+        scene.append(1, 3)
+        follow_all(scene)
+        scene.clock.advance_ms(1000 * DAY_MS)
+        await scene.housekeeping.check_retention()
+        scene.used = 0.89
+        await scene.housekeeping.check_disk()
+        assert log_starts(scene) == [(0, 0), (1, 0)]
+        assert all(len(one.log.segments) >= 3 for one in scene.replicas.open_partitions())
+
+    run(scenario)
+
+
+def test_a_follower_deletes_what_its_leader_has_deleted():
+    async def scenario(scene):
+        scene.append(0, 4)
+        (partition,) = scene.replicas.open_partitions()
+        follow_all(scene)
+        partition.append_fetched(memoryview(b""), 4, 2)
+        await scene.housekeeping.check_retention()
+        await files_are_gone(scene, 0, 0)
+        await files_are_gone(scene, 0, 1)
+        assert partition.log.segments[0].base_offset == 2
+
+    run(scenario)
+
+
+def test_a_follower_keeps_its_active_segment_also_when_its_log_starts_at_its_end():
+    async def scenario(scene):
+        scene.append(0, 3)
+        (partition,) = scene.replicas.open_partitions()
+        follow_all(scene)
+        partition.append_fetched(memoryview(b""), 3, 3)
+        active = partition.log.segments[-1]
+        await scene.housekeeping.check_retention()
+        await files_are_gone(scene, 0, 1)
+        assert list(partition.log.segments) == [active]
+        assert partition.log.log_end_offset == 3
 
     run(scenario)
 

@@ -58,6 +58,30 @@ def test_who_is_to_go_counts_until_the_store_has_answered():
     assert not replicas.is_proposing
 
 
+def test_a_record_that_comes_settles_no_proposal():
+    replicas = in_sync_of(LEADER, SECOND)
+    replicas.fetched(SECOND, Offset(10), Offset(10), 100)
+    replicas.fetched(THIRD, Offset(6), Offset(10), 100)
+    replicas.propose({LEADER, SECOND, THIRD})
+    replicas.follow(record(LEADER, SECOND), 101)
+    assert replicas.is_proposing
+    assert replicas.committed_end(Offset(10)) == 6
+    replicas.settle()
+    assert not replicas.is_proposing
+    assert replicas.committed_end(Offset(10)) == 10
+
+
+def test_whether_a_follower_may_be_added_is_asked_of_what_is_committed_by_now():
+    replicas = in_sync_of(LEADER)
+    replicas.fetched(SECOND, Offset(10), Offset(10), 100)
+    assert replicas.can_join(SECOND, Offset(10)) and replicas.may_be_added(SECOND, Offset(10))
+    assert not replicas.may_be_added(SECOND, Offset(11))
+    assert not replicas.may_be_added(STRANGER, Offset(0))
+    # Once proposed it is waited for: nothing is committed without it, whatever it was when it was asked for.
+    replicas.propose({LEADER, SECOND})
+    assert replicas.may_be_added(SECOND, Offset(11))
+
+
 def test_of_several_proposals_all_count():
     replicas = in_sync_of(LEADER)
     replicas.fetched(SECOND, Offset(4), Offset(10), 100)

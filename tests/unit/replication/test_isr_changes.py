@@ -36,9 +36,11 @@ class Store:
         self.failures = []
         self.forced = []
         self.committed_while_writing = []
+        self.before_change = lambda: None  # what happens while the turn and the record are waited for
 
     async def change_topic(self, name, change, *, always_write=False):
         self.forced.append(always_write)
+        self.before_change()
         changed = change(self.topic)
         in_sync = self.partition.in_sync
         self.committed_while_writing.append(in_sync and in_sync.committed_end(self.partition.log.log_end_offset))
@@ -136,6 +138,88 @@ def test_one_that_fell_behind_goes():
         await scene.settle(lambda: THREE not in scene.stored_isr)
         assert scene.stored_isr == (ONE, TWO)
         assert scene.partition.high_watermark == 1
+
+    run(scenario)
+
+
+def test_a_follower_behind_what_was_committed_while_the_store_was_asked_does_not_join():
+    async def scenario():
+        scene = Scene((ONE, TWO))
+        partition = scene.partition
+        for follower in (TWO, THREE):
+            partition.follower_fetched(follower, Offset(1), REGISTRATION)
+        acknowledged = []
+
+        def commit_another():
+            acknowledged.append(partition.append(BATCH, HEADER)[1])
+            partition.follower_fetched(TWO, Offset(2), REGISTRATION)
+
+        scene.store.before_change = commit_another
+        await scene.settle(lambda: scene.store.forced)
+        assert acknowledged[0].done() and acknowledged[0].exception() is None
+        assert scene.stored_isr == (ONE, TWO), "broker 3 has less than was acknowledged"
+        assert not partition.in_sync.is_proposing
+        scene.store.before_change = lambda: None
+        partition.follower_fetched(THREE, Offset(2), REGISTRATION)
+        await scene.settle(lambda: THREE in scene.stored_isr)
+
+    run(scenario)
+
+
+def test_a_leader_that_is_deposed_while_the_store_is_asked_proposes_and_writes_nothing():
+    async def scenario():
+        for next_role in (
+            lambda partition: partition.follow(LeaderEpoch(4)),
+            lambda partition: partition.lead(ONE, PartitionRecord((ONE, TWO, THREE), (ONE,), ONE, LeaderEpoch(4))),
+        ):
+            scene = Scene((ONE,))
+            before = scene.store.topic
+            scene.store.before_change = lambda scene=scene, next_role=next_role: next_role(scene.partition)
+            scene.partition.follower_fetched(TWO, Offset(1), REGISTRATION)
+            await scene.settle(lambda scene=scene: scene.store.forced)
+            assert scene.store.topic == before
+            assert scene.partition.in_sync is None or not scene.partition.in_sync.is_proposing
+
+    run(scenario)
+
+
+def test_what_was_decided_in_one_epoch_is_not_written_in_the_next_although_we_lead_again():
+    async def scenario():
+        scene = Scene((ONE, TWO, THREE))
+        again = scene.store.topic.partitions[0].elected(ONE, (ONE, TWO, THREE))
+
+        def lead_again():
+            scene.store.topic = replace(scene.store.topic, partitions=(again,))
+            scene.partition.lead(ONE, again)
+
+        scene.store.before_change = lead_again
+        scene.clock.advance_ms(11_000)
+        await scene.changes.check_lag([scene.partition])
+        await scene.settle(lambda: scene.store.forced)
+        assert scene.stored_isr == (ONE, TWO, THREE), "in the new epoch they have not had the time to lag behind"
+
+    run(scenario)
+
+
+def test_a_bug_in_one_look_does_not_keep_the_next_from_coming():
+    async def scenario():
+        scene = Scene((ONE,))
+        failures = [ZeroDivisionError()]
+
+        def fail_once():
+            if failures:
+                raise failures.pop()
+
+        scene.store.before_change = fail_once
+        scene.partition.follower_fetched(TWO, Offset(1), REGISTRATION)
+
+        def look_again():
+            if not failures:
+                scene.changes.suspect(scene.partition)
+            return TWO in scene.stored_isr
+
+        await scene.settle(look_again)
+        assert not scene.partition.in_sync.is_proposing
 
     run(scenario)
 

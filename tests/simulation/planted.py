@@ -1,0 +1,163 @@
+"""Bugs planted on purpose, each a small change of one rule: what does not find them proves nothing.
+
+Each is a context that puts the wrong rule in place of the right one. The walker finds those in ``BUGS``; others take so
+rare a schedule that only a script finds them. ``HARMLESS`` are changes that the simulation does not find, because
+another rule covers for them; why is said with each.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+from skep.broker.follower_fetch import FollowerFetch
+from skep.broker.membership import Membership
+from skep.metadata.catalog import Catalog
+from skep.metadata.model import BrokerRecord
+from skep.replication.in_sync import Follower, InSyncReplicas
+from skep.replication.isr_changes import IsrChanges
+from skep.replication.partition import Partition
+from tests.simulation.process import Process
+
+
+def the_high_watermark_ignores_the_proposed_isr():
+    def propose(self, isr):
+        self._proposed = frozenset(isr)
+
+    return patch.object(InSyncReplicas, "propose", propose)
+
+
+def a_fetch_counts_before_its_history_is_compared():
+    right = FollowerFetch.read
+
+    def read(self, partition, one, left, records_of, *, at_least_one):
+        partition.follower_fetched(self.broker_id, one.fetch_offset, self.broker_epoch)
+        return right(self, partition, one, left, records_of, at_least_one=at_least_one)
+
+    return patch.object(FollowerFetch, "read", read)
+
+
+def a_follower_joins_before_it_has_the_leaders_epoch():
+    right = InSyncReplicas.__init__
+
+    def init(self, node_id, record, epoch_start_offset, now):
+        right(self, node_id, record, 0, now)
+
+    return patch.object(InSyncReplicas, "__init__", init)
+
+
+def histories_are_not_compared():
+    return patch.object(Partition, "diverging", lambda self, offset, last_fetched_epoch: None)
+
+
+def a_deposed_leader_may_change_the_isr():
+    return patch.object(IsrChanges, "_is_ours", lambda self, record, partition: True)
+
+
+def a_broker_out_of_sync_is_elected():
+    return patch("skep.controller.controller.is_unclean", lambda topic, default: True)
+
+
+def a_broker_that_lost_records_stays_in_sync():
+    return patch("skep.broker.membership._without", lambda partition, broker_id: None)
+
+
+def a_broker_registers_before_it_leaves_the_isrs():
+    async def start(self):
+        await self.membership.join(BrokerRecord(self.id, f"host{self.id}", 1))
+        await self.membership.begin_anew(self.replicas.may_have_lost)
+        self.disk.may_have_lost_data = False
+        self.serve()
+
+    return patch.object(Process, "start", start)
+
+
+def a_restarted_leader_goes_on_in_its_epoch():
+    return patch("skep.broker.membership._leads", lambda partition, broker_id: False)
+
+
+def a_broker_goes_on_where_it_ended():
+    async def begin_anew(self, has_lost):
+        return
+
+    return patch.object(Membership, "begin_anew", begin_anew)
+
+
+def who_could_join_when_it_was_looked_at_joins():
+    right = IsrChanges._with_change
+
+    def with_change(self, partition, record, change):
+        with patch.object(InSyncReplicas, "may_be_added", lambda *_: True):
+            return right(self, partition, record, change)
+
+    return patch.object(IsrChanges, "_with_change", with_change)
+
+
+def an_image_that_comes_settles_the_proposal():
+    right = InSyncReplicas.follow
+
+    def follow(self, record, now):
+        self._proposed = None
+        right(self, record, now)
+
+    return patch.object(InSyncReplicas, "follow", follow)
+
+
+def a_write_without_an_answer_is_taken_for_lost():
+    right = Catalog.change_topic
+
+    def change_topic(self, name, change, *, always_write=False):
+        return right(self, name, change)
+
+    return patch.object(Catalog, "change_topic", change_topic)
+
+
+def the_high_watermark_does_not_wait_for_the_slowest():
+    def committed_end(self, own_end):
+        ends = sorted([own_end, *(follower.log_end_offset for follower in self._members)])
+        return ends[len(ends) // 2]
+
+    return patch.object(InSyncReplicas, "committed_end", committed_end)
+
+
+class _AnyEpoch:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other):
+        return True
+
+
+def the_registration_of_a_joining_follower_is_not_asked_for():
+    right = Follower.fetched
+
+    def fetched(self, offset, leader_end, now, broker_epoch):
+        right(self, offset, leader_end, now, _AnyEpoch())
+
+    return patch.object(Follower, "fetched", fetched)
+
+
+Plant = Callable[[], "contextlib.AbstractContextManager[Any]"]
+
+BUGS: tuple[Plant, ...] = (
+    the_high_watermark_ignores_the_proposed_isr,
+    a_fetch_counts_before_its_history_is_compared,
+    a_follower_joins_before_it_has_the_leaders_epoch,
+    histories_are_not_compared,
+    a_deposed_leader_may_change_the_isr,
+    a_broker_out_of_sync_is_elected,
+    a_broker_that_lost_records_stays_in_sync,
+    who_could_join_when_it_was_looked_at_joins,
+    a_write_without_an_answer_is_taken_for_lost,
+    the_high_watermark_does_not_wait_for_the_slowest,
+)
+
+# A restart without loss keeps what was fetched, so what the leader knew still holds. A restart with loss makes a new
+# leader epoch, in the ISR or not: the leader's write, decided on the fetches of before, finds another epoch. So what
+# KIP-903 asks for is a second lock on the same door; it also keeps a broker that is away from joining.
+#
+# A record of the topic that comes while a write of ours is on its way is either that write or a later version than the
+# one that it asks for, and then it fails. What is told again without having changed is left to unit tests.
+HARMLESS: tuple[Plant, ...] = (
+    the_registration_of_a_joining_follower_is_not_asked_for,
+    an_image_that_comes_settles_the_proposal,
+)

@@ -1,0 +1,325 @@
+"""One broker: what its disk keeps, and the process on it: the broker's own classes on the model's disk and store.
+
+Real here are ``Partition``, ``InSyncReplicas``, ``IsrChanges``, ``Fetcher``, ``Following``, ``Replicas`` (who leads and
+follows what), ``FollowerFetch``, ``Membership``, ``Catalog`` and ``Controller``. They run one step at a time, as the
+schedule says, and are started as ``app.py`` starts them.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+from skep.base.clock import ManualClock
+from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import BrokerId, TopicPartition
+from skep.base.tasks import Supervisor
+from skep.broker.fetch_sessions import Wanted
+from skep.broker.follower_fetch import FollowerFetch
+from skep.broker.membership import Membership
+from skep.controller.controller import Controller
+from skep.metadata.catalog import Catalog
+from skep.metadata.current import OnChange
+from skep.metadata.image import ClusterImage
+from skep.metadata.layout import CONTROLLER, broker_key, image_after, image_of, topic_key
+from skep.metadata.model import BrokerRecord
+from skep.replication.fetcher import Fetcher
+from skep.replication.following import Following
+from skep.replication.isr_changes import IsrChanges
+from skep.replication.partition import Partition
+from skep.replication.replicas import Replicas
+from skep.wire.fetch_answer import AnsweredPartition, FollowerAnswer
+from skep.wire.fetch_request import FollowerPartition
+from tests.simulation.model_log import ModelLog
+from tests.simulation.model_store import TOPIC, Call, ModelStore, Running, StoreClient
+
+MAX_LAG_MS = 10_000
+WATCHED = [topic_key(TOPIC), CONTROLLER, *(broker_key(BrokerId(broker)) for broker in range(1, 5))]
+SETTINGS = SimpleNamespace(
+    replica_fetch_max_bytes=3,
+    num_replica_fetchers=1,
+    replica_fetch_backoff_ms=0,
+    replica_lag_time_max_ms=MAX_LAG_MS,
+    follower_replication_throttled_rate=1 << 40,
+    topic_defaults=SimpleNamespace(unclean_leader_election_enable=False),
+    auto_leader_rebalance_enable=True,
+    leader_imbalance_per_broker_percentage=0,
+)
+
+
+class Disk:
+    """What a process leaves behind. Stands in for ``LogDirectory``."""
+
+    path = "."
+    files = None
+
+    def __init__(self, min_insync_replicas: int) -> None:
+        self._min_insync_replicas = min_insync_replicas
+        self.logs: dict[TopicPartition, ModelLog] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self.may_have_lost_data = False
+
+    @property
+    def partitions(self) -> dict[TopicPartition, ModelLog]:
+        return self.logs
+
+    def log(self, topic_partition: TopicPartition, config: Any, topic_id: Any) -> ModelLog:
+        if topic_partition not in self.logs:
+            self.logs[topic_partition] = ModelLog(topic_partition, self._min_insync_replicas)
+        return self.logs[topic_partition]
+
+    def entries(self, index: int) -> list[tuple[int, int]]:
+        log = self.logs.get(TopicPartition(TOPIC, index))
+        return [] if log is None else log.entries
+
+
+class _Replicas(Replicas):
+    """Without the files of partitions, and so without what is done in the background to remove them."""
+
+    def config_of(self, topic):
+        return None
+
+    def _leave(self, name, index):
+        topic_partition = TopicPartition(name, index)
+        partition = self._partitions.pop((name, index), None)
+        if partition is not None:
+            partition.follow(partition.leader_epoch)
+            self.on_role(partition, None)
+        self._directory.logs.pop(topic_partition, None)
+        self._directory.high_watermarks.pop(topic_partition, None)
+
+
+class Request:
+    """A fetch on its way: who asks, and the process that is asked."""
+
+    def __init__(self, fetcher: "ModelFetcher", leader: "Process", positions: list[FollowerPartition]) -> None:
+        self.fetcher: ModelFetcher | None = fetcher
+        self.leader = leader
+        self.positions = positions
+        self.by = FollowerFetch(fetcher.process.id, fetcher.process.membership.node.epoch)
+
+
+class ModelFetcher(Fetcher):
+    """A fetcher whose connection is the schedule: one request at a time, and its answer, or neither."""
+
+    def __init__(self, process: "Process", leader: BrokerId) -> None:
+        self.process = process
+        self.request: Request | None = None
+        self.answer: FollowerAnswer | None = None
+        brokers = process.catalog
+        super().__init__(
+            leader,
+            lambda broker: brokers.image.brokers.get(broker),
+            lambda: process.membership.node,
+            lambda: SETTINGS,
+            process.clock,
+            SimpleNamespace(took=lambda size, now: 0.0),
+            _nothing_to_wait_for,
+        )
+
+    @property
+    def leader(self) -> BrokerId:
+        return self._leader
+
+    def ask(self, leader: "Process") -> Request | None:
+        self._connected_to = self._address(self._leader)
+        self._changed |= self._delayed
+        self._delayed.clear()
+        positions = self._wanted(SETTINGS)
+        if positions:
+            self.request = Request(self, leader, positions)
+        return self.request
+
+    def take(self) -> None:
+        answer, self.answer = self.answer, None
+        try:
+            self._take(answer).send(None)
+        except StopIteration:
+            return
+        raise AssertionError("taking an answer waits for nothing here")
+
+    def _disconnect(self) -> None:
+        if self.request is not None:
+            # The leader may have it already, and count it, though nobody is there for the answer.
+            self.request.fetcher = None
+            self.process.orphans.append(self.request)
+        self.request = self.answer = None
+        super()._disconnect()
+
+    def disconnect(self) -> None:
+        self._disconnect()
+
+    def cancel(self) -> None:
+        """As its task, when nothing is followed of this leader any more."""
+        self._disconnect()
+
+
+async def _nothing_to_wait_for(partition: Partition) -> None:
+    return
+
+
+class _Following(Following):
+    def __init__(self, process: "Process", clock: ManualClock) -> None:
+        super().__init__(
+            lambda: process.membership.node,
+            lambda: process.catalog.image,
+            lambda: SETTINGS,
+            clock,
+            _nothing_to_wait_for,
+        )
+        self._process = process
+
+    def _fetcher_at(self, place):
+        fetcher = self._fetchers.get(place)
+        if fetcher is None:
+            fetcher = self._fetchers[place] = ModelFetcher(self._process, place[0])
+            self._tasks[place] = fetcher
+        return fetcher
+
+    @property
+    def fetchers(self) -> list[ModelFetcher]:
+        return list(self._fetchers.values())
+
+
+class Process:
+    """A running broker. ``running`` is what it has asked of the store; it asks for one thing at a time."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        disk: Disk,
+        store: ModelStore,
+        clock: ManualClock,
+        session: int,
+        orphans: list[Request],
+    ) -> None:
+        self.id = broker_id
+        self.disk = disk
+        self.store = store
+        self.clock = clock
+        self.session = session
+        self.orphans = orphans
+        self.is_frozen = self.is_serving = self.has_failed = False
+        self.running: Running | None = None
+        self._heard = dict(store.values)
+        for log in disk.logs.values():
+            log.reopen(log.log_end_offset)
+        client: Any = StoreClient()
+        self.catalog = Catalog(client, broker_id)
+        self.catalog.wait_until_free = _is_free  # type: ignore[method-assign]
+        self.catalog._current.become(image_of("c", store.values))
+        self.replicas = _Replicas(disk, self.catalog, None, clock, None, Supervisor(), broker_id)
+        self.membership = Membership(client, self.catalog, broker_id, 0)
+        self.following = _Following(self, clock)
+        self.isr_changes = IsrChanges(broker_id, self.catalog, lambda: SETTINGS, clock)
+        self.controller = Controller(self.catalog, broker_id, lambda: SETTINGS, clock)
+        self.replicas.on_role = self.following.role_changed
+        self.bugs: list[Exception] = []
+        """What those raised who were told of a change; the catalog goes on without them."""
+        self.catalog.on_change(self._noticing(self.replicas.image_changed))
+        self.catalog.on_change(self._noticing(self.following.image_changed))
+
+    # What it does by itself.
+
+    def run(self, what: str, coroutine: Any) -> bool:
+        """Whether it asked the store for anything."""
+        running = Running(what, coroutine, self._asked, self._failed)
+        self.running = running if running.call is not None else None
+        return self.running is not None
+
+    def _noticing(self, callback: OnChange) -> OnChange:
+        def called(old: ClusterImage, new: ClusterImage) -> None:
+            try:
+                callback(old, new)
+            except Exception as error:
+                self.bugs.append(error)
+                raise
+
+        return called
+
+    def _asked(self, call: Call) -> None:
+        call.session = self.session
+        call.brokers_known = {broker.id: broker.epoch for broker in self.catalog.image.brokers.values()}
+
+    def _failed(self) -> None:
+        # A start that fails ends the process; whatever else fails has been written off by the broker itself.
+        self.has_failed = not self.is_serving
+
+    async def start(self) -> None:
+        """As ``app.py`` does it."""
+        await self.membership.begin_anew(self.replicas.may_have_lost)
+        self.disk.may_have_lost_data = False
+        await self.membership.join(BrokerRecord(self.id, f"host{self.id}", 1))
+        self.serve()
+
+    def serve(self) -> None:
+        self.replicas.take_roles()
+        self.is_serving = True
+
+    async def rejoin(self) -> None:
+        self.controller.session_ended()
+        await self.membership.join(self.membership.node)
+
+    @property
+    def partitions(self) -> list[Partition]:
+        return list(self.replicas._partitions.values())
+
+    @property
+    def led(self) -> list[Partition]:
+        return [partition for partition in self.partitions if partition.is_leader]
+
+    def wants_isr(self) -> bool:
+        return any(self.isr_changes._wanted(partition) is not None for partition in self.led)
+
+    def change_isr(self) -> None:
+        self.run("change the ISR", self.isr_changes._change(TOPIC, self.led))
+
+    def control(self, *, balance: bool) -> bool:
+        self.controller._news.set()
+        self.controller._balance_is_due = balance and self.controller.is_active
+        return self.run("control", self.controller._decide_on_news())
+
+    # What reaches it.
+
+    def unheard_keys(self) -> list[str]:
+        """What has changed since this broker last heard of it; its own writes too, as a watch tells them."""
+        values, heard = self.store.values, self._heard
+        return [key for key in WATCHED if values.get(key) is not heard.get(key)]
+
+    def hear_of(self, key: str) -> None:
+        """Of the latest state, whatever came in between."""
+        entry = self.store.values.get(key)
+        self._heard[key] = entry
+        self.catalog._current.become(image_after(self.catalog.image, key, entry))
+
+    def answer_fetch(self, request: Request) -> FollowerAnswer:
+        pieces = [self._piece(position, request.by) for position in request.positions]
+        return FollowerAnswer(0, ErrorCode.none, 0, pieces)
+
+    def _piece(self, position: FollowerPartition, by: FollowerFetch) -> AnsweredPartition:
+        wanted = Wanted(
+            position.topic_id,
+            position.partition,
+            position.current_leader_epoch,
+            position.fetch_offset,
+            position.partition_max_bytes,
+            position.last_fetched_epoch,
+        )
+        key = position[:2]
+        try:
+            partition = self.replicas.partition(TOPIC, wanted.partition)
+            partition.check_leader_epoch(wanted.current_leader_epoch)
+            found = by.read(partition, wanted, wanted.max_bytes, lambda records: records, at_least_one=True)
+        except KafkaError as error:
+            return AnsweredPartition(*key, error.code, -1, -1, -1, [])
+        return AnsweredPartition(
+            *key,
+            ErrorCode(found.error_code),
+            found.high_watermark,
+            found.last_stable_offset,
+            found.log_start_offset,
+            found.records,
+            found.diverging_epoch,
+        )
+
+
+async def _is_free(broker: BrokerRecord, *, patience_s: float = 0) -> None:
+    """No two processes of one id run at the same time here, and a start does not wait by a clock."""

@@ -1,0 +1,198 @@
+"""Schedules that once broke a promise, step by step. The walker would find them again, but not in every run."""
+
+import asyncio
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+
+from skep.base.ids import BrokerId
+from skep.controller.elections import Liveness
+from skep.controller.reassigning import begun
+from skep.metadata.layout import topic_key
+from tests.simulation import planted
+from tests.simulation.cluster import Cluster
+from tests.simulation.cluster_state import Shape
+from tests.simulation.model_store import TOPIC, Call
+from tests.simulation.walking import quiet
+
+ALONE = Shape(brokers=2, min_insync_replicas=1, in_sync=1)
+"""Broker 1 leads, is alone in the ISR, and has one record; broker 2 has nothing yet."""
+
+
+begun_by_the_rules = begun
+
+
+class Script:
+    """A cluster whose steps are named one by one. What each must not break is checked after it."""
+
+    def __init__(self, shape):
+        self.cluster = Cluster(shape, is_traced=True)
+        self.told = []
+
+    def make(self, kind, which, how=1):
+        """``which`` picks among what can happen; a broker's id, or a function."""
+        candidates = getattr(self.cluster, "_can_" + kind)()
+        chosen = next(one for one in candidates if which(one))
+        self.told.append(getattr(self.cluster, "_do_" + kind)(chosen, how))
+        self.cluster.check()
+
+    def by(self, kind, broker, how=1):
+        self.make(kind, lambda process: getattr(process, "id", process) == broker, how)
+
+    def fetch(self, follower):
+        self.make("round", lambda choice: choice[0].process.id == follower)
+
+    def produce(self, leader):
+        self.make("produce", lambda choice: choice[0].id == leader, 3)
+
+    def process(self, broker):
+        return self.cluster.processes[BrokerId(broker)]
+
+    def log(self, broker):
+        return self.cluster.disks[BrokerId(broker)].entries(0)
+
+    def reassign(self, *target):
+        """As AlterPartitionReassignments writes it, whichever broker is asked."""
+        store = self.cluster.store
+        brokers = Liveness(frozenset(self.cluster.processes), frozenset(self.cluster.processes))
+        changed = replace(store.topic, partitions=(begun_by_the_rules(store.topic.partitions[0], target, brokers),))
+        store.execute(Call("put", topic_key(TOPIC), changed.encode(), None))
+
+
+def scripted(shape):
+    """The test runs on an event loop, as the futures of acknowledgements are made on one."""
+
+    def decorate(test):
+        async def run():
+            script = Script(shape)
+            try:
+                test(script)
+            finally:
+                script.cluster.close()
+
+        def wrapped():
+            with quiet():
+                asyncio.run(run())
+
+        wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
+        return wrapped
+
+    return decorate
+
+
+@scripted(ALONE)
+def test_a_follower_that_falls_behind_while_the_store_is_asked_does_not_join(script):
+    script.fetch(2)
+    script.fetch(2)
+    script.by("isr", 1, how=0)
+    script.produce(1)
+    script.by("finish", 1)
+    script.produce(1)
+
+
+@scripted(Shape(brokers=3, in_sync=2))
+def test_a_broker_that_lost_records_is_not_elected_between_its_registration_and_its_leaving(script):
+    script.by("lose", 2, how=0)
+    script.by("start", 2)
+    while "brokers/2" not in script.cluster.store.values:
+        script.by("answer", 2, how=11)
+    script.by("crash", 1, how=0)
+    script.by("catch_up", 3)
+    script.by("control", 3)
+    script.by("finish", 3)
+
+
+@scripted(ALONE)
+def test_a_write_of_the_process_before_changes_nothing_behind_the_back_of_the_next(script):
+    script.fetch(2)
+    script.fetch(2)
+    script.by("isr", 1, how=0)
+    script.by("answer", 1, how=11)
+    script.by("crash", 1, how=1)
+    script.by("start", 1)
+    script.make("land", lambda call: True)
+    script.make("expire", lambda session: session == 1, how=0)
+    while not script.process(1).is_serving:
+        script.by("answer", 1, how=11)
+    script.produce(1)
+
+
+@scripted(ALONE)
+def test_a_leader_that_lost_records_and_is_alone_in_sync_does_not_write_others_under_the_same_epoch(script):
+    script.fetch(2)
+    script.fetch(2)
+    lost = script.process(1)
+    script.cluster._do_lose(lost, 0)
+    assert (script.log(1), len(script.log(2))) == ([], 1)
+    script.cluster._do_start(BrokerId(1), 0)
+    while not script.process(1).is_serving:
+        script.cluster._do_finish(script.process(1), 0)
+    leading = script.process(1).led[0]
+    leading.append(b"", 99)
+    script.cluster._do_catch_up(script.process(2), 0)
+    for _ in range(3):
+        fetcher = script.process(2).following.fetchers[0]
+        script.cluster._do_round((fetcher, script.process(1)), 0)
+    assert script.log(2) == script.log(1)
+
+
+@scripted(Shape(brokers=3, in_sync=3))
+def test_a_replica_that_is_taken_away_and_given_back_is_not_taken_for_what_it_was(script):
+    """Broker 3 has removed its copy in between; the leader has heard of both changes at once."""
+    script.fetch(2)
+    script.fetch(3)
+    script.reassign(1, 2)
+    script.by("catch_up", 3)
+    assert script.log(3) == []
+    script.reassign(1, 2, 3)
+    script.by("catch_up", 1)
+    if script.process(1).wants_isr():
+        script.by("isr", 1)
+
+
+def a_replica_that_goes_leaves_the_epoch_as_it_is():
+    def same_epoch(partition, target, brokers):
+        return begun(partition, target, brokers)._replace(leader_epoch=partition.leader_epoch)
+
+    return patch(f"{__name__}.begun_by_the_rules", same_epoch)
+
+
+@pytest.mark.parametrize(
+    ("plant", "script"),
+    [
+        (
+            planted.who_could_join_when_it_was_looked_at_joins,
+            test_a_follower_that_falls_behind_while_the_store_is_asked_does_not_join,
+        ),
+        (
+            planted.a_broker_registers_before_it_leaves_the_isrs,
+            test_a_broker_that_lost_records_is_not_elected_between_its_registration_and_its_leaving,
+        ),
+        (
+            planted.a_restarted_leader_goes_on_in_its_epoch,
+            test_a_write_of_the_process_before_changes_nothing_behind_the_back_of_the_next,
+        ),
+        (
+            planted.a_broker_goes_on_where_it_ended,
+            test_a_leader_that_lost_records_and_is_alone_in_sync_does_not_write_others_under_the_same_epoch,
+        ),
+        (
+            a_replica_that_goes_leaves_the_epoch_as_it_is,
+            test_a_replica_that_is_taken_away_and_given_back_is_not_taken_for_what_it_was,
+        ),
+    ],
+    ids=lambda one: one.__name__,
+)
+def test_with_the_bug_back_its_schedule_finds_it(plant, script):
+    with plant(), pytest.raises(AssertionError):
+        script()
+
+
+def test_a_script_that_names_a_step_that_cannot_happen_fails():
+    @scripted(ALONE)
+    def impossible(script):
+        script.by("start", 1)
+
+    with pytest.raises((StopIteration, RuntimeError)):
+        impossible()

@@ -1,0 +1,179 @@
+"""Schedules drawn at random from a seed, replayed, and shortened when one finds something."""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import skep.controller.controller
+from tests.simulation.cluster import Cluster
+from tests.simulation.cluster_state import Shape, Step
+from tests.simulation.violation import Excused, Violation
+
+ORDINARY = {
+    "round": 16,
+    "fetch": 6,
+    "serve": 8,
+    "take": 8,
+    "produce": 7,
+    "catch_up": 6,
+    "hear": 6,
+    "isr": 6,
+    "control": 5,
+    "finish": 6,
+    "answer": 10,
+    "land": 2,
+    "thaw": 2,
+    "start": 5,
+}
+FAULTS = {"cut": 2, "tick": 2, "checkpoint": 1, "crash": 3, "lose": 1, "expire": 3, "freeze": 1, "depose": 2}
+"""How often each kind is drawn, about: each seed has rates of its own, and leaves some faults out. Schedules that are
+one-sided in different ways find more than those that are all alike (swarm testing)."""
+RATES = (0.3, 1.0, 1.0, 3.0)
+FAULT_RATES = (0.0, 0.1, 0.3, 1.0)
+KINDS = (*ORDINARY, *FAULTS)
+SHAPES = (
+    Shape(),
+    Shape(in_sync=2),
+    Shape(brokers=2),
+    Shape(brokers=4, in_sync=3),
+    Shape(min_insync_replicas=1, in_sync=1),
+    Shape(partitions=2),
+)
+
+
+class Found(NamedTuple):
+    """How a schedule ended before its last step."""
+
+    what: str
+    after: int
+
+
+def shape_of(seed: int) -> Shape:
+    return SHAPES[seed % len(SHAPES)]
+
+
+def schedule_of(seed: int, count: int) -> list[Step]:
+    generator = random.Random(seed)
+    weights = [weight * generator.choice(RATES) for weight in ORDINARY.values()]
+    weights += [weight * generator.choice(FAULT_RATES) for weight in FAULTS.values()]
+    kinds = generator.choices(KINDS, weights, k=count)
+    # Where one is favoured, the others are slow: followers that lag behind, brokers that hear of nothing.
+    favour = {kind: generator.choice((0.0, 0.0, 0.7)) for kind in KINDS}
+    favourite = {kind: generator.getrandbits(8) for kind in KINDS}
+    return [
+        Step(
+            kind,
+            favourite[kind] if generator.random() < favour[kind] else generator.getrandbits(8),
+            generator.getrandbits(8),
+        )
+        for kind in kinds
+    ]
+
+
+class Walk(NamedTuple):
+    found: Found | None
+    steps: int
+    acknowledged: int
+    is_excused: bool
+
+
+def walk(shape: Shape, steps: Sequence[Step], trace: list[str] | None = None) -> Walk:
+    """One schedule from its beginning, to the first violation if there is one. Needs a running event loop."""
+    cluster = Cluster(shape, is_traced=trace is not None)
+    drawn = made = 0
+    try:
+        for step in steps:
+            drawn += 1
+            said = cluster.step(step)
+            if said is not None:
+                made += 1
+                if trace is not None:
+                    trace.append(said)
+                cluster.check()
+    except Violation as violation:
+        return Walk(Found(str(violation), drawn), made, cluster.safety.acknowledged, False)
+    except Excused:
+        return Walk(None, made, cluster.safety.acknowledged, True)
+    finally:
+        cluster.close()
+    return Walk(None, made, cluster.safety.acknowledged, False)
+
+
+def shortened(shape: Shape, steps: Sequence[Step]) -> list[Step]:
+    """The same violation, or another, with as few steps as leaving out some can give."""
+    best = list(steps)
+    found = walk(shape, best).found
+    assert found is not None
+    best = best[: found.after]
+    size = len(best) // 2
+    while size:
+        start = 0
+        while start < len(best):
+            fewer = best[:start] + best[start + size :]
+            found = walk(shape, fewer).found
+            if found is not None:
+                best = fewer[: found.after]
+            else:
+                start += size
+        size //= 2
+    return best
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """The brokers log what befalls them, and pause before they try again; here neither is wanted."""
+    logger, pause_s = logging.getLogger("skep"), skep.controller.controller.RETRY_PAUSE_S
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    skep.controller.controller.RETRY_PAUSE_S = 0
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        skep.controller.controller.RETRY_PAUSE_S = pause_s
+
+
+class Report(NamedTuple):
+    schedules: int
+    steps: int
+    acknowledged: int
+    excused: int
+    failed_seed: int | None
+
+
+async def _look_for_violations(seeds: range, count: int) -> Report:
+    steps = acknowledged = excused = 0
+    for number, seed in enumerate(seeds, 1):
+        result = walk(shape_of(seed), schedule_of(seed, count))
+        steps += result.steps
+        acknowledged += result.acknowledged
+        excused += result.is_excused
+        if result.found is not None:
+            return Report(number, steps, acknowledged, excused, seed)
+        # What acknowledgements have left on the loop to be called is called, so that it does not pile up.
+        await asyncio.sleep(0)
+    return Report(len(seeds), steps, acknowledged, excused, None)
+
+
+def look_for_violations(seeds: range, count: int) -> Report:
+    """Schedule after schedule, until one finds something."""
+    with quiet():
+        return asyncio.run(_look_for_violations(seeds, count))
+
+
+async def _explain(seed: int, count: int) -> list[str]:
+    shape = shape_of(seed)
+    steps = shortened(shape, schedule_of(seed, count))
+    trace: list[str] = [str(shape)]
+    found = walk(shape, steps, trace).found
+    assert found is not None
+    return [*trace, f"VIOLATION after {len(steps)} steps: {found.what}"]
+
+
+def explain(seed: int, count: int) -> list[str]:
+    """The shortest trace that a failing seed gives."""
+    with quiet():
+        return asyncio.run(_explain(seed, count))

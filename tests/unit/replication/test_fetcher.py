@@ -1,0 +1,185 @@
+"""What a follower does with an answer when its log is not what it thought, or is no longer its own."""
+
+import asyncio
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pytest
+
+from skep.base.clock import ManualClock
+from skep.base.errors import ErrorCode, StorageError
+from skep.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from skep.base.memory_files import MemoryFiles
+from skep.base.topic_config import TopicConfig
+from skep.broker.fetch_sessions import Wanted
+from skep.broker.follower_fetch import FollowerFetch
+from skep.metadata.model import BrokerRecord, PartitionRecord
+from skep.records.batch import check_produced
+from skep.records.builder import build_batch
+from skep.replication.fetcher import Fetcher
+from skep.replication.partition import Partition
+from skep.storage.directory import LogDirectory
+from skep.wire.fetch_answer import AnsweredPartition
+
+ONE, TWO = BrokerId(1), BrokerId(2)
+BATCH = build_batch([(None, b"x", -1, ())])
+HEADER = check_produced(BATCH, max_message_bytes=1000)
+SETTINGS = SimpleNamespace(replica_fetch_max_bytes=1 << 20, replica_fetch_backoff_ms=0)
+TOPIC_ID = uuid4()
+KEY = (TOPIC_ID, 0)
+
+
+def new_partition(leader, *, records, start=0):
+    """As its leader wrote it, alone in the ISR, in epoch 1."""
+    clock = ManualClock()
+    directory = LogDirectory(MemoryFiles(), "/data", clock)
+    directory.open()
+    log = directory.log(TopicPartition("t", 0), TopicConfig(), TOPIC_ID)
+    partition = Partition(log, TOPIC_ID, LeaderEpoch(0), clock, None, Offset(0))
+    partition.follow(LeaderEpoch(-1))
+    partition.lead(leader, PartitionRecord((ONE, TWO), (leader,), leader, LeaderEpoch(1)))
+    append(partition, records)
+    if start:
+        log.delete_records_before(Offset(start))
+    return partition
+
+
+def append(partition, count):
+    for _ in range(count):
+        partition.append(BATCH, HEADER)
+
+
+class Follower:
+    """Broker 2's fetcher of broker 1, asked round by round; ``before_cutting`` is what happens while it waits."""
+
+    def __init__(self, partition):
+        self.partition = partition
+        partition.follow(LeaderEpoch(2))
+        self.before_cutting = lambda: None
+
+        async def waiting(_):
+            self.before_cutting()
+
+        self.fetcher = Fetcher(
+            ONE,
+            lambda broker: None,
+            lambda: BrokerRecord(TWO, "h", 1),
+            lambda: SETTINGS,
+            ManualClock(),
+            SimpleNamespace(took=lambda size, now: 0.0),
+            waiting,
+        )
+        self.fetcher.follow(partition, is_throttled=False)
+
+    def wanted(self):
+        self.fetcher._changed |= self.fetcher._delayed
+        self.fetcher._delayed.clear()
+        return self.fetcher._wanted(SETTINGS)
+
+    async def take(self, **piece):
+        answered = {"error_code": ErrorCode.none, "high_watermark": 0, "last_stable_offset": 0, "log_start_offset": 0}
+        await self.fetcher._take_piece(
+            self.fetcher._followed[KEY], AnsweredPartition(*KEY, **{**answered, "records": memoryview(b""), **piece})
+        )
+
+    async def fetch_from(self, leader):
+        for position in self.wanted():
+            asked = Wanted(
+                TOPIC_ID, 0, 2, position.fetch_offset, position.partition_max_bytes, position.last_fetched_epoch
+            )
+            found = FollowerFetch(TWO, 1).read(leader, asked, 1 << 20, content_of, at_least_one=True)
+            await self.take(
+                error_code=ErrorCode(found.error_code),
+                high_watermark=found.high_watermark,
+                log_start_offset=found.log_start_offset,
+                records=memoryview(bytes(found.records)),
+                diverging_epoch=found.diverging_epoch,
+            )
+
+
+def content_of(found):
+    return b"" if found.file is None else found.file.read(found.position, found.size)
+
+
+def run(scenario):
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_a_follower_whose_log_begins_past_the_leaders_end_begins_anew_and_has_all_that_the_leader_has():
+    async def scenario():
+        leader = new_partition(ONE, records=5, start=2)  # elected uncleanly
+        follower = Follower(new_partition(TWO, records=20, start=10))
+        leader.lead(ONE, PartitionRecord((ONE, TWO), (ONE,), ONE, LeaderEpoch(2)))
+        append(leader, 3)
+        log = follower.partition.log
+        await follower.fetch_from(leader)
+        assert (log.log_start_offset, log.log_end_offset) == (2, 2), "it is told at once where the leader's log begins"
+        for _ in range(5):
+            await follower.fetch_from(leader)
+        assert (log.log_start_offset, log.log_end_offset) == (2, 8)
+        ours = content_of(follower.partition.read(Offset(2), 1 << 20, up_to=Offset(8), at_least_one=True))
+        theirs = content_of(leader.read(Offset(2), 1 << 20, up_to=Offset(8), at_least_one=True))
+        assert ours == theirs
+        assert leader.in_sync.can_join(TWO, leader.high_watermark)
+
+    run(scenario)
+
+
+def dropped(follower):
+    follower.fetcher.forget(follower.partition)
+
+
+def elected(follower):
+    follower.partition.lead(TWO, PartitionRecord((ONE, TWO), (TWO,), TWO, LeaderEpoch(3)))
+
+
+def told_of_another_leader(follower):
+    follower.partition.follow(LeaderEpoch(3))
+
+
+@pytest.mark.parametrize("what_happens", [dropped, elected, told_of_another_leader])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        {"diverging_epoch": (1, 2)},
+        {"error_code": ErrorCode.offset_out_of_range, "log_start_offset": 50},
+        {"lost_data": True},
+    ],
+    ids=["histories part", "the leader begins later", "records were lost"],
+)
+def test_a_log_that_is_no_longer_ours_when_its_files_are_free_is_not_cut(what_happens, piece):
+    async def scenario():
+        follower = Follower(new_partition(TWO, records=6, start=3))
+        follower.wanted()
+        answered = dict(piece)
+        follower.partition.log.lost_data = answered.pop("lost_data", False)
+        follower.before_cutting = lambda: what_happens(follower)
+        await follower.take(**answered)
+        assert (follower.partition.log.log_start_offset, follower.partition.log.log_end_offset) == (3, 6)
+        # The next round asks for what is followed, and trips over nothing.
+        assert len(follower.wanted()) <= len(follower.fetcher)
+
+    run(scenario)
+
+
+def test_the_same_log_is_cut_when_nothing_happens_meanwhile():
+    async def scenario():
+        follower = Follower(new_partition(TWO, records=6, start=3))
+        follower.wanted()
+        await follower.take(diverging_epoch=(1, 4))
+        assert (follower.partition.log.log_start_offset, follower.partition.log.log_end_offset) == (3, 4)
+        follower.wanted()
+        await follower.take(error_code=ErrorCode.offset_out_of_range, log_start_offset=50)
+        assert (follower.partition.log.log_start_offset, follower.partition.log.log_end_offset) == (50, 50)
+
+    run(scenario)
+
+
+def test_a_log_of_an_earlier_topic_of_the_name_is_not_given_to_the_next():
+    directory = LogDirectory(MemoryFiles(), "/data", ManualClock())
+    directory.open()
+    name = TopicPartition("t", 0)
+    first = directory.log(name, TopicConfig(), TOPIC_ID)
+    assert directory.log(name, TopicConfig(), TOPIC_ID) is first
+    with pytest.raises(StorageError, match="deleted topic of this name"):
+        directory.log(name, TopicConfig(), uuid4())
