@@ -196,18 +196,20 @@ class EmbeddedCluster:
         return None
 
     def _missing_for_sync(self) -> str | None:
-        try:
-            answer = self._metadata_of_any(None)
-        except RuntimeError as error:
-            return str(error)
-        for topic in answer.topics:
-            for row in topic.partitions:
-                where = f"{topic.name}-{row.partition_index}"
-                if row.leader_id < 0:
-                    return f"{where} has no leader"
-                if behind := sorted(set(row.replica_nodes) - set(row.isr_nodes)):
-                    return f"{where} is not in sync on {behind}"
-        return None
+        """As every running broker knows it: one hears of a new topic a moment after another."""
+        known: set[str] | None = None
+        for i in self.running:
+            try:
+                answer = self._ask_metadata(i, None)
+            except ClientError as error:
+                return str(error)
+            names = {topic.name for topic in answer.topics}
+            if known is not None and names != known:
+                return f"broker {i} does not know the same topics: {sorted(names ^ known)}"
+            known = names
+            if (behind := _not_in_sync(answer)) is not None:
+                return behind
+        return None if known is not None else "no broker runs"
 
     def _metadata_of_any(self, topics: "list[str] | tuple[str, ...] | None") -> Any:
         failures = ["no broker runs"]
@@ -249,3 +251,14 @@ class EmbeddedCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _not_in_sync(answer: Any) -> str | None:
+    for topic in answer.topics:
+        for row in topic.partitions:
+            where = f"{topic.name}-{row.partition_index}"
+            if row.leader_id < 0:
+                return f"{where} has no leader"
+            if behind := sorted(set(row.replica_nodes) - set(row.isr_nodes)):
+                return f"{where} is not in sync on {behind}"
+    return None
