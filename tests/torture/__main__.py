@@ -8,7 +8,9 @@ The same seed gives the same faults in the same order. What came of them is writ
 import argparse
 import json
 import secrets
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +23,12 @@ RATE = 150.0
 
 
 def for_minutes(faults: Iterator[Fault], minutes: float) -> Iterator[Fault]:
+    """Until the time is over, or SIGTERM says that it is: then all that happened so far is judged."""
     deadline = time.monotonic() + 60 * minutes
+    is_over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: is_over.set())
     for fault in faults:
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= deadline or is_over.is_set():
             return
         yield fault
 

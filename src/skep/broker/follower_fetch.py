@@ -39,8 +39,10 @@ class FollowerFetch(NamedTuple):
             if diverging is not None:
                 start = log.log_start_offset
                 return FetchedPartition(one.partition, 0, log_start_offset=start, diverging_epoch=diverging)
-            size = max(0, min(left, one.max_bytes))
-            found = partition.read(offset, size, up_to=log.log_end_offset, at_least_one=at_least_one)
+            records: Sized = b""
+            if offset != log.log_end_offset:  # of a thousand partitions that are followed, most are where we are
+                size = max(0, min(left, one.max_bytes))
+                records = records_of(partition.read(offset, size, up_to=log.log_end_offset, at_least_one=at_least_one))
         except KafkaError as error:
             if error.code is not ErrorCode.offset_out_of_range:
                 raise
@@ -53,7 +55,7 @@ class FollowerFetch(NamedTuple):
             partition.high_watermark,
             partition.last_stable_offset,
             log.log_start_offset,
-            records_of(found),
+            records,
         )
 
 
