@@ -60,11 +60,6 @@ def cut_the_end(data_dir: Path, topic: str) -> None:
         file.truncate(last.stat().st_size // 2)
 
 
-def lose_the_first_segment(data_dir: Path, topic: str) -> None:
-    for partition in data_dir.glob(f"{topic}-*"):
-        min(partition.glob("*.log")).unlink()
-
-
 def damage_the_last_segment(data_dir: Path, topic: str) -> None:
     last = max((data_dir / f"{topic}-0").glob("*.log"))
     with open(last, "r+b") as file:
@@ -75,7 +70,7 @@ def damage_the_last_segment(data_dir: Path, topic: str) -> None:
 @pytest.mark.parametrize("leads", [True, False], ids=["it led", "it followed"])
 @pytest.mark.parametrize(
     "damage",
-    [empty_disk, lose_partition, lose_the_first_segment, cut_the_end, damage_the_last_segment],
+    [empty_disk, lose_partition, cut_the_end, damage_the_last_segment],
     ids=lambda damage: damage.__name__.replace("_", " "),
 )
 def test_a_replica_that_was_damaged_while_it_was_dead_comes_back_equal(

@@ -57,6 +57,7 @@ def described() -> dict[str, Any]:
 def create(topic: str, assignment: str, cluster: EmbeddedCluster) -> None:
     arguments = ["--create", "--topic", topic, "--replica-assignment", assignment]
     kafka_topics.execute([*arguments, "--bootstrap-server", cluster.bootstrap_servers])
+    cluster.wait_until_in_sync()
     done("cluster", "wait", "--timeout", 60)
 
 

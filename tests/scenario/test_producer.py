@@ -269,13 +269,13 @@ class TestTransactions:
         with Producer(cluster, transactional_id=topic, batch_bytes=1_000) as producer:
             producer.begin()
             epoch = producer.identity.producer_epoch
-            producer.send(topic, 0, numbers(0, 5_000))
+            producer.send(topic, 0, numbers(0, 50_000))
             producer.abort()
             assert producer.identity.producer_epoch > epoch
             producer.begin()
-            producer.send(topic, 0, numbers(5_000, 1_000))
+            producer.send(topic, 0, numbers(50_000, 1_000))
             producer.commit(until_visible=True)
-        assert values(skep_broker, topic) == list(range(5_000, 6_000))
+        assert values(skep_broker, topic) == list(range(50_000, 51_000))
 
     def test_a_transaction_without_rows_leaves_no_trace(self, cluster: ClusterClient, topic: str) -> None:
         with Producer(cluster, transactional_id=topic) as producer:

@@ -6,9 +6,11 @@ import pytest
 
 from skep.base.clock import ManualClock
 from skep.base.errors import StartupError
-from skep.base.ids import Offset, TopicPartition
+from skep.base.ids import LeaderEpoch, Offset, TopicPartition
 from skep.base.memory_files import MemoryFiles, Survivors
 from skep.base.topic_config import TopicConfig
+from skep.records.batch import read_header
+from skep.records.builder import build_batch
 from skep.storage.directory import LogDirectory
 
 CONFIG = TopicConfig(segment_bytes=300)
@@ -242,3 +244,34 @@ def test_a_log_that_has_lost_data_says_so(kit) -> None:
     assert damaged(lost="segment")
     assert damaged(lost="directory")
     assert damaged(lost="directory", is_clean=True)
+
+
+def test_a_log_that_lost_its_beginning_is_noticed() -> None:
+    files = MemoryFiles()
+    directory = opened(files)
+    log = log_of(directory)
+    batch = build_batch([(None, b"x" * 100, -1, ())])
+    for _ in range(6):
+        log.append(batch, read_header(batch), LeaderEpoch(2), 0)
+    log.flush()
+    assert len(log.segments) > 2
+    directory.close()
+    files.remove("/data/a-0/00000000000000000000.log")
+    log = log_of(opened(files))
+    assert log.lost_data and log.log_start_offset > 0
+
+
+def test_a_log_whose_beginning_was_deleted_has_lost_nothing() -> None:
+    files = MemoryFiles()
+    directory = opened(files)
+    log = log_of(directory)
+    batch = build_batch([(None, b"x" * 100, -1, ())])
+    for _ in range(6):
+        log.append(batch, read_header(batch), LeaderEpoch(2), 0)
+    removal = log.detach(log.segments[:1], 0)
+    removal.mark()
+    removal.remove()
+    log.flush()
+    directory.close()
+    log = log_of(opened(files))
+    assert not log.lost_data and log.log_start_offset > 0
