@@ -100,7 +100,7 @@ def test_of_two_controllers_the_older_is_fenced(metadata: str) -> None:
         cluster.resume(older)
         cluster.wait_until_ready()
         wait_until(lambda: "is not the controller any more" in cluster.log(older), "the older one steps down")
-        assert controllers(cluster) == {newer}
+        wait_until(lambda: controllers(cluster) == {newer}, "all know the newer one, the older one too")
         cluster.restart(third)
         cluster.wait_until_ready()
         cluster.wait_until_in_sync()
