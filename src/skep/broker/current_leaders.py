@@ -9,6 +9,8 @@ from skep.broker.services import Services
 from skep.metadata.model import NO_LEADER
 from skep.wire.leader_hints import NodeEndpoint
 
+NO_CONTROLLER = BrokerId(-1)
+
 Leader = tuple[int, int]
 """Its id and epoch."""
 
@@ -39,7 +41,9 @@ def endpoints_of(services: Services, leaders: Iterable[Leader | None]) -> list[N
 
 
 def controller_id(services: Services) -> BrokerId:
-    """The controller; this broker while there is none, for whichever is asked can do what a controller is asked for."""
+    """The controller; -1 while there is none, as Kafka says it. A broker alone is its own, also before it knows."""
     image = services.catalog.image
     found = image.controller
-    return found.broker_id if found is not None and found.broker_id in image.brokers else services.node.id
+    if found is not None and found.broker_id in image.brokers:
+        return found.broker_id
+    return services.node.id if set(image.brokers) <= {services.node.id} else NO_CONTROLLER
