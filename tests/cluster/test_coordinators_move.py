@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from skep.coordination.partitioner import partition_for
@@ -60,10 +60,19 @@ class Orders:
 
 
 def committed_in(cluster: EmbeddedCluster, group: str) -> dict[int, int]:
-    """What the cluster says, to somebody who was not there."""
+    """What the cluster says, to somebody who was not there; asked again while the coordinator is moving."""
     stranger = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "log_level": 0})
+    partitions = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
+
+    def answer() -> list[TopicPartition] | None:
+        try:
+            return list(stranger.committed(partitions, timeout=30))
+        except KafkaException as error:
+            assert error.args[0].code() in (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS), error
+            return None
+
     try:
-        found = stranger.committed([TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)], timeout=30)
+        found = wait_until(answer, "the coordinator says what is committed")
         return {one.partition: one.offset for one in found if one.offset >= 0}
     finally:
         stranger.close()
