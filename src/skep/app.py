@@ -44,6 +44,7 @@ from skep.replication.following import Following
 from skep.replication.housekeeping import Housekeeping
 from skep.replication.isr_changes import IsrChanges
 from skep.replication.replicas import Replicas
+from skep.replication.second_opinion import SecondOpinion
 from skep.server.listener import Listener
 from skep.storage.directory import LogDirectory
 
@@ -147,7 +148,9 @@ class Broker:
             lambda: membership.node, lambda: catalog.image, lambda: self.config, self._clock, replicas.let_go
         )
         self._on_stop(self._following.stop)
-        isr_changes = IsrChanges(self._node_id, catalog, lambda: self.config, self._clock)
+        opinion = SecondOpinion(self._node_id, catalog)
+        self._on_stop(opinion.close)
+        isr_changes = IsrChanges(self._node_id, catalog, lambda: self.config, self._clock, opinion.ask)
         self._supervisor.repeat(lambda: 0, isr_changes.change_suspects)
         self._supervisor.repeat(
             lambda: self.config.replica_lag_time_max_ms // 2,
@@ -191,6 +194,7 @@ class Broker:
         self._on_stop(controller.stop)
         controller.start()
         self._supervisor.spawn("membership", self._stay(controller, services))
+        self._supervisor.repeat(lambda: 0, services.producer_ids.keep_reserve)
         self._housekeeping.on_disk_checked = self._disk_checked
         self._on_stop(self._hand_over)
 

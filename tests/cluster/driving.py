@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
@@ -35,6 +35,15 @@ class State(NamedTuple):
     leader_epoch: int
     replicas: list[int]
     isr: set[int]
+
+
+def unused_name(cluster: EmbeddedCluster) -> str:
+    """For a topic of one test. All brokers are there when it is given: a test before may have ended with one down."""
+    for i in cluster.brokers:
+        if i not in cluster.running:
+            cluster.restart(i)
+    cluster.wait_until_ready()
+    return f"topic-{uuid4().hex[:8]}"
 
 
 def ask(cluster: EmbeddedCluster, i: int, api: Api, version: int, /, **body: Any) -> Any:

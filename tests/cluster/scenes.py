@@ -17,6 +17,7 @@ from tests.raw_client import RawClient
 from tests.waiting import wait_until
 
 TIMEOUT_S = 60
+OFFSET_NOT_AVAILABLE = 78
 
 
 def create(cluster: EmbeddedCluster, topic: str, partitions: int = 1, **config: str) -> None:
@@ -43,10 +44,11 @@ def leaders(cluster: EmbeddedCluster, topic: str, brokers: Iterable[int]) -> set
     return known
 
 
-def new_producer(cluster: EmbeddedCluster) -> Producer:
-    """Idempotent, acks=all, and a batch for each record."""
+def new_producer(cluster: EmbeddedCluster, first: int = 0) -> Producer:
+    """Idempotent, acks=all, and a batch for each record. ``first`` is the broker it begins with; 0: any."""
     options = {"enable.idempotence": True, "message.timeout.ms": TIMEOUT_S * 1000, "batch.num.messages": 1}
-    return Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0, **options})
+    servers = cluster.brokers[first] if first else cluster.bootstrap_servers
+    return Producer({"bootstrap.servers": servers, "log_level": 0, **options})
 
 
 def send(
@@ -58,7 +60,7 @@ def send(
     partition: int = 0,
     producer: Producer | None = None,
 ) -> int:
-    """How many of so many records were acknowledged. Without a producer a new one is made, which needs the store."""
+    """How many of so many records were acknowledged. Without a producer a new one is made."""
     told: list[object] = []
     producer = producer or new_producer(cluster)
     for _ in range(count):
@@ -69,10 +71,19 @@ def send(
 
 
 def end_of(cluster: EmbeddedCluster, topic: str, partition: int = 0) -> int:
-    """The high watermark."""
+    """The high watermark, as soon as the leader knows it: one that was just elected has to hear from its followers."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none", "log_level": 0})
+
+    def found() -> list[int]:
+        try:
+            return [consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)[1]]
+        except KafkaException as error:
+            if error.args[0].code() != OFFSET_NOT_AVAILABLE:
+                raise
+            return []
+
     try:
-        end: int = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)[1]
+        [end] = wait_until(found, f"the leader of {topic}-{partition} knows what is committed", TIMEOUT_S)
         return end
     finally:
         consumer.close()

@@ -90,10 +90,10 @@ def test_a_leader_that_is_cut_from_zookeeper_is_succeeded_and_comes_back_as_a_fo
         create(cluster, "eggs")
         cut = cluster.leader_of("eggs")
         cluster.links.cut(both_ways(cut, "zk"))
-        # It believes to lead until it hears otherwise; the others know better.
+        # It believes to lead until it hears otherwise; the others know better, and who asks it is sent to ask them.
         others = [i for i in cluster.brokers if i != cut]
         wait_until(lambda: not leaders(cluster, "eggs", others) & {cut, -1}, "another leads")
-        assert send(cluster, "eggs", 50) == 50
+        assert send(cluster, "eggs", 50, producer=new_producer(cluster, first=cut)) == 50
         cluster.links.heal()
         wait_until(lambda: "is registered again" in cluster.log(cut), "it is a member again")
         cluster.wait_until_ready()

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
@@ -18,6 +18,7 @@ from tests.cluster.driving import (
     create,
     read_more,
     send,
+    unused_name,
     wait_for_isr,
 )
 from tests.raw_client import RawClient
@@ -47,11 +48,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 @pytest.fixture
 def topic(cluster: EmbeddedCluster) -> str:
     """Led by the broker of rack a; all brokers are in sync before the test begins."""
-    for i in cluster.brokers:
-        if i not in cluster.running:
-            cluster.restart(i)
-    cluster.wait_until_ready()
-    name = f"topic-{uuid4().hex[:8]}"
+    name = unused_name(cluster)
     create(cluster, name, [[1, 2, 3]])
     return name
 

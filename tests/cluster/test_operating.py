@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from confluent_kafka import ElectionType, Producer, TopicPartition
@@ -22,6 +21,7 @@ from tests.cluster.driving import (
     read,
     send,
     state,
+    unused_name,
     wait_for_isr,
     wait_for_leader,
     wait_until_equal,
@@ -49,12 +49,9 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[EmbeddedCluster]:
 @pytest.fixture
 def topic(cluster: EmbeddedCluster) -> str:
     """A name that no test has used; all brokers are there and in sync before the test begins."""
-    for i in cluster.brokers:
-        if i not in cluster.running:
-            cluster.restart(i)
-    cluster.wait_until_ready()
+    name = unused_name(cluster)
     cluster.wait_until_in_sync()
-    return f"topic-{uuid4().hex[:8]}"
+    return name
 
 
 def test_any_broker_answers_metadata_of_the_whole_cluster(cluster: EmbeddedCluster, topic: str) -> None:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import (
@@ -25,6 +24,7 @@ from tests.cluster.driving import (
     read,
     send,
     state,
+    unused_name,
     wait_for_isr,
     wait_until_equal,
 )
@@ -51,7 +51,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 @pytest.fixture
 def topic(cluster: EmbeddedCluster) -> Iterator[str]:
     """A name that no test has used; no throttle is left behind."""
-    yield f"topic-{uuid4().hex[:8]}"
+    yield unused_name(cluster)
     throttle(cluster, None)
 
 

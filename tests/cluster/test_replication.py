@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Iterator
-from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
@@ -22,6 +21,7 @@ from tests.cluster.driving import (
     read,
     send,
     state,
+    unused_name,
     wait_for_isr,
     wait_for_leader,
     wait_until_equal,
@@ -52,12 +52,9 @@ def cluster() -> Iterator[EmbeddedCluster]:
 @pytest.fixture
 def topic(cluster: EmbeddedCluster) -> str:
     """A name that no test has used; all brokers are there and in sync before the test begins."""
-    for i in cluster.brokers:
-        if i not in cluster.running:
-            cluster.restart(i)
-    cluster.wait_until_ready()
+    name = unused_name(cluster)
     cluster.wait_until_in_sync()
-    return f"topic-{uuid4().hex[:8]}"
+    return name
 
 
 # Acknowledgements, and what readers see.

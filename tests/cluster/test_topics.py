@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from confluent_kafka import KafkaException
@@ -21,6 +20,7 @@ from tests.cluster.driving import (
     read,
     send,
     state,
+    unused_name,
     wait_for_isr,
     wait_until_equal,
 )
@@ -46,11 +46,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 @pytest.fixture
 def topic(cluster: EmbeddedCluster) -> str:
     """A name that no test has used; all brokers are there before the test begins."""
-    for i in cluster.brokers:
-        if i not in cluster.running:
-            cluster.restart(i)
-    cluster.wait_until_ready()
-    return f"topic-{uuid4().hex[:8]}"
+    return unused_name(cluster)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from skep.replication.following import Following
 from skep.replication.isr_changes import IsrChanges
 from skep.replication.partition import Partition
 from skep.replication.replicas import Replicas
+from skep.replication.second_opinion import is_later
 from skep.wire.fetch_answer import AnsweredPartition, FollowerAnswer
 from skep.wire.fetch_request import FollowerPartition
 from tests.simulation.model_log import ModelLog
@@ -209,13 +210,22 @@ class Process:
         self.replicas = _Replicas(disk, self.catalog, None, clock, None, Supervisor(), broker_id)
         self.membership = Membership(client, self.catalog, broker_id, 0)
         self.following = _Following(self, clock)
-        self.isr_changes = IsrChanges(broker_id, self.catalog, lambda: SETTINGS, clock)
+        self.isr_changes = IsrChanges(broker_id, self.catalog, lambda: SETTINGS, clock, self._ask_others)
         self.controller = Controller(self.catalog, broker_id, lambda: SETTINGS, clock)
         self.replicas.on_role = self.following.role_changed
         self.bugs: list[Exception] = []
         """What those raised who were told of a change; the catalog goes on without them."""
         self.catalog.on_change(self._noticing(self.replicas.image_changed))
         self.catalog.on_change(self._noticing(self.following.image_changed))
+
+    async def _ask_others(self, topic: str) -> None:
+        """As if another broker knew all that the store has: the most that ``second_opinion`` can be told."""
+        known, told = self.catalog.image.topics.get(topic), image_of("c", self.store.values).topics.get(topic)
+        if known is None or told is None or known.topic_id != told.topic_id:
+            return
+        for index, (before, after) in enumerate(zip(known.partitions, told.partitions, strict=False)):
+            if is_later(after, before):
+                self.catalog.heard_of(topic, index, after)
 
     # What it does by itself.
 

@@ -343,6 +343,15 @@ class Catalog:
             self._current.become(layout.image_after(self.image, key, entry))
             return self.image.topics[name]
 
+    def heard_of(self, name: str, index: int, partition: PartitionRecord) -> None:
+        """A later election, which another broker has from the store. Nothing is written; the watch will tell the same.
+
+        The record keeps its version, which is older than the store's: a change that is based on it is decided again.
+        """
+        topic = self.image.topics[name]
+        partitions = (*topic.partitions[:index], partition, *topic.partitions[index + 1 :])
+        self._current.become(self.image.with_topic(replace(topic, partitions=partitions)))
+
 
 def _topic(name: str, entry: Versioned | None) -> TopicRecord:
     if entry is None:

@@ -46,12 +46,22 @@ class Follower:
 class InSyncReplicas:
     """The followers of a partition in one leader epoch. Owns the proposal that is under way, if any."""
 
-    __slots__ = ("_members", "_node_id", "_proposed", "epoch_start_offset", "followers", "isr", "replicas")
+    __slots__ = (
+        "_members",
+        "_node_id",
+        "_proposed",
+        "epoch_start_offset",
+        "followers",
+        "is_in_doubt",
+        "isr",
+        "replicas",
+    )
 
     def __init__(self, node_id: BrokerId, record: PartitionRecord, epoch_start_offset: Offset, now: float) -> None:
         self._node_id = node_id
         self.epoch_start_offset = epoch_start_offset
         self.followers: dict[BrokerId, Follower] = {}
+        self.is_in_doubt = False
         self.isr: frozenset[BrokerId] = frozenset()
         self.replicas: tuple[BrokerId, ...] = ()
         self._proposed: frozenset[BrokerId] | None = None
@@ -79,6 +89,7 @@ class InSyncReplicas:
     def settle(self) -> None:
         """No proposal can take effect any more: ``isr`` is what there is."""
         self._proposed = None
+        self.is_in_doubt = False
         self._count_members()
 
     def _count_members(self) -> None:
@@ -106,6 +117,13 @@ class InSyncReplicas:
             if follower.log_end_offset < end:
                 end = follower.log_end_offset
         return end
+
+    def too_few(self, min_insync_replicas: int) -> str | None:
+        """How many are in sync and how many should be; None when there are enough."""
+        # A topic of two replicas cannot have three in sync: as in Kafka, no more is asked than there are.
+        wanted = min(min_insync_replicas, len(self.replicas))
+        count = len(self.isr)
+        return None if count >= wanted else f"{count} in-sync replicas, min.insync.replicas is {wanted}"
 
     def can_join(self, broker: BrokerId, high_watermark: Offset) -> bool:
         """Whether to ask the store for a follower outside the ISR."""

@@ -6,12 +6,17 @@ that was deposed and has not noticed finds a newer epoch there and writes nothin
 A change is *proposed* to the partition right before it is written (``in_sync.py``) and stays so until the store says
 what came of it. When the store does not answer, that may take a while: writes with acks=all then wait, and reads go on.
 The next attempt then writes whatever it finds, changed or not: after that the lost one can no longer take effect.
+
+A leader whose followers are silent while the store is silent too may be the one that is cut off, with another elected
+in its place: it asks the other brokers (``second_opinion.py``). As long as nobody knows better it goes on serving reads
+and acks=1, for the store may be away for everybody; acks=all, which it could not acknowledge anyway, it refuses with
+NOT_LEADER_OR_FOLLOWER, so that clients look around too.
 """
 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -42,11 +47,20 @@ class IsrChanges:
     ``_unsettled`` are those of whose last write it is not known whether it took place.
     """
 
-    def __init__(self, node_id: BrokerId, catalog: Catalog, settings: Callable[[], BrokerConfig], clock: Clock) -> None:
+    def __init__(
+        self,
+        node_id: BrokerId,
+        catalog: Catalog,
+        settings: Callable[[], BrokerConfig],
+        clock: Clock,
+        ask_others: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """``ask_others`` puts into the image what other brokers know of later elections in a topic."""
         self._node_id = node_id
         self._catalog = catalog
         self._settings = settings
         self._clock = clock
+        self._ask_others = ask_others
         self._suspects: set[Partition] = set()
         self._unsettled: set[Partition] = set()
         self._news = asyncio.Event()
@@ -87,6 +101,7 @@ class IsrChanges:
             )
         except (StoreUnavailable, VersionConflict) as error:
             logger.warning("the ISR of %s cannot be changed, trying again: %s", topic, error)
+            await self._doubt(topic, changes, isinstance(error, StoreUnavailable))
             self._suspects.update(changes)
             asyncio.get_running_loop().call_later(RETRY_PAUSE_S, self._news.set)
             return
@@ -95,6 +110,13 @@ class IsrChanges:
             return  # the topic is gone
         self._unsettled.difference_update(changes)
         self._settle(record, changes)
+
+    async def _doubt(self, topic: str, changes: dict[Partition, Change], is_store_away: bool) -> None:
+        in_doubt = [partition for partition, change in changes.items() if is_store_away and change.removed]
+        for partition in changes:
+            partition.doubt(partition in in_doubt)
+        if in_doubt:
+            await self._ask_others(topic)
 
     def _wanted(self, partition: Partition) -> Change | None:
         """What has to be asked of the store; an empty change for one whose last question was not answered."""

@@ -27,20 +27,11 @@ from skep.records.end_txn_marker import MARKER_SIZE
 from skep.replication.acknowledging import Acknowledgements
 from skep.replication.flushing import GroupCommit
 from skep.replication.in_sync import InSyncReplicas
-from skep.replication.waiting import ParkedFetch
+from skep.replication.waiting import ParkedFetch, Tail
 from skep.storage.log import Appended, Log
 from skep.storage.reading import LogSlice
 
 _UNKNOWN_EPOCH = -1
-
-
-class Tail:
-    """Where fetches of followers are parked: they wait for appends, not for the high watermark."""
-
-    __slots__ = ("parked",)
-
-    def __init__(self) -> None:
-        self.parked: set[ParkedFetch] = set()
 
 
 class Partition:
@@ -144,6 +135,13 @@ class Partition:
             self.in_sync.settle()
         self.lead(node_id, record)
 
+    def doubt(self, is_in_doubt: bool) -> None:
+        """Whether another broker may lead (``isr_changes.py``). Who waits for silent followers is sent to look."""
+        if self.in_sync is not None:
+            self.in_sync.is_in_doubt = is_in_doubt
+            if is_in_doubt:
+                self._acknowledgements.give_up(self._not_leader())
+
     def follow(self, leader_epoch: LeaderEpoch) -> None:
         """Another broker leads, or none does."""
         self._stop_leading()
@@ -187,8 +185,8 @@ class Partition:
         if not self.is_leader:
             raise self._not_leader()
         log, in_sync = self.log, self.in_sync
-        if in_sync is not None and acks_all and (refusal := self._too_few(ErrorCode.not_enough_replicas)) is not None:
-            raise refusal
+        if in_sync is not None and acks_all:
+            self._check_promise(in_sync)
         # No await from here to the append: the event loop is our lock. With one in between, a retry of the same
         # batch could pass the sequence check before the first copy is recorded, and the log would hold it twice.
         appended = log.append(batch, header, self.leader_epoch, self._clock.now_ms())
@@ -206,8 +204,8 @@ class Partition:
         """Ends a producer's transaction here; see ``Log.append_marker``. The future is as that of ``append``."""
         if not self.is_leader:
             raise self._not_leader()
-        if self.in_sync is not None and (refusal := self._too_few(ErrorCode.not_enough_replicas)) is not None:
-            raise refusal
+        if self.in_sync is not None:
+            self._check_promise(self.in_sync)
         appended = self.log.append_marker(
             producer_id, producer_epoch, coordinator_epoch, committed, self.leader_epoch, self._clock.now_ms()
         )
@@ -219,18 +217,17 @@ class Partition:
             self._advance()
         return appended, synced
 
+    def _check_promise(self, in_sync: InSyncReplicas) -> None:
+        """Refuses what could not be acknowledged by all in sync."""
+        if in_sync.is_in_doubt:
+            raise self._not_leader()
+        if (refusal := self._too_few(ErrorCode.not_enough_replicas)) is not None:
+            raise refusal
+
     def _too_few(self, code: ErrorCode) -> KafkaError | None:
         """Why acks=all cannot be promised; None when enough replicas are in sync."""
-        in_sync = self.in_sync
-        if in_sync is None:
-            return None
-        # A topic of two replicas cannot have three in sync: as in Kafka, no more is asked than there are.
-        wanted = min(self.log.config.min_insync_replicas, len(in_sync.replicas))
-        if len(in_sync.isr) >= wanted:
-            return None
-        return KafkaError(
-            code, f"{self.topic_partition} has {len(in_sync.isr)} in-sync replicas, min.insync.replicas is {wanted}"
-        )
+        told = self.in_sync and self.in_sync.too_few(self.log.config.min_insync_replicas)
+        return KafkaError(code, f"{self.topic_partition} has {told}") if told else None
 
     def _replicate(self, appended: Appended, size: int, acks_all: bool) -> "asyncio.Future[None] | None":
         """The followers are told; what has to be waited for."""

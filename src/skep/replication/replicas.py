@@ -260,7 +260,7 @@ class Replicas:
                 elif not is_here:
                     self._leave(topic.name, index)
             except (KafkaError, StorageError) as error:
-                # What cannot be opened now is tried again by whoever asks for it, and by the next change.
+                # Tried again by whoever asks for it, by the next change, and by ``open_what_failed``.
                 logger.error("%s-%d: %s", topic.name, index, error)
 
     def _leave(self, name: str, index: int) -> None:

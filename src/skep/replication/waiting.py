@@ -49,3 +49,12 @@ class ParkedFetch:
             timer.cancel()
             for watched in self._watched:
                 watched.parked.discard(self)
+
+
+class Tail:
+    """Where fetches of followers are parked: they wait for appends, not for the high watermark."""
+
+    __slots__ = ("parked",)
+
+    def __init__(self) -> None:
+        self.parked: set[ParkedFetch] = set()

@@ -9,7 +9,6 @@ Nothing is read of a partition before somebody asks for its log.
 
 import logging
 import os
-import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
@@ -20,7 +19,8 @@ from skep.base.files import DirectoryLock, DiskSpace, Files
 from skep.base.ids import Offset, TopicPartition
 from skep.base.topic_config import TopicConfig
 from skep.storage.batches import NEVER
-from skep.storage.checkpoints import decode_checkpoint, encode_checkpoint
+from skep.storage.checkpoint_files import CheckpointFiles
+from skep.storage.checkpoints import encode_checkpoint
 from skep.storage.closing import close_logs, remove_leftovers
 from skep.storage.identity import boot_id_in, claim, current_boot_id, may_have_lost_data
 from skep.storage.keeper import Keeper
@@ -57,8 +57,6 @@ class LogDirectory:
     ``_has_cleaned_up_to`` says.
     ``_missing`` are partitions that a checkpoint speaks of and that have no files; ``_truncating`` is where a log is
     about to end, while its checkpoints are lowered. ``high_watermarks`` are those read at the start, or given since.
-    Checkpoints are numbered as they are asked for: ``_checkpoint_written`` is the newest on disk, ``_last_checkpoint``
-    has the newest that speaks of a partition. If that is older, the files on disk do not speak of it, nor will they.
     """
 
     def __init__(
@@ -87,10 +85,7 @@ class LogDirectory:
         self._has_cleaned_up_to = True
         self._missing: set[TopicPartition] = set()
         self._truncating: dict[TopicPartition, Offset] = {}
-        self._last_checkpoint: dict[TopicPartition, int] = {}
-        self._checkpoint_lock = threading.Lock()
-        self._checkpoint_number = 0
-        self._checkpoint_written = 0
+        self._checkpoints = CheckpointFiles(files, path)
         self._leftovers: list[str] = []
 
     def open(self) -> None:
@@ -167,16 +162,10 @@ class LogDirectory:
         return os.path.join(self.path, name)
 
     def _read_checkpoint(self, name: str) -> dict[TopicPartition, Offset]:
-        path = self._name(name)
-        if not self._files.exists(path):
-            return {}
-        try:
-            offsets = decode_checkpoint(self._files.read_whole(path))
-        except ValueError as error:
-            logger.warning("%s: %s; going on without it", path, error)
+        offsets = self._checkpoints.read(name)
+        if offsets is None:
             self._has_cleaned_up_to &= name != CLEANED_UP_TO
             return {}
-        self._last_checkpoint.update(dict.fromkeys(offsets, 0))
         self._missing |= offsets.keys() - self._on_disk
         return {partition: offset for partition, offset in offsets.items() if partition in self._on_disk}
 
@@ -259,7 +248,7 @@ class LogDirectory:
 
     def _before_creation(self, partition: TopicPartition) -> None:
         """What the checkpoints on disk say of an earlier partition of that name must not be taken for this one's."""
-        if self._last_checkpoint.get(partition, -1) >= self._checkpoint_written:
+        if self._checkpoints.may_speak_of(partition):
             self.write_checkpoints()
         self._on_disk.add(partition)
 
@@ -348,9 +337,7 @@ class LogDirectory:
             self.high_watermarks |= {
                 partition: offset for partition, offset in high_watermarks.items() if partition in self._on_disk
             }
-        known = dict(self.high_watermarks)
         recovery_points, log_starts = dict(self._recovery_points), dict(self._log_starts)
-        cleaned_up_to = dict(self._cleaned_up_to)
         for partition, log in self._logs.items():
             recovery_points.pop(partition, None)
             log_starts.pop(partition, None)
@@ -359,25 +346,14 @@ class LogDirectory:
             # A log start that is a segment's beginning needs no entry: it is in the segment's name.
             if log.log_start_offset > (log.segments[0].base_offset if log.segments else 0):
                 log_starts[partition] = log.log_start_offset
-        self._checkpoint_number += 1
-        number = self._checkpoint_number
-        written = self._checkpoint_written
-        may_be_on_disk = {name: last for name, last in self._last_checkpoint.items() if last >= written}
-        mentioned = recovery_points.keys() | log_starts.keys() | cleaned_up_to.keys() | known.keys()
-        self._last_checkpoint = may_be_on_disk | dict.fromkeys(mentioned, number)
-
-        def write() -> None:
-            with self._checkpoint_lock:
-                # A later one may have been written already, and it knows which partitions are gone. One that is only
-                # asked for does not count: it may fail, and whoever runs this relies on it.
-                if number > self._checkpoint_written:
-                    self._files.write_atomically(self._name(LOG_STARTS), encode_checkpoint(log_starts))
-                    self._files.write_atomically(self._name(RECOVERY_POINTS), encode_checkpoint(recovery_points))
-                    self._files.write_atomically(self._name(CLEANED_UP_TO), encode_checkpoint(cleaned_up_to))
-                    self._files.write_atomically(self._name(HIGH_WATERMARKS), encode_checkpoint(known))
-                    self._checkpoint_written = number
-
-        return write
+        return self._checkpoints.work(
+            {
+                LOG_STARTS: log_starts,
+                RECOVERY_POINTS: recovery_points,
+                CLEANED_UP_TO: dict(self._cleaned_up_to),
+                HIGH_WATERMARKS: dict(self.high_watermarks),
+            }
+        )
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, Offset] | None = None) -> None:
         """``checkpoint_work``, here and now."""

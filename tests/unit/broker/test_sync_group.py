@@ -16,7 +16,7 @@ from skep.metadata.image import ClusterImage
 from skep.wire import apis
 from tests.raw_requests import seconds
 from tests.unit.broker.conftest import AdminBroker
-from tests.unit.coordination.test_runtime import HERE, TOPIC, Scene, run
+from tests.unit.coordination.runtime_scene import HERE, TOPIC, Scene, run
 
 JOIN: dict[str, Any] = {
     "session_timeout": seconds(10),

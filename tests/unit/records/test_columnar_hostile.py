@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from skep.base.errors import ErrorCode, KafkaError
@@ -77,6 +77,7 @@ def check_against_the_other_reader(data: bytes) -> None:
 
 
 @given(damaged_inside())
+@example(build_batch([NewRecord(None, b"x", 1 << 62), NewRecord(None, b"y", -(1 << 62))]))
 @settings(max_examples=500)
 def test_what_one_reader_refuses_the_other_refuses_and_what_it_reads_it_reads(data: bytes) -> None:
     check_against_the_other_reader(data)

@@ -20,6 +20,8 @@ from skep.records.record import Record, records_in
 FIELDS = st.one_of(st.none(), st.binary(max_size=40), st.just(b"x" * 9000))
 HEADERS = st.lists(st.tuples(st.text(max_size=5), st.one_of(st.none(), st.binary(max_size=5))), max_size=3)
 TIMES = st.integers(-1, 4_102_444_800_000)
+LARGEST_TIME = (1 << 63) - 1
+"""In microseconds; what a time beyond it becomes."""
 RECORDS = st.builds(NewRecord, FIELDS, FIELDS, TIMES, HEADERS)
 
 
@@ -49,7 +51,7 @@ def rows_of(batches: Sequence[pa.RecordBatch]) -> list[Record]:
         columns = [batch[name].to_pylist() for name in ("offset", "key", "value")]
         lists = batch["headers"].to_pylist() if "headers" in batch.schema.names else [None] * len(batch)
         for time, offset, key, value, headers in zip(times, *columns, lists, strict=True):
-            assert time % 1000 == 0
+            assert time % 1000 == 0 or abs(time) == LARGEST_TIME
             pairs = tuple((header["key"], header["value"]) for header in headers or ())
             found.append(Record(offset, time // 1000, key, value, pairs))
     return found

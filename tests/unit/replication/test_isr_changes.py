@@ -5,8 +5,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from uuid import uuid4
 
+import pytest
+
 from skep.base.clock import ManualClock
-from skep.base.errors import StoreUnavailable
+from skep.base.errors import ErrorCode, KafkaError, StoreUnavailable
 from skep.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from skep.base.memory_files import MemoryFiles
 from skep.base.tasks import Supervisor
@@ -66,9 +68,13 @@ class Scene:
         stored = PartitionRecord((ONE, TWO, THREE), isr, leader, LeaderEpoch(epoch))
         self.store = Store(TopicRecord("t", topic_id, (stored,)), self.partition)
         settings = SimpleNamespace(replica_lag_time_max_ms=10_000)
-        self.changes = IsrChanges(ONE, self.store, lambda: settings, self.clock)
+        self.changes = IsrChanges(ONE, self.store, lambda: settings, self.clock, self.ask_others)
+        self.others_were_asked_about = set()
         self.partition.on_follower_caught_up = self.changes.suspect
         self.partition.append(BATCH, HEADER, acks_all=False)
+
+    async def ask_others(self, topic):
+        self.others_were_asked_about.add(topic)
 
     @property
     def stored_isr(self):
@@ -255,5 +261,40 @@ def test_when_the_store_does_not_answer_both_sets_count_and_the_next_attempt_wri
             assert scene.store.forced == [False, True]
             assert not scene.partition.in_sync.is_proposing
             assert scene.partition.in_sync.isr == set(scene.stored_isr)
+
+    run(scenario)
+
+
+def test_a_leader_that_hears_neither_followers_nor_the_store_sends_acks_all_to_look_for_another(monkeypatch):
+    monkeypatch.setattr(isr_changes, "RETRY_PAUSE_S", 0.001)
+
+    async def scenario():
+        scene = Scene((ONE, TWO))
+        partition = scene.partition
+        partition.follower_fetched(TWO, Offset(1), REGISTRATION)
+        _, waits = partition.append(BATCH, HEADER)
+        scene.clock.advance_ms(11_000)
+        scene.store.failures = [False] * 10_000
+        await scene.changes.check_lag([partition])
+        await scene.settle(lambda: waits.done() and scene.others_were_asked_about == {"t"})
+        assert waits.exception().code is ErrorCode.not_leader_or_follower
+        with pytest.raises(KafkaError, match="does not lead") as refused:
+            partition.append(BATCH, HEADER)
+        assert refused.value.code is ErrorCode.not_leader_or_follower
+        assert partition.log.log_end_offset == 2, "refused before it was written: a retry adds no second copy"
+        partition.append(BATCH, HEADER, acks_all=False)
+        # The follower is heard again, the store is not: all that are in sync have it, so it can be promised.
+        partition.follower_fetched(TWO, Offset(3), REGISTRATION)
+        await scene.settle(lambda: not partition.in_sync.is_in_doubt)
+        assert partition.high_watermark == 3
+        partition.append(BATCH, HEADER)
+        # Silent again; then the store answers.
+        scene.clock.advance_ms(11_000)
+        await scene.changes.check_lag([partition])
+        await scene.settle(lambda: partition.in_sync.is_in_doubt)
+        scene.store.failures = []
+        await scene.settle(lambda: not partition.in_sync.is_in_doubt)
+        assert scene.stored_isr == (ONE,)
+        partition.append(BATCH, HEADER)
 
     run(scenario)

@@ -1,0 +1,152 @@
+"""The runtime over partitions with followers: what an answer waits for, and what a new leader epoch changes."""
+
+import asyncio
+
+import pytest
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import BrokerId
+from skep.coordination.shard import LATER, Outcome
+from skep.metadata.model import PartitionRecord, TopicRecord
+from tests.unit.coordination.runtime_scene import (
+    ELSEWHERE,
+    HERE,
+    TOPIC,
+    Scene,
+    get,
+    put,
+    refusal,
+    run,
+)
+
+
+def replicated(scene: Scene, leader_epoch: int = 0, leader: BrokerId = HERE) -> TopicRecord:
+    """The topic with a follower on another broker, as the catalog has it from now on."""
+    partition = PartitionRecord((HERE, ELSEWHERE), (HERE, ELSEWHERE), leader, leader_epoch)
+    return TopicRecord(TOPIC, scene.topic.topic_id, (partition,) * 3)
+
+
+def follow(scene: Scene, topic: TopicRecord) -> bool:
+    """The image changes: the partitions follow it, then the coordinator."""
+    old = scene.catalog.image
+    scene.catalog.image = old.with_topic(topic)
+    scene.replicas.image_changed(old, scene.catalog.image)
+    return scene.runtime.follow(topic, HERE)
+
+
+def catch_up(scene: Scene, index: int = 0) -> None:
+    partition = scene.replicas.partition(TOPIC, index)
+    partition.follower_fetched(ELSEWHERE, partition.log.log_end_offset, 1)
+
+
+def test_an_answer_waits_for_the_in_sync_replicas():
+    async def scenario(scene):
+        follow(scene, replicated(scene))
+        written = asyncio.ensure_future(scene.runtime.submit_to(0, put("a", "one")))
+        read = asyncio.ensure_future(scene.runtime.submit_to(0, get("a")))
+        hung_up = asyncio.ensure_future(scene.runtime.submit_to(0, get("a")))
+        await asyncio.sleep(0)
+        hung_up.cancel()
+        await asyncio.sleep(0)
+        assert not written.done()
+        assert not read.done()
+        catch_up(scene)
+        assert (await written, await read) == ("put", "one")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("leader_epoch", "leader"), [(1, ELSEWHERE), (1, HERE)], ids=["elsewhere", "elected again"])
+def test_with_a_new_leader_epoch_what_was_not_committed_is_told_to_look_for_the_coordinator(leader_epoch, leader):
+    async def scenario(scene):
+        def park(shard, waiter):
+            shard.waiting.append(waiter)
+            return Outcome(LATER)
+
+        follow(scene, replicated(scene))
+        key = next(key for key in "abcdefgh" if scene.runtime.partition_for(key) == 0)
+        scene.runtime.submit_to(0, get(key))
+        waiting = asyncio.ensure_future(scene.runtime.submit_and_wait(key, park))
+        await asyncio.sleep(0)
+        reply = asyncio.get_running_loop().create_future()
+        written = asyncio.ensure_future(scene.runtime.submit_to(0, put("a", "one", replies=[(reply, "fine")])))
+        await asyncio.sleep(0)
+        [before] = [shard for index, shard in scene.runtime.loaded_shards() if index == 0]
+        assert follow(scene, replicated(scene, leader_epoch, leader)) is (leader is HERE)
+        for told in (written, waiting, reply):
+            with pytest.raises(KafkaError) as refused:
+                await told
+            assert refused.value.code is ErrorCode.not_coordinator
+        if leader is HERE:
+            while scene.runtime.is_loading:
+                await asyncio.sleep(0.001)
+            [after] = [shard for index, shard in scene.runtime.loaded_shards() if index == 0]
+            assert after is not before
+            assert after.texts == {"a": "one"}  # as the leader, all that it has will be committed
+        else:
+            assert refusal(lambda: scene.runtime.submit_to(0, get("a"))) is ErrorCode.not_coordinator
+
+    run(scenario)
+
+
+def test_a_shard_stays_as_it_is_when_only_the_in_sync_replicas_change():
+    async def scenario(scene):
+        follow(scene, replicated(scene))
+        scene.runtime.submit_to(0, get("a"))
+        [before] = [shard for index, shard in scene.runtime.loaded_shards() if index == 0]
+        alone = tuple(partition._replace(isr=(HERE,)) for partition in replicated(scene).partitions)
+        assert follow(scene, TopicRecord(TOPIC, scene.topic.topic_id, alone)) is False
+        [after] = [shard for index, shard in scene.runtime.loaded_shards() if index == 0]
+        assert after is before
+
+    run(scenario)
+
+
+def test_with_too_few_replicas_in_sync_nothing_is_written():
+    async def scenario(scene):
+        follow(scene, replicated(scene))
+        alone = tuple(partition._replace(isr=(HERE,)) for partition in replicated(scene).partitions)
+        follow(scene, TopicRecord(TOPIC, scene.topic.topic_id, alone))
+        assert refusal(lambda: scene.runtime.submit_to(0, put("a", "one"))) is ErrorCode.coordinator_not_available
+        assert scene.runtime.submit_to(0, get("a")) is None
+
+    run(scenario, min_insync_replicas=2)
+
+
+def test_with_too_few_replicas_after_the_write_the_state_stands_and_the_client_asks_again():
+    async def scenario(scene):
+        follow(scene, replicated(scene))
+        written = asyncio.ensure_future(scene.runtime.submit_to(0, put("a", "one")))
+        await asyncio.sleep(0)
+        alone = tuple(partition._replace(isr=(HERE,)) for partition in replicated(scene).partitions)
+        follow(scene, TopicRecord(TOPIC, scene.topic.topic_id, alone))
+        with pytest.raises(KafkaError) as refused:
+            await written
+        assert refused.value.code is ErrorCode.coordinator_not_available
+        assert scene.runtime.submit_to(0, get("a")) == "one"
+
+    run(scenario, min_insync_replicas=2)
+
+
+def test_a_shard_that_leaves_while_it_loads_is_not_read_to_the_end():
+    async def scenario(scene):
+        follow(scene, replicated(scene))
+        written = asyncio.ensure_future(scene.runtime.submit_to(0, put("a", "one")))
+        catch_up(scene)
+        await written
+        scene.threads.gate.clear()
+        follow(scene, replicated(scene, 1))
+        assert scene.runtime.is_loading
+        loading = scene.runtime._shards[0].loading
+        follow(scene, replicated(scene, 2, ELSEWHERE))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert loading.cancelled()
+        scene.threads.gate.set()
+        follow(scene, replicated(scene, 3))
+        while scene.runtime.is_loading:
+            await asyncio.sleep(0.001)
+        catch_up(scene)
+        assert scene.runtime.submit_to(0, get("a")) == "one"
+
+    run(scenario)
