@@ -66,10 +66,11 @@ $(VENV)/.bench: $(BIN)/python pyproject.toml
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev,bench]'
 	@touch $@ $(VENV)/.run $(VENV)/.dev
 
-# Debian packages: kcat is a client that the tests use, Spark runs on Java 17 or newer.
+# Debian packages: kcat is a client that the tests use, openssl makes their certificates, Spark runs on Java 17 or newer.
 .PHONY: system-packages java
 system-packages: java
 	@$(call debian-package,kcat,command -v kcat)
+	@$(call debian-package,openssl,command -v openssl)
 
 java:
 	@$(call debian-package,default-jre-headless,[ "$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p')" -ge 17 ])

@@ -86,7 +86,9 @@ def find_jars() -> list[str]:
 class ZooKeeperServer:
     """One server; a context manager. Its data outlives it, unless it was given no directory to keep it in."""
 
-    def __init__(self, data_dir: Path | None = None, port: int = 0) -> None:
+    def __init__(self, data_dir: Path | None = None, port: int = 0, *, settings: Sequence[str] = ()) -> None:
+        """``settings`` are lines of ``zoo.cfg``, behind our own."""
+        self._settings = settings
         self._temporary = tempfile.TemporaryDirectory(prefix="skep-zookeeper-") if data_dir is None else None
         self.data_dir = Path(self._temporary.name) if self._temporary is not None else data_dir or Path()
         self.port = port or free_ports(1)[0]
@@ -150,7 +152,7 @@ class ZooKeeperServer:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         lines = [f"dataDir={self.data_dir.absolute()}", f"clientPortAddress={HOST}", f"clientPort={self.port}"]
         settings = self.data_dir / "zoo.cfg"
-        settings.write_text(_SETTINGS + "\n".join([*lines, *self._members]) + "\n")
+        settings.write_text(_SETTINGS + "\n".join([*lines, *self._settings, *self._members]) + "\n")
         return settings
 
     def wait_until_serving(self, timeout_s: float = START_TIMEOUT_S) -> None:
