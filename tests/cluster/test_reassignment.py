@@ -33,8 +33,9 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("cluster")
 
-THROTTLE = "follower.replication.throttled.rate"
+FOLLOWER, LEADER = "follower.replication.throttled.rate", "leader.replication.throttled.rate"
 NEW = 4
+OLD = (1, 2, 3)
 VALUES = [bytes([number]) * 10_000 for number in range(40)]
 SIZE = sum(map(len, VALUES))
 
@@ -53,15 +54,19 @@ def topic(cluster: EmbeddedCluster) -> Iterator[str]:
     """A name that no test has used; no throttle is left behind."""
     yield unused_name(cluster)
     throttle(cluster, None)
+    throttle(cluster, None, LEADER, OLD)
 
 
-def throttle(cluster: EmbeddedCluster, bytes_per_second: int | None) -> None:
-    """How fast the new broker may copy."""
+def throttle(
+    cluster: EmbeddedCluster, bytes_per_second: int | None, option: str = FOLLOWER, brokers: Sequence[int] = (NEW,)
+) -> None:
+    """How fast the new broker may copy, or may be given copies by its leaders."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     operation = AlterConfigOpType.SET if bytes_per_second else AlterConfigOpType.DELETE
-    entry = ConfigEntry(THROTTLE, str(bytes_per_second or 0), incremental_operation=operation)
-    resource = ConfigResource(ResourceType.BROKER, str(NEW), incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    entry = ConfigEntry(option, str(bytes_per_second or 0), incremental_operation=operation)
+    for broker in brokers:
+        resource = ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(30)
 
 
 def reassign(cluster: EmbeddedCluster, topic: str, replicas: Sequence[int] | None, partition: int = 0) -> ErrorCode:
@@ -111,11 +116,14 @@ def test_a_partition_moves_to_a_new_broker_with_all_that_is_in_it(cluster: Embed
     assert send(cluster, topic, [b"goes on"]) == [len(VALUES)]
 
 
-def test_a_move_grows_first_and_is_as_slow_as_it_is_told_to_be(cluster: EmbeddedCluster, topic: str) -> None:
+@pytest.mark.parametrize(("option", "brokers"), [(FOLLOWER, (NEW,)), (LEADER, OLD)], ids=["copier", "leaders"])
+def test_a_move_grows_first_and_is_as_slow_as_it_is_told_to_be(
+    option: str, brokers: Sequence[int], cluster: EmbeddedCluster, topic: str
+) -> None:
     create(cluster, topic, [[1, 2, 3]])
     send(cluster, topic, VALUES)
     rate = SIZE // 3
-    throttle(cluster, rate)
+    throttle(cluster, rate, option, brokers)
     began = time.monotonic()
     assert reassign(cluster, topic, [1, 2, 4]) is ErrorCode.none
     wait_until(lambda: state(cluster, topic).replicas == [1, 2, 4, 3], "it has grown")  # type: ignore[union-attr]

@@ -142,14 +142,14 @@ class ClusterConfig(CoordinatorConfig):
         "leader.replication.throttled.rate",
         (1 << 63) - 1,
         at_least(0),
-        "How many bytes a second a leader gives to followers that are not in sync, at the most.",
+        "How many bytes a second a leader gives to the replicas that reassignments add, at the most.",
         type=OptionType.LONG,
     )
     follower_replication_throttled_rate: int = option(
         "follower.replication.throttled.rate",
         (1 << 63) - 1,
         at_least(0),
-        "How many bytes a second a follower that is not in sync fetches, at the most.",
+        "How many bytes a second a broker fetches for the replicas that reassignments add to it, at the most.",
         type=OptionType.LONG,
     )
     auto_leader_rebalance_enable: bool = option(

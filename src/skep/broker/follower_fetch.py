@@ -3,15 +3,22 @@
 It is given all that is in the log, committed or not. What it asks for tells how far it is, and so moves the high
 watermark. Its log may have batches that ours does not have, from a leader before us: then it is told where our
 histories part (KIP-595), and its position counts for nothing.
+
+A replica that a reassignment adds gets no more than ``leader.replication.throttled.rate``; what it would get beyond
+that it does not get yet, and asks again.
 """
 
 from collections.abc import Callable, Sized
 from typing import Any, NamedTuple
 
+from skep.base.clock import Clock
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId, Offset
+from skep.base.topic_config import NEVER
 from skep.broker.fetch_sessions import Wanted
+from skep.metadata.catalog import Catalog
 from skep.replication.partition import Partition
+from skep.replication.throttling import Throttle
 from skep.storage.reading import LogSlice
 from skep.wire.fetch_response import FetchedPartition
 
@@ -57,6 +64,31 @@ class FollowerFetch(NamedTuple):
             log.log_start_offset,
             records,
         )
+
+
+class NewReplicas:
+    """Those that reassignments add, and how fast they are given what they have to copy from this leader."""
+
+    def __init__(self, catalog: Catalog, clock: Clock, rate: Callable[[], int]) -> None:
+        self._catalog = catalog
+        self._clock = clock
+        self._rate = rate
+        self._throttle = Throttle(rate)
+
+    def room(self, broker_id: BrokerId, partition: Partition, left: int) -> int | None:
+        """How many of the ``left`` bytes it may have now; None when there is no limit for it."""
+        rate = self._rate()
+        if rate == NEVER or not self._is_new(broker_id, partition):
+            return None
+        return 0 if self._throttle.wait_s(self._clock.monotonic()) > 0 else min(left, rate)
+
+    def gave(self, size: int) -> None:
+        self._throttle.took(size, self._clock.monotonic())
+
+    def _is_new(self, broker_id: BrokerId, partition: Partition) -> bool:
+        name, index = partition.topic_partition
+        topic = self._catalog.image.topics.get(name)
+        return topic is not None and index < len(topic.partitions) and broker_id in topic.partitions[index].adding
 
 
 def follower_in(body: Any, version: int) -> FollowerFetch | None:
