@@ -42,6 +42,7 @@ SETTINGS = SimpleNamespace(
     follower_replication_throttled_rate=1 << 40,
     topic_defaults=SimpleNamespace(unclean_leader_election_enable=False),
     auto_leader_rebalance_enable=True,
+    internal_replication_factors={},
     leader_imbalance_per_broker_percentage=0,
 )
 

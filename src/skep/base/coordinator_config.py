@@ -7,6 +7,10 @@ from skep.base.options import OptionType, anything, at_least, between, each_of, 
 ASSIGNORS = ("uniform", "range")
 """The assignors of consumer groups (KIP-848), the default first."""
 
+CONSUMER_OFFSETS = "__consumer_offsets"
+TRANSACTION_STATE = "__transaction_state"
+SHARE_GROUP_STATE = "__share_group_state"
+
 
 @dataclass(frozen=True)
 class CoordinatorConfig:
@@ -195,3 +199,12 @@ class CoordinatorConfig:
         "segment.bytes of __share_group_state, when it is created.",
         dynamic=False,
     )
+
+    @property
+    def internal_replication_factors(self) -> dict[str, int]:
+        """How many replicas the coordinators' topics should have."""
+        return {
+            CONSUMER_OFFSETS: self.offsets_topic_replication_factor,
+            TRANSACTION_STATE: self.transaction_topic_replication_factor,
+            SHARE_GROUP_STATE: self.share_topic_replication_factor,
+        }

@@ -5,9 +5,9 @@ from concurrent.futures import Executor
 
 from skep.base.broker_config import BrokerConfig
 from skep.base.clock import Clock
+from skep.base.coordinator_config import CONSUMER_OFFSETS, TRANSACTION_STATE
 from skep.base.ids import BrokerId
 from skep.base.tasks import Supervisor
-from skep.broker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from skep.client.peers import Peers
 from skep.coordination.group_records import decode_group_record
 from skep.coordination.groups.forgetting import forget_topics

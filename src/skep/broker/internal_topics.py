@@ -3,14 +3,11 @@
 from typing import NamedTuple
 
 from skep.base.broker_config import BrokerConfig
+from skep.base.coordinator_config import CONSUMER_OFFSETS, TRANSACTION_STATE
 from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.services import Services
 from skep.broker.topics import alive_brokers, place
 from skep.metadata.model import BrokerRecord
-
-CONSUMER_OFFSETS = "__consumer_offsets"
-TRANSACTION_STATE = "__transaction_state"
-SHARE_GROUP_STATE = "__share_group_state"
 
 MAX_RECORD_BYTES = 5 << 20
 """A group is one record when its members agree: some 15,000 of them fit."""
@@ -43,9 +40,9 @@ def _shape(name: str, config: BrokerConfig) -> _Shape:
 async def ensure(services: Services, name: str) -> None:
     """Makes the topic if it is not there.
 
-    With fewer brokers than replicas are wanted, each broker gets one, and it stays so when more brokers come: a cluster
-    is to be up before its first client, or the topic reassigned afterwards. (Kafka refuses until there are enough; a
-    single broker would then need options to serve a group at all.) When several brokers make it at once, one does.
+    With fewer brokers than replicas are wanted, each broker gets one, and the controller adds the others when more
+    brokers come. (Kafka refuses until there are enough; a single broker would then need options to serve a group at
+    all.) When several brokers make it at once, one does.
     """
     if name in services.catalog.image.topics:
         return

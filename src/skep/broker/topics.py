@@ -4,13 +4,14 @@ import contextlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from skep.base.coordinator_config import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
 from skep.broker.services import Services
 from skep.controller import placement
 from skep.metadata.model import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE})
 
 USE_DEFAULT = -1
 

@@ -17,6 +17,7 @@ from skep.base.errors import Fenced, StoreUnavailable, VersionConflict
 from skep.base.ids import BrokerId
 from skep.base.tasks import Supervisor
 from skep.controller.decisions import changed_topics, describe, is_unclean, preferred_elections
+from skep.controller.growing import grown_topics
 from skep.metadata.catalog import Catalog, Controllership
 from skep.metadata.image import ClusterImage
 from skep.metadata.model import ControllerRecord, TopicRecord
@@ -132,6 +133,8 @@ class Controller:
         began, image = self._clock.monotonic(), self._catalog.image
         default = self._settings().topic_defaults.unclean_leader_election_enable
         changed = changed_topics(image, self._to_look_at(image), lambda topic: is_unclean(topic, default))
+        if self._decided is not None and image.brokers.keys() - self._decided.brokers.keys():
+            changed = grown_topics(image, self._settings().internal_replication_factors, changed)
         await self._write(controllership, image, changed, began)
         # Not the image of now, in which there may be changes that came while this was written.
         self._decided = image

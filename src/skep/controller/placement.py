@@ -35,7 +35,7 @@ def place(
     broker. ``after`` is the broker that leads the last partition of a topic that grows: the next one leads the first
     new one. INVALID_REPLICATION_FACTOR when there are fewer brokers than replicas.
     """
-    ring = _ring([broker for broker in brokers if not broker.stopping])
+    ring = ring_of(brokers)
     if replication_factor > len(ring):
         raise KafkaError(
             ErrorCode.invalid_replication_factor,
@@ -48,11 +48,11 @@ def place(
     return [_replicas(ring, number, replication_factor) for number in range(start, start + count)]
 
 
-def _ring(brokers: Sequence[BrokerRecord]) -> list[BrokerRecord]:
-    """The brokers place by place in turn: the first of each place, then the second of each, and so on."""
+def ring_of(brokers: Iterable[BrokerRecord]) -> list[BrokerRecord]:
+    """Those that are not stopping, place by place in turn: the first of each place, then the second of each ..."""
     turns: dict[str, int] = {}
     keyed = []
-    for broker in sorted(brokers, key=lambda broker: broker.id):
+    for broker in sorted((one for one in brokers if not one.stopping), key=lambda broker: broker.id):
         turn = turns.get(broker.place, 0)
         turns[broker.place] = turn + 1
         keyed.append((turn, broker.place, broker))

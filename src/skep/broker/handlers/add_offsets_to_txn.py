@@ -13,6 +13,7 @@ Refusals, in order
 
 from collections.abc import Awaitable
 
+from skep.base.coordinator_config import CONSUMER_OFFSETS
 from skep.base.errors import ErrorCode
 from skep.broker import internal_topics
 from skep.broker.fencing import fenced_code
@@ -29,7 +30,7 @@ _ADDED: Body = {"error_code": ErrorCode.none}
 async def handle(services: Services, request: Request) -> Body:
     body = request.body
     check_group_id(services, body.group_id, may_be_empty=True)
-    await internal_topics.ensure(services, internal_topics.CONSUMER_OFFSETS)
+    await internal_topics.ensure(services, CONSUMER_OFFSETS)
     producer = ProducerStamp(body.producer_id, body.producer_epoch)
     answer = services.transactions.add_offsets(body.transactional_id, producer, body.group_id, _ADDED)
     return await answer if isinstance(answer, Awaitable) else answer

@@ -16,6 +16,7 @@ Refusals per key
 
 from typing import Any
 
+from skep.base.coordinator_config import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from skep.base.errors import ErrorCode, KafkaError
 from skep.broker import internal_topics
 from skep.broker.group_ids import check_group_id
@@ -30,9 +31,9 @@ UUID_TEXT_LENGTH = 22
 HAS_SHARE_PARTITIONS = 6
 _GROUP, _TRANSACTION, _SHARE_PARTITION = range(3)
 _TOPICS = {
-    _GROUP: internal_topics.CONSUMER_OFFSETS,
-    _TRANSACTION: internal_topics.TRANSACTION_STATE,
-    _SHARE_PARTITION: internal_topics.SHARE_GROUP_STATE,
+    _GROUP: CONSUMER_OFFSETS,
+    _TRANSACTION: TRANSACTION_STATE,
+    _SHARE_PARTITION: SHARE_GROUP_STATE,
 }
 
 

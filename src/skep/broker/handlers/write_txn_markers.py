@@ -19,9 +19,9 @@ import asyncio
 from asyncio import Future
 from typing import Any
 
+from skep.base.coordinator_config import CONSUMER_OFFSETS
 from skep.base.errors import ErrorCode
 from skep.base.ids import TopicPartition
-from skep.broker.internal_topics import CONSUMER_OFFSETS
 from skep.broker.refusals import ANSWERABLE, code_of
 from skep.broker.request import Request
 from skep.broker.services import Services

@@ -1,0 +1,39 @@
+"""A cluster whose first client was there before its second broker: the coordinators' topics get their replicas."""
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from skep.testing import EmbeddedCluster
+from tests.cluster.driving import create, wait_for_isr
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.xdist_group("cluster")
+
+PARTITIONS = 3
+OPTIONS = {"offsets.topic.num.partitions": str(PARTITIONS)}
+PLACE = TopicPartition("eggs", 0, 42)
+
+
+def member(cluster: EmbeddedCluster) -> Consumer:
+    options = {"group.id": "early", "enable.auto.commit": False, "log_level": 0}
+    return Consumer({"bootstrap.servers": cluster.bootstrap_servers, **options})
+
+
+def test_what_was_committed_with_one_broker_survives_its_death_in_the_cluster_it_became() -> None:
+    with EmbeddedCluster(1, config=OPTIONS) as cluster:
+        create(cluster, "eggs", [[1]])
+        early = member(cluster)
+        early.commit(offsets=[PLACE], asynchronous=False)
+        early.close()
+        for _ in range(2):
+            cluster.add()
+        cluster.wait_until_ready()
+        for index in range(PARTITIONS):
+            wait_for_isr(cluster, "__consumer_offsets", {1, 2, 3}, partition=index)
+        cluster.kill(1)
+        late = member(cluster)
+        found = wait_until(
+            lambda: [one for one in late.committed([PLACE], timeout=30) if one.error is None], "it is told"
+        )
+        late.close()
+        assert [one.offset for one in found] == [42]
