@@ -194,7 +194,7 @@ class Broker:
         self._on_stop(controller.stop)
         controller.start()
         self._supervisor.spawn("membership", self._stay(controller, services))
-        self._supervisor.repeat(lambda: 0, services.producer_ids.keep_reserve)
+        self._supervisor.repeat(lambda: 100, services.producer_ids.keep_reserve)
         self._housekeeping.on_disk_checked = self._disk_checked
         self._on_stop(self._hand_over)
 

@@ -133,7 +133,8 @@ def test_a_move_grows_first_and_is_as_slow_as_it_is_told_to_be(
     assert leftovers(cluster, 3, topic) == [f"{topic}-0"]
     send(cluster, topic, [b"meanwhile"])
     wait_for_replicas(cluster, topic, [1, 2, 4])
-    assert time.monotonic() - began >= SIZE / rate
+    # A leader lets a copy be ahead of its rate by a second and a half: what came last was not waited for.
+    assert time.monotonic() - began >= SIZE / rate - (1.5 if option == LEADER else 0)
     wait_until_equal(cluster, topic, (1, 2, 4), end=len(VALUES) + 1)
     wait_until(lambda: not leftovers(cluster, 3, topic), "the files of the old replica go")
 

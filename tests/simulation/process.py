@@ -5,6 +5,8 @@ follows what), ``FollowerFetch``, ``Membership``, ``Catalog`` and ``Controller``
 schedule says, and are started as ``app.py`` starts them.
 """
 
+from collections.abc import Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,13 +22,13 @@ from skep.metadata.catalog import Catalog
 from skep.metadata.current import OnChange
 from skep.metadata.image import ClusterImage
 from skep.metadata.layout import CONTROLLER, broker_key, image_after, image_of, topic_key
-from skep.metadata.model import BrokerRecord
+from skep.metadata.model import BrokerRecord, TopicRecord
 from skep.replication.fetcher import Fetcher
 from skep.replication.following import Following
 from skep.replication.isr_changes import IsrChanges
 from skep.replication.partition import Partition
 from skep.replication.replicas import Replicas
-from skep.replication.second_opinion import is_later
+from skep.replication.second_opinion import later
 from skep.wire.fetch_answer import AnsweredPartition, FollowerAnswer
 from skep.wire.fetch_request import FollowerPartition
 from tests.simulation.model_log import ModelLog
@@ -219,14 +221,19 @@ class Process:
         self.catalog.on_change(self._noticing(self.replicas.image_changed))
         self.catalog.on_change(self._noticing(self.following.image_changed))
 
-    async def _ask_others(self, topic: str) -> None:
+    async def _ask_others(self, topics: Iterable[str]) -> None:
         """As if another broker knew all that the store has: the most that ``second_opinion`` can be told."""
-        known, told = self.catalog.image.topics.get(topic), image_of("c", self.store.values).topics.get(topic)
-        if known is None or told is None or known.topic_id != told.topic_id:
-            return
-        for index, (before, after) in enumerate(zip(known.partitions, told.partitions, strict=False)):
-            if is_later(after, before):
-                self.catalog.heard_of(topic, index, after)
+        stored = image_of("c", self.store.values).topics
+        for name in topics:
+            if (told := stored.get(name)) is not None:
+                await self.catalog.heard_of(name, lambda topic, told=told: self._after(topic, told))
+
+    def _after(self, topic: TopicRecord, told: TopicRecord) -> TopicRecord:
+        pairs = zip(topic.partitions, told.partitions, strict=True)
+        heard = tuple(
+            later(before, after.leader, after.leader_epoch, after.isr, own_id=self.id) for before, after in pairs
+        )
+        return topic if heard == topic.partitions else replace(topic, partitions=heard)
 
     # What it does by itself.
 

@@ -23,6 +23,8 @@ from skep.storage.reading import LogSlice
 from skep.wire.fetch_response import FetchedPartition
 
 HAS_REPLICA_STATE = 15
+LARGEST_DEBT_S = 0.5
+"""How far ahead of its rate a copy may be before it waits: as long as a fetch that is given nothing takes."""
 
 
 class FollowerFetch(NamedTuple):
@@ -78,17 +80,21 @@ class NewReplicas:
     def room(self, broker_id: BrokerId, partition: Partition, left: int) -> int | None:
         """How many of the ``left`` bytes it may have now; None when there is no limit for it."""
         rate = self._rate()
-        if rate == NEVER or not self._is_new(broker_id, partition):
+        if rate == NEVER or not self._is_copying(broker_id, partition):
             return None
-        return 0 if self._throttle.wait_s(self._clock.monotonic()) > 0 else min(left, rate)
+        return 0 if self._throttle.wait_s(self._clock.monotonic()) > LARGEST_DEBT_S else min(left, max(1, rate))
 
     def gave(self, size: int) -> None:
         self._throttle.took(size, self._clock.monotonic())
 
-    def _is_new(self, broker_id: BrokerId, partition: Partition) -> bool:
+    def _is_copying(self, broker_id: BrokerId, partition: Partition) -> bool:
+        """Whether it is to be a replica and has not caught up yet; once it has, producers wait for it."""
         name, index = partition.topic_partition
         topic = self._catalog.image.topics.get(name)
-        return topic is not None and index < len(topic.partitions) and broker_id in topic.partitions[index].adding
+        if topic is None or index >= len(topic.partitions):
+            return False
+        record = topic.partitions[index]
+        return broker_id in record.adding and broker_id not in record.isr
 
 
 def follower_in(body: Any, version: int) -> FollowerFetch | None:

@@ -343,14 +343,16 @@ class Catalog:
             self._current.become(layout.image_after(self.image, key, entry))
             return self.image.topics[name]
 
-    def heard_of(self, name: str, index: int, partition: PartitionRecord) -> None:
-        """A later election, which another broker has from the store. Nothing is written; the watch will tell the same.
+    async def heard_of(self, name: str, change: Callable[[TopicRecord], TopicRecord]) -> None:
+        """Later elections, which another broker has from the store. Nothing is written; the watch will tell the same.
 
         The record keeps its version, which is older than the store's: a change that is based on it is decided again.
+        Nor does a record that is read later, but is older, take the elections back.
         """
-        topic = self.image.topics[name]
-        partitions = (*topic.partitions[:index], partition, *topic.partitions[index + 1 :])
-        self._current.become(self.image.with_topic(replace(topic, partitions=partitions)))
+        async with self._current.turn:
+            topic = self.image.topics.get(name)
+            if topic is not None and (changed := change(topic)) is not topic:
+                self._current.become(self.image.with_topic(changed))
 
 
 def _topic(name: str, entry: Versioned | None) -> TopicRecord:

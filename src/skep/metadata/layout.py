@@ -18,6 +18,7 @@
 import logging
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -121,8 +122,9 @@ def image_after(image: ClusterImage, key: str, entry: Versioned | None) -> Clust
     if key.startswith(_TOPICS):
         if entry is None:
             return image.without_topic(key.removeprefix(_TOPICS))
-        topic = _topic(key, entry)
-        return image if image.topics.get(topic.name) == topic else image.with_topic(topic)
+        known = image.topics.get(key.removeprefix(_TOPICS))
+        topic = _not_older(_topic(key, entry), known)
+        return image if known == topic else image.with_topic(topic)
     if key.startswith(_BROKERS):
         if entry is None:
             return image.without_broker(_broker_id(key.removeprefix(_BROKERS)))
@@ -169,13 +171,28 @@ def _known_or_read(known: Mapping[str, TopicRecord], key: str, entry: Versioned)
     if topic is not None and topic.version == entry.version and topic.topic_id.hex.encode() in entry.value[:64]:
         return topic
     try:
-        return _topic(key, entry)
+        return _not_older(_topic(key, entry), topic)
     except UnreadableRecord as error:
         if topic is None:
             raise
         # One record must not keep all others out of date.
         logger.error("%s", error)
         return topic
+
+
+def _not_older(read: TopicRecord, known: TopicRecord | None) -> TopicRecord:
+    """What was read, but for partitions of whose later elections we have heard already (``Catalog.heard_of``).
+
+    A server of the store may be behind the one that told another broker; who stepped down must not lead again by it.
+    """
+    if known is None or known.topic_id != read.topic_id:
+        return read
+    pairs = zip(read.partitions, known.partitions, strict=False)
+    if all(new.leader_epoch >= old.leader_epoch for new, old in pairs):
+        return read
+    pairs = zip(read.partitions, known.partitions, strict=False)
+    kept = tuple(old if old.leader_epoch > new.leader_epoch else new for new, old in pairs)
+    return replace(read, partitions=kept + read.partitions[len(kept) :])
 
 
 def _topic(key: str, entry: Versioned) -> TopicRecord:

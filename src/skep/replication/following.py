@@ -55,7 +55,8 @@ class Following:
         if leader == NO_LEADER or record is None:
             return
         self._leaders[partition] = leader
-        is_throttled = self._node().id in record.adding
+        node_id = self._node().id
+        is_throttled = node_id in record.adding and node_id not in record.isr
         self._fetcher_at(self._place(partition, leader)).follow(partition, is_throttled=is_throttled)
 
     def _place(self, partition: Partition, leader: BrokerId) -> "_Place":

@@ -143,8 +143,13 @@ class InSyncReplicas:
 
     def lagging(self, leader_end: Offset, now: float, max_lag_s: float) -> frozenset[BrokerId]:
         """Members that have not had all of our log for too long, and do not have it now."""
-        return frozenset(
+        silent = self.silent(now, max_lag_s)
+        return frozenset(broker for broker in silent if self.followers[broker].log_end_offset < leader_end)
+
+    def silent(self, now: float, max_lag_s: float) -> list[BrokerId]:
+        """Members that have not said for too long that they have all; they may have it, if nothing was appended."""
+        return [
             broker
             for broker, follower in self.followers.items()
-            if broker in self.isr and follower.log_end_offset < leader_end and now - follower.caught_up_at > max_lag_s
-        )
+            if broker in self.isr and now - follower.caught_up_at > max_lag_s
+        ]

@@ -8,9 +8,9 @@ what came of it. When the store does not answer, that may take a while: writes w
 The next attempt then writes whatever it finds, changed or not: after that the lost one can no longer take effect.
 
 A leader whose followers are silent while the store is silent too may be the one that is cut off, with another elected
-in its place: it asks the other brokers (``second_opinion.py``). As long as nobody knows better it goes on serving reads
-and acks=1, for the store may be away for everybody; acks=all, which it could not acknowledge anyway, it refuses with
-NOT_LEADER_OR_FOLLOWER, so that clients look around too.
+in its place: it asks the other brokers about all that is in doubt (``second_opinion.py``). As long as nobody knows
+better it goes on serving reads and acks=1, for the store may be away for everybody; acks=all, which it could not
+acknowledge anyway, it refuses with NOT_LEADER_OR_FOLLOWER, so that clients look around too.
 """
 
 import asyncio
@@ -34,11 +34,12 @@ RETRY_PAUSE_S = 0.5
 
 
 class Change(NamedTuple):
-    """What a leader wants of one partition's ISR."""
+    """What a leader wants of one partition's ISR; nothing, when it only wants to know whether it still leads."""
 
     leader_epoch: LeaderEpoch
     added: frozenset[BrokerId]
     removed: frozenset[BrokerId]
+    is_silent: bool
 
 
 class IsrChanges:
@@ -53,9 +54,9 @@ class IsrChanges:
         catalog: Catalog,
         settings: Callable[[], BrokerConfig],
         clock: Clock,
-        ask_others: Callable[[str], Awaitable[None]],
+        ask_others: Callable[[Iterable[str]], Awaitable[None]],
     ) -> None:
-        """``ask_others`` puts into the image what other brokers know of later elections in a topic."""
+        """``ask_others`` puts into the image what other brokers know of later elections in these topics."""
         self._node_id = node_id
         self._catalog = catalog
         self._settings = settings
@@ -78,21 +79,36 @@ class IsrChanges:
         by_topic: defaultdict[str, list[Partition]] = defaultdict(list)
         for partition in suspects:
             by_topic[partition.topic_partition.topic].append(partition)
-        for topic, partitions in by_topic.items():
-            await self._change(topic, partitions)
+        in_doubt = []
+        try:
+            for topic, partitions in by_topic.items():
+                if await self._change(topic, partitions):
+                    in_doubt.append(topic)
+            if in_doubt:
+                await self._ask_others(in_doubt)
+        except BaseException:
+            # A bug; whatever it kept us from is still to be done.
+            self._again(suspects)
+            raise
+
+    def _again(self, suspects: Iterable[Partition]) -> None:
+        self._suspects.update(suspects)
+        asyncio.get_running_loop().call_later(RETRY_PAUSE_S, self._news.set)
 
     async def check_lag(self, partitions: Iterable[Partition]) -> None:
-        """Finds members of the ISR that have fallen behind; to be called every half of ``replica.lag.time.max.ms``."""
+        """Finds members of the ISR that have fallen behind or silent; to be called every half of
+        ``replica.lag.time.max.ms``."""
         now, max_lag_s = self._clock.monotonic(), self._settings().replica_lag_time_max_ms / 1000
         for partition in partitions:
             in_sync = partition.in_sync
-            if in_sync is not None and in_sync.lagging(partition.log.log_end_offset, now, max_lag_s):
+            if in_sync is not None and in_sync.silent(now, max_lag_s):
                 self.suspect(partition)
 
-    async def _change(self, topic: str, partitions: list[Partition]) -> None:
+    async def _change(self, topic: str, partitions: list[Partition]) -> bool:
+        """Writes what has to change of the topic; whether it is in doubt who leads it."""
         changes = {partition: change for partition in partitions if (change := self._wanted(partition)) is not None}
         if not changes:
-            return
+            return False
         is_unsettled = any(partition in self._unsettled for partition in changes)
         self._unsettled.update(changes)
         try:
@@ -101,22 +117,19 @@ class IsrChanges:
             )
         except (StoreUnavailable, VersionConflict) as error:
             logger.warning("the ISR of %s cannot be changed, trying again: %s", topic, error)
-            await self._doubt(topic, changes, isinstance(error, StoreUnavailable))
-            self._suspects.update(changes)
-            asyncio.get_running_loop().call_later(RETRY_PAUSE_S, self._news.set)
-            return
+            self._again(changes)
+            return self._doubt(changes, isinstance(error, StoreUnavailable))
         except KafkaError:
             self._unsettled.difference_update(changes)
-            return  # the topic is gone
+            return False  # the topic is gone
         self._unsettled.difference_update(changes)
         self._settle(record, changes)
+        return False
 
-    async def _doubt(self, topic: str, changes: dict[Partition, Change], is_store_away: bool) -> None:
-        in_doubt = [partition for partition, change in changes.items() if is_store_away and change.removed]
-        for partition in changes:
-            partition.doubt(partition in in_doubt)
-        if in_doubt:
-            await self._ask_others(topic)
+    def _doubt(self, changes: dict[Partition, Change], is_store_away: bool) -> bool:
+        for partition, change in changes.items():
+            partition.doubt(is_store_away and change.is_silent)
+        return is_store_away and any(change.is_silent for change in changes.values())
 
     def _wanted(self, partition: Partition) -> Change | None:
         """What has to be asked of the store; an empty change for one whose last question was not answered."""
@@ -135,8 +148,9 @@ class IsrChanges:
             # (KIP-903) One that has restarted since it fetched may not have any more what it said it had.
             and follower.broker_epoch == registered.epoch
         )
-        if added or removed or partition in self._unsettled:
-            return Change(partition.leader_epoch, added, removed)
+        is_silent = bool(in_sync.silent(now, max_lag_s))
+        if added or removed or is_silent or in_sync.is_in_doubt or partition in self._unsettled:
+            return Change(partition.leader_epoch, added, removed, is_silent)
         return None
 
     def _changed(self, topic: TopicRecord, changes: dict[Partition, Change]) -> TopicRecord:

@@ -140,7 +140,7 @@ class Partition:
         if self.in_sync is not None:
             self.in_sync.is_in_doubt = is_in_doubt
             if is_in_doubt:
-                self._acknowledgements.give_up(self._not_leader())
+                self._acknowledgements.give_up(self._in_doubt())
 
     def follow(self, leader_epoch: LeaderEpoch) -> None:
         """Another broker leads, or none does."""
@@ -158,6 +158,12 @@ class Partition:
     def _not_leader(self) -> KafkaError:
         return KafkaError(
             ErrorCode.not_leader_or_follower, f"this broker does not lead {self.topic_partition} (any more)"
+        )
+
+    def _in_doubt(self) -> KafkaError:
+        return KafkaError(
+            ErrorCode.not_leader_or_follower,
+            f"the leader of {self.topic_partition} hears neither its followers nor the metadata store: ask another",
         )
 
     def check_leader_epoch(self, epoch: int) -> None:
@@ -220,7 +226,7 @@ class Partition:
     def _check_promise(self, in_sync: InSyncReplicas) -> None:
         """Refuses what could not be acknowledged by all in sync."""
         if in_sync.is_in_doubt:
-            raise self._not_leader()
+            raise self._in_doubt()
         if (refusal := self._too_few(ErrorCode.not_enough_replicas)) is not None:
             raise refusal
 

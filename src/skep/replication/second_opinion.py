@@ -8,6 +8,9 @@ a client that talks with this broker alone would be told for as long as the cut 
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from skep.base.errors import KafkaError
@@ -15,7 +18,7 @@ from skep.base.ids import BrokerId, LeaderEpoch
 from skep.client.errors import ClientError
 from skep.client.peers import Peers
 from skep.metadata.catalog import Catalog
-from skep.metadata.model import BrokerRecord, PartitionRecord
+from skep.metadata.model import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
 from skep.wire.apis import METADATA
 
 logger = logging.getLogger(__name__)
@@ -31,44 +34,57 @@ class SecondOpinion:
         self._catalog = catalog
         self._peers = Peers(client_id=f"broker-{node_id}-asking", timeout_s=TIMEOUT_S)
 
-    async def ask(self, topic: str) -> None:
-        """What any other broker knows of later elections in the topic is in the image when this returns."""
+    async def ask(self, topics: Iterable[str]) -> None:
+        """What any other broker knows of later elections in these topics is in the image when this returns."""
+        names = [{"topic_id": None, "name": name} for name in topics]
         others = [broker for broker in self._catalog.image.brokers.values() if broker.id != self._node_id]
-        await asyncio.gather(*(self._ask(broker, topic) for broker in others))
+        await asyncio.gather(*(self._ask(broker, names) for broker in others))
 
     async def close(self) -> None:
         await self._peers.close()
 
-    async def _ask(self, broker: BrokerRecord, topic: str) -> None:
-        named = {"topics": [{"topic_id": None, "name": topic}], "allow_auto_topic_creation": False}
+    async def _ask(self, broker: BrokerRecord, names: list[dict[str, Any]]) -> None:
+        asked = {"topics": names, "allow_auto_topic_creation": False}
         with contextlib.suppress(ClientError, KafkaError):
-            for row in (await self._peers.ask(broker, METADATA, named)).topics:
-                self._listen(broker, topic, row)
+            for row in (await self._peers.ask(broker, METADATA, asked)).topics:
+                told = {
+                    one.partition_index: (BrokerId(one.leader_id), LeaderEpoch(one.leader_epoch), one.isr_nodes)
+                    for one in row.partitions
+                }
+                await self._catalog.heard_of(
+                    row.name, partial(self._after, topic_id=row.topic_id, told=told, broker=broker)
+                )
 
-    def _listen(self, broker: BrokerRecord, topic: str, row: Any) -> None:
-        known = self._catalog.image.topics.get(topic)
-        if known is None or known.topic_id != row.topic_id:
-            return
-        for one in row.partitions:
-            if one.partition_index >= len(known.partitions):
-                continue
-            before = known.partitions[one.partition_index]
-            told = before._replace(
-                leader=BrokerId(one.leader_id),
-                leader_epoch=LeaderEpoch(one.leader_epoch),
-                isr=tuple(BrokerId(member) for member in one.isr_nodes),
-            )
-            if is_later(told, before):
+    def _after(self, topic: TopicRecord, *, topic_id: Any, told: "_Told", broker: BrokerRecord) -> TopicRecord:
+        """The topic with the later elections of which this broker tells; the very same when there are none."""
+        if topic.topic_id != topic_id:
+            return topic
+        partitions = list(topic.partitions)
+        for index, before in enumerate(topic.partitions):
+            if index in told and (after := later(before, *told[index], own_id=self._node_id)) is not before:
+                partitions[index] = after
                 logger.warning(
                     "%s-%d: broker %d says that broker %d leads, which the store has not told us; following it",
-                    topic,
-                    one.partition_index,
+                    topic.name,
+                    index,
                     broker.id,
-                    told.leader,
+                    after.leader,
                 )
-                self._catalog.heard_of(topic, one.partition_index, told)
+        changed = tuple(partitions)
+        return topic if changed == topic.partitions else replace(topic, partitions=changed)
 
 
-def is_later(told: PartitionRecord, before: PartitionRecord) -> bool:
-    """Whether it is a later election, of one who can have been elected."""
-    return told.leader_epoch > before.leader_epoch and told.leader in before.replicas
+_Told = Mapping[int, tuple[BrokerId, LeaderEpoch, Iterable[int]]]
+
+
+def later(
+    before: PartitionRecord, leader: BrokerId, epoch: LeaderEpoch, isr: Iterable[int], *, own_id: BrokerId
+) -> PartitionRecord:
+    """The partition after a later election of which another broker tells; the very same when it is none.
+
+    We may follow by hearsay, or find that nobody leads; to lead is for the store to say.
+    """
+    can_be = leader == NO_LEADER or (leader in before.replicas and leader != own_id)
+    if epoch <= before.leader_epoch or not can_be:
+        return before
+    return before._replace(leader=leader, leader_epoch=epoch, isr=tuple(BrokerId(member) for member in isr))

@@ -73,8 +73,8 @@ class Scene:
         self.partition.on_follower_caught_up = self.changes.suspect
         self.partition.append(BATCH, HEADER, acks_all=False)
 
-    async def ask_others(self, topic):
-        self.others_were_asked_about.add(topic)
+    async def ask_others(self, topics):
+        self.others_were_asked_about.update(topics)
 
     @property
     def stored_isr(self):
@@ -278,7 +278,7 @@ def test_a_leader_that_hears_neither_followers_nor_the_store_sends_acks_all_to_l
         await scene.changes.check_lag([partition])
         await scene.settle(lambda: waits.done() and scene.others_were_asked_about == {"t"})
         assert waits.exception().code is ErrorCode.not_leader_or_follower
-        with pytest.raises(KafkaError, match="does not lead") as refused:
+        with pytest.raises(KafkaError, match="hears neither") as refused:
             partition.append(BATCH, HEADER)
         assert refused.value.code is ErrorCode.not_leader_or_follower
         assert partition.log.log_end_offset == 2, "refused before it was written: a retry adds no second copy"
@@ -296,5 +296,51 @@ def test_a_leader_that_hears_neither_followers_nor_the_store_sends_acks_all_to_l
         await scene.settle(lambda: not partition.in_sync.is_in_doubt)
         assert scene.stored_isr == (ONE,)
         partition.append(BATCH, HEADER)
+
+    run(scenario)
+
+
+def test_a_leader_that_nobody_sends_to_asks_too_when_its_followers_fall_silent(monkeypatch):
+    monkeypatch.setattr(isr_changes, "RETRY_PAUSE_S", 0.001)
+
+    async def scenario():
+        scene = Scene((ONE, TWO))
+        scene.partition.follower_fetched(TWO, Offset(1), REGISTRATION)
+        await scene.changes.check_lag([scene.partition])
+        assert not scene.changes._suspects
+        scene.clock.advance_ms(11_000)
+        await scene.changes.check_lag([scene.partition])
+        await scene.settle(lambda: scene.store.forced)
+        assert scene.stored_isr == (ONE, TWO), "with the store there, one that has everything stays"
+        assert not scene.others_were_asked_about
+        scene.store.failures = [False] * 10_000
+        await scene.changes.check_lag([scene.partition])
+        await scene.settle(lambda: scene.others_were_asked_about == {"t"})
+        assert scene.partition.in_sync.is_in_doubt
+
+    run(scenario)
+
+
+def test_what_a_bug_kept_from_being_looked_at_is_looked_at_again(monkeypatch):
+    monkeypatch.setattr(isr_changes, "RETRY_PAUSE_S", 0.001)
+
+    async def scenario():
+        scene = Scene((ONE, TWO))
+        partition = scene.partition
+        partition.follower_fetched(TWO, Offset(1), REGISTRATION)
+        scene.clock.advance_ms(11_000)
+        scene.store.failures = [False] * 10_000
+        failures = [ZeroDivisionError()]
+
+        async def ask_others(topics):
+            if failures:
+                raise failures.pop()
+
+        scene.changes._ask_others = ask_others
+        await scene.changes.check_lag([partition])
+        await scene.settle(lambda: not failures)
+        scene.store.failures = []
+        partition.follower_fetched(TWO, Offset(1), REGISTRATION)
+        await scene.settle(lambda: not partition.in_sync.is_in_doubt and not partition.in_sync.is_proposing)
 
     run(scenario)
