@@ -58,6 +58,8 @@ class Housekeeping:
     async def flush_due(self) -> None:
         now_ms = self._clock.now_ms()
         for partition in self._replicas.open_partitions():
+            if partition.log.is_half_cut:
+                await self._replicas.end_truncation(partition)
             if partition.log.flush_is_due(now_ms):
                 partition.flush()
 

@@ -303,6 +303,18 @@ class Replicas:
         await self.cleaner.abandon(partition)
         await partition.synced()
 
+    async def end_truncation(self, partition: Partition) -> None:
+        """Tries again to cut a log that the disk kept from being cut: until then it takes nothing.
+
+        The log ends already where it is to end, so its leader sees no reason any more to have it cut.
+        """
+        await self.let_go(partition)
+        if self.holds(partition) and partition.log.is_half_cut:
+            try:
+                partition.truncate_to(partition.log.log_end_offset)
+            except StorageError as error:
+                logger.error("%s: cannot be cut yet: %s", partition.topic_partition, error)
+
     async def remove_leftovers(self) -> None:
         """Files of logs that were cut."""
         await self._in_thread(self._directory.leftovers())

@@ -100,6 +100,11 @@ class DurableLog:
         return self._flush.failure
 
     @property
+    def is_half_cut(self) -> bool:
+        """Whether a truncation was begun that the disk refused to end; ``truncate_to`` the log's end ends it."""
+        return self._flush.is_condemned
+
+    @property
     def is_flushing(self) -> bool:
         return self._flush.is_flushing
 

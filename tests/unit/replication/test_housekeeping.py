@@ -289,3 +289,34 @@ def test_the_disk_is_looked_at_before_anybody_can_write():
             await scene.housekeeping.stop()
 
     run(scenario)
+
+
+def test_a_log_that_the_disk_kept_from_being_cut_is_cut_when_the_disk_lets_it():
+    async def scenario(scene):
+        scene.append(0, 3)
+        partition = scene.replicas.partition("t", 0)
+        await partition.flush()
+        partition.follow(LeaderEpoch(1))
+        real_step = scene.files.step
+
+        def refuse(kind: str, path: str) -> None:
+            if kind == "sync" and "/t-0" in path:  # not what is written down before anything is cut
+                raise StorageError(f"{path}: No space left on device")
+            real_step(kind, path)
+
+        scene.files.step = refuse
+        with pytest.raises(StorageError):
+            partition.truncate_to(2)
+        assert partition.log.is_half_cut
+        await scene.housekeeping.flush_due()
+        assert partition.log.is_half_cut, "it does not let it yet"
+        scene.files.step = real_step
+        while partition.log.failure is not None:
+            await scene.housekeeping.flush_due()
+            await asyncio.sleep(0)
+        assert not partition.log.is_half_cut
+        partition.lead(BrokerId(1), PartitionRecord((BrokerId(1),), (BrokerId(1),), BrokerId(1), LeaderEpoch(2)))
+        scene.append(0)
+        assert (partition.log.log_end_offset, partition.high_watermark) == (3, 3)
+
+    run(scenario)
