@@ -177,7 +177,7 @@ class ReadOptions:
     )
     client_id: str = option("kafka.client.id", "skep-spark", anything, "The name in the broker's logs and metrics.")
     fetch_max_bytes: int = option(
-        "kafka.fetch.max.bytes", 8 << 20, at_least(1), "Bytes of one answer. A larger record batch comes whole."
+        "kafka.fetch.max.bytes", 2 << 20, at_least(1), "Bytes of one answer. A larger record batch comes whole."
     )
     max_partition_fetch_bytes: int = option(
         "kafka.max.partition.fetch.bytes", 0, at_least(1), "The same: each answer is of one partition."

@@ -27,7 +27,9 @@ from skep.wire.apis import FETCH
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DEFAULT_FETCH_MAX_BYTES = 8 << 20
+DEFAULT_FETCH_MAX_BYTES = 2 << 20
+"""So little that it fits between the sockets: the broker is done with an answer while the one before is decoded. With 8
+MiB half of the time went by waiting (170 ns a record; 113 with 2, 135 with 4, 139 with 1)."""
 DEFAULT_MAX_ROWS = 10_000
 _PASSING = ASK_AGAIN | {
     ErrorCode.unknown_topic_id,
