@@ -12,6 +12,7 @@ What was measured, against mapping and against reading and writing: ``docs/decis
 """
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections import deque
@@ -26,6 +27,7 @@ PIECE_BYTES = 1024 * 1024
 GATHER_BYTES = 64 * 1024
 PIECES_PER_TURN = 4
 """What one connection sends before others get their turn, however fast its client reads."""
+_TCP_CORK: int | None = getattr(socket, "TCP_CORK", None)
 
 
 class Sender:
@@ -39,6 +41,7 @@ class Sender:
     __slots__ = (
         "_awaits_socket",
         "_awaits_turn",
+        "_corked",
         "_executor",
         "_gathered",
         "_gathered_bytes",
@@ -73,6 +76,7 @@ class Sender:
         self._paused = False
         self._awaits_socket = False
         self._awaits_turn = False
+        self._corked = False
         self._reading: asyncio.Future[bytes] | None = None
 
     @property
@@ -150,6 +154,8 @@ class Sender:
                 assert isinstance(part, bytes)
                 unsent.popleft()
                 self._send_bytes(part, more=bool(unsent))
+        if self._corked and not unsent:
+            self._cork(False)
 
     def _next_turn(self) -> None:
         self._awaits_turn = False
@@ -196,6 +202,8 @@ class Sender:
             self._fail(error)
 
     def _send_directly(self, region: FileRegion, direct: socket.socket, start: int, size: int) -> None:
+        if not self._corked and len(self._unsent) > 1:
+            self._cork(True)
         try:
             sent = region.send_to(direct.fileno(), start, size)
         except BlockingIOError:
@@ -208,6 +216,16 @@ class Sender:
             self._fail(StorageError(f"{region}: {error.strerror}"))
         else:
             self._advance(region, sent)
+
+    def _cork(self, corked: bool) -> None:
+        """What lies behind a region goes with its end, not in a packet of its own, for which the client would be woken.
+
+        ``sendfile`` has no flag that says so. Full packets leave all the same.
+        """
+        if self._socket is not None and _TCP_CORK is not None:
+            self._corked = corked
+            with contextlib.suppress(OSError):  # broken, which the transport finds out by itself
+                self._socket.setsockopt(socket.IPPROTO_TCP, _TCP_CORK, corked)
 
     def _socket_ready(self) -> None:
         self._stop_awaiting_socket()

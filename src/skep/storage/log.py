@@ -21,11 +21,12 @@ that raises has changed nothing. How what is written becomes durable is in ``dur
 ``appending.py``, and what only a follower does in ``replica_log.py``. Here are reading and deleting.
 """
 
+import contextlib
 import uuid
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from skep.base.errors import ErrorCode, KafkaError
+from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.files import Files
 from skep.base.ids import LeaderEpoch, Offset, TopicPartition
 from skep.base.topic_config import TopicConfig
@@ -34,7 +35,7 @@ from skep.storage.appending import Appended
 from skep.storage.compaction_swap import SegmentSwap
 from skep.storage.content import LogContent
 from skep.storage.keeper import Keeper
-from skep.storage.reading import LogSlice, Places, find_slice
+from skep.storage.reading import LogSlice, Places, find_slice, prepare_slice
 from skep.storage.removal import SegmentRemoval
 from skep.storage.replica_log import ReplicaLog
 from skep.storage.segment import Segment
@@ -89,6 +90,12 @@ class Log(ReplicaLog):
             log_end_offset=self.log_end_offset,
             at_least_one=at_least_one,
         )
+
+    def prepare(self, offset: Offset, max_bytes: int) -> None:
+        """The next ``read`` will be this one, as far as one can tell; what it needs is looked up now."""
+        if self.log_start_offset <= offset < self.log_end_offset:
+            with contextlib.suppress(StorageError):  # who reads it will be told
+                prepare_slice(self._segments, self._places, offset, max_bytes)
 
     @property
     def first_unstable_offset(self) -> Offset | None:

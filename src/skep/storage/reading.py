@@ -3,6 +3,9 @@
 The common cases cost one dictionary lookup: a reader at the tail asks for a batch that was just appended, a reader in
 the middle goes on where its last slice ended, and both positions are remembered. Otherwise the segment is found by
 bisection, then an index entry, then the batch by hopping over headers from there.
+
+Where a slice that is full ends takes two reads to find. ``Log.prepare`` has them done while the slice before is still
+under way to the reader, and what was found waits here for the one ``read`` that asks for it.
 """
 
 from bisect import bisect_right
@@ -11,6 +14,7 @@ from typing import NamedTuple
 
 from skep.base.files import File
 from skep.base.ids import Offset
+from skep.storage.batches import BatchPlace
 from skep.storage.segment import Segment
 
 _PLACES_KEPT = 16
@@ -32,16 +36,29 @@ class Places:
     A batch never moves, so what is remembered stays true until its segment is deleted, and then nobody may ask.
     """
 
-    __slots__ = ("_places",)
+    __slots__ = ("_places", "_prepared")
 
     def __init__(self) -> None:
         self._places: dict[int, int] = {}
+        self._prepared: dict[tuple[int, int, int], BatchPlace | None] = {}
 
     def remember(self, offset: int, position: int) -> None:
         places = self._places
         if len(places) >= _PLACES_KEPT:
             del places[next(iter(places))]
         places[offset] = position
+
+    def prepare(self, segment: Segment, start: int, max_bytes: int, limit: int) -> None:
+        """Look up where a slice will be cut."""
+        prepared = self._prepared
+        if len(prepared) >= _PLACES_KEPT:
+            del prepared[next(iter(prepared))]
+        prepared[segment.base_offset, start, max_bytes] = segment.cut(start, start + max_bytes, limit)
+
+    def cut(self, segment: Segment, start: int, max_bytes: int, limit: int) -> BatchPlace | None:
+        """Before which batch a slice from ``start`` ends that may not reach to ``limit``; see ``Segment.cut``."""
+        prepared = self._prepared.pop((segment.base_offset, start, max_bytes), None)
+        return prepared or segment.cut(start, start + max_bytes, limit)
 
     def find(self, segment: Segment, offset: Offset, limit: int) -> int | None:
         """Where the batch begins that contains ``offset``, or the first after it; None when that is past ``limit``."""
@@ -81,6 +98,15 @@ def find_slice(
     return _nothing(offset)
 
 
+def prepare_slice(segments: Sequence[Segment], places: Places, offset: Offset, max_bytes: int) -> None:
+    """Make ready what ``find_slice`` will look for if it is asked for these next, and they are in the same segment."""
+    number = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+    segment = segments[number]
+    start = places.find(segment, offset, segment.size)
+    if start is not None and segment.size - start > max_bytes:
+        places.prepare(segment, start, max_bytes, segment.size)
+
+
 def _nothing(offset: Offset) -> LogSlice:
     return LogSlice(None, 0, 0, offset)
 
@@ -89,7 +115,7 @@ def _cut(
     segment: Segment, places: Places, start: int, limit: int, max_bytes: int, at_least_one: bool
 ) -> LogSlice | None:
     """The slice from ``start`` when not all up to ``limit`` fits into ``max_bytes``."""
-    following = segment.cut(start, start + max_bytes, limit)
+    following = places.cut(segment, start, max_bytes, limit)
     if following is None:
         return None
     if following.position > start:

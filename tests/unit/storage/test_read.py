@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skep.base.errors import ErrorCode, KafkaError
+from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.topic_config import TopicConfig
 from skep.records.record import batches_in
+from skep.storage.segment import Segment
 
 CONFIG = TopicConfig(segment_bytes=900, index_interval_bytes=150)
 
@@ -39,6 +40,8 @@ def test_a_read_gives_the_batches_that_a_list_gives(kit, counts, is_reopened: bo
         up_to = data.draw(st.sampled_from(boundaries))
         max_bytes = data.draw(st.integers(1, 1200))
         at_least_one = data.draw(st.booleans())
+        if data.draw(st.booleans()):
+            log.prepare(offset, max_bytes)
         piece = log.read(offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
         bases = given_by(piece)
         allowed = [(base, last, size) for base, last, size in model if last >= offset and base < up_to]
@@ -64,6 +67,39 @@ def test_reading_on_gives_every_batch_once(kit, counts: list[int], max_bytes: in
     for count in counts:
         kit.append(log, count)
     assert [header.records_count for header, _ in kit.batches(log, max_bytes)] == counts
+
+
+def test_what_was_prepared_is_not_looked_for_again(kit, monkeypatch) -> None:
+    log = kit.log()
+    sizes = [len(kit.batch(1))] * 6
+    for _ in sizes:
+        kit.append(log, 1)
+    log.prepare(2, 2 * sizes[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(Segment, "cut", None)
+        assert given_by(log.read(2, 2 * sizes[0], up_to=6, at_least_one=True)) == [2, 3]
+    assert given_by(log.read(2, 2 * sizes[0], up_to=6, at_least_one=True)) == [2, 3], "it was for one reader"
+    log.prepare(2, 2 * sizes[0])
+    assert given_by(log.read(2, 2 * sizes[0], up_to=3, at_least_one=True)) == [2], "less can be read than was there"
+
+
+def test_what_cannot_be_prepared_is_no_fault(kit, monkeypatch) -> None:
+    log = kit.log()
+    log.prepare(0, 100)
+    for _ in range(9):
+        kit.append(log, 1)
+    log.prepare(9, 100)
+    refusals = []
+
+    def refuse(segment: Segment, start: int, fits: int, limit: int) -> None:
+        refusals.append(start)
+        raise StorageError("cannot be read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Segment, "cut", refuse)
+        log.prepare(0, 100)
+    assert refusals == [0]
+    assert given_by(log.read(0, 100, up_to=9, at_least_one=True)) == [0]
 
 
 def test_an_offset_inside_a_batch_gives_the_whole_batch(kit) -> None:

@@ -20,6 +20,7 @@ Behaviour
     Whoever asks a broker that holds no replica is told who leads (KIP-951).
 """
 
+import asyncio
 from collections.abc import Awaitable, Iterable, Sequence, Sized
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -164,12 +165,11 @@ def _read_one(
 ) -> FetchedPartition:
     high_watermark, last_stable_offset = partition.high_watermark, partition.last_stable_offset
     offset = Offset(one.fetch_offset)
-    found = partition.read(
-        offset,
-        max(0, min(left, one.max_bytes)),
-        up_to=last_stable_offset if read_committed else high_watermark,
-        at_least_one=at_least_one,
-    )
+    up_to, most = last_stable_offset if read_committed else high_watermark, max(0, min(left, one.max_bytes))
+    found = partition.read(offset, most, up_to=up_to, at_least_one=at_least_one)
+    if found.next_offset < up_to and found.size > READ_AT_ONCE_BYTES:
+        # It will be back for the rest; when this has been sent there is time to look where that lies.
+        asyncio.get_running_loop().call_soon(partition.log.prepare, found.next_offset, most)
     return FetchedPartition(
         one.partition,
         0,
