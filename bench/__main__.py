@@ -28,6 +28,7 @@ from bench import (
     spark_latency,
     spark_topics,
     starting,
+    store_notice,
     transactions,
 )
 from bench.row import Row
@@ -46,6 +47,7 @@ GROUPS: tuple[ModuleType, ...] = (
     compaction,
     replicated,
     failover,
+    store_notice,
     arrow_reading,
     spark_topics,
     spark_growth,

@@ -1,9 +1,9 @@
-"""Rows failover, election, follower-idle: what the loss of a broker costs, and what it costs to be ready for it.
+"""Rows failover, failover-zookeeper, election, follower-idle: the loss of a broker, and being ready for it.
 
 ``failover`` kills the leader of a partition (``kill -9``) under a producer with acks=all, and takes the time to the
-next acknowledged send. ``election`` takes the controller's pass, from the log line that it writes, when a broker dies
-that leads many partitions. ``follower-idle`` is the CPU of a broker that follows a thousand partitions in which nothing
-happens.
+next acknowledged send, on each of the two stores. ``election`` takes the controller's pass, from the log line that it
+writes, when a broker dies that leads many partitions. ``follower-idle`` is the CPU of a broker that follows a thousand
+partitions in which nothing happens.
 """
 
 import re
@@ -17,7 +17,7 @@ from bench.peers import cpu_seconds
 from bench.row import Row, say, spread
 from skep.testing import EmbeddedCluster
 
-NAMES = ("failover", "election", "follower-idle")
+NAMES = ("failover", "failover-zookeeper", "election", "follower-idle")
 
 SESSION_TIMEOUT_S = 2.0
 KILLS = 5
@@ -30,7 +30,8 @@ _PASS = re.compile(r"controller: (\d+) partitions changed, (\d+) new leaders.*, 
 
 
 def measure() -> Iterator[Row]:
-    yield _failover()
+    yield _failover("failover", "sqlite")
+    yield _failover("failover-zookeeper", "zookeeper")
     yield _election()
     yield _follower_idle()
 
@@ -41,8 +42,9 @@ def _create(servers: str, name: str, partitions: int, replicas: int) -> None:
         future.result(timeout=GIVE_UP_S)
 
 
-def _failover() -> Row:
-    with EmbeddedCluster(brokers=3) as cluster:
+def _failover(name: str, metadata: str) -> Row:
+    config = {"zookeeper.session.timeout.ms": str(int(SESSION_TIMEOUT_S * 1000))}
+    with EmbeddedCluster(brokers=3, metadata=metadata, config=config) as cluster:
         _create(cluster.bootstrap_servers, "t", 1, 3)
         times = []
         for _ in range(KILLS):
@@ -52,8 +54,8 @@ def _failover() -> Row:
             say(f"broker {leader} killed: {times[-1]:.2f} s")
             cluster.restart(leader)
     return Row(
-        "failover",
-        "from kill -9 of a leader to the next acknowledged send, the worst of five",
+        name,
+        f"from kill -9 of a leader to the next acknowledged send, metadata in {metadata}, the worst of five",
         SESSION_TIMEOUT_S + 2,
         "at most",
         max(times),
