@@ -4,7 +4,7 @@ import pytest
 
 from tests.simulation.walking import explain, look_for_violations
 
-SCHEDULES = 400
+SCHEDULES = 600
 STEPS = 300
 
 
