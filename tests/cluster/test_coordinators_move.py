@@ -10,8 +10,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from skep.base.errors import ErrorCode
 from skep.coordination.partitioner import partition_for
 from skep.testing import EmbeddedCluster
+from skep.wire import apis
+from tests.cluster.driving import ask
 from tests.cluster.group_riders import RIDERS, TOPIC, Rider
 from tests.scenario.exactly_once_worker import INPUT, OUTPUT
 from tests.scenario.test_exactly_once import PARTITIONS, WORKERS, Feeder, Guest, kitchen_of, seed
@@ -42,6 +45,33 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 def coordinator_of(cluster: EmbeddedCluster, key: str, topic: str = "__consumer_offsets") -> int:
     return cluster.leader_of(topic, partition_for(key, COORDINATOR_PARTITIONS))
+
+
+def named_coordinator(cluster: EmbeddedCluster, i: int, group: str) -> tuple[int, str] | None:
+    """Whom broker ``i`` names, and where; None while it knows of none."""
+    [found] = ask(cluster, i, apis.FIND_COORDINATOR, 6, key_type=0, coordinator_keys=[group]).coordinators
+    return (found.node_id, f"{found.host}:{found.port}") if found.error_code is ErrorCode.none else None
+
+
+def group_answers(cluster: EmbeddedCluster, i: int, group: str) -> tuple[ErrorCode, ErrorCode]:
+    """What broker ``i`` says to an OffsetFetch, and to a Heartbeat of a member that nobody knows."""
+    [fetched] = ask(cluster, i, apis.OFFSET_FETCH, 8, groups=[{"group_id": group, "topics": None}]).groups
+    beat = ask(cluster, i, apis.HEARTBEAT, 4, group_id=group, generation_id=1, member_id="nobody")
+    return fetched.error_code, beat.error_code
+
+
+@pytest.mark.parametrize("group", [f"{GROUP}-{number}" for number in range(COORDINATOR_PARTITIONS)])
+def test_every_broker_names_the_coordinator_and_only_that_one_answers_for_the_group(
+    cluster: EmbeddedCluster, group: str
+) -> None:
+    cluster.wait_until_in_sync()
+    wait_until(lambda: all(named_coordinator(cluster, i, group) for i in cluster.brokers), "all know of one")
+    right = coordinator_of(cluster, group)
+    assert {named_coordinator(cluster, i, group) for i in cluster.brokers} == {(right, cluster.brokers[right])}
+    answered = (ErrorCode.none, ErrorCode.unknown_member_id)
+    wait_until(lambda: group_answers(cluster, right, group) == answered, "it has loaded the groups")
+    for other in cluster.brokers.keys() - {right}:
+        assert group_answers(cluster, other, group) == (ErrorCode.not_coordinator, ErrorCode.not_coordinator)
 
 
 class Orders:

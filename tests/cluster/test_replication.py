@@ -33,6 +33,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.xdist_group("cluster")
 
 READ_COMMITTED = 1
+NO_EPOCH = -1
 
 CONFIG = {
     **FEW_INTERNAL_PARTITIONS,
@@ -154,6 +155,30 @@ def test_a_new_leader_knows_where_the_epoch_before_it_ended(cluster: EmbeddedClu
     [follower] = {2, 3} - {leader}
     assert epoch_end(cluster, follower, topic, first.leader_epoch)[0] is ErrorCode.not_leader_or_follower
     assert (offset_of(cluster, topic, EARLIEST), offset_of(cluster, topic, LATEST)) == (0, 8)
+
+
+def test_a_new_leader_refuses_fetches_of_another_epoch_than_its_own(cluster: EmbeddedCluster, topic: str) -> None:
+    create(cluster, topic, [[1, 2, 3]])
+    send(cluster, topic, [b"first"])
+    first = state(cluster, topic)
+    assert first is not None
+    cluster.kill(1)
+    leader = wait_for_leader(cluster, topic, other_than=1)
+    send(cluster, topic, [b"second"])
+    second = state(cluster, topic)
+    assert second is not None and second.leader_epoch > first.leader_epoch
+    with RawClient(cluster.brokers[leader]) as client:
+        for epoch, code in (
+            (first.leader_epoch, ErrorCode.fenced_leader_epoch),
+            (second.leader_epoch - 1, ErrorCode.fenced_leader_epoch),
+            (second.leader_epoch + 1, ErrorCode.unknown_leader_epoch),
+        ):
+            refused = client.fetch_one(Want(topic, 0), leader_epoch=epoch)
+            assert (refused.error_code, refused.records or b"") == (code, b"")
+        for epoch in (second.leader_epoch, NO_EPOCH):
+            fetched = client.fetch_one(Want(topic, 0), leader_epoch=epoch)
+            assert (fetched.error_code, fetched.high_watermark) == (ErrorCode.none, 2)
+            assert fetched.records
 
 
 def test_what_only_a_dead_leader_had_is_taken_back_when_it_returns(cluster: EmbeddedCluster, topic: str) -> None:

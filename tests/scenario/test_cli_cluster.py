@@ -13,6 +13,8 @@ from skep.cli import kafka_topics
 from skep.cli.failures import CommandError
 from skep.cli.main import app
 from skep.testing import EmbeddedCluster
+from tests.raw_client import RawClient
+from tests.raw_requests import batch_of
 from tests.waiting import wait_until
 
 
@@ -176,15 +178,20 @@ def test_a_topic_gets_more_replicas(cluster: EmbeddedCluster, topic: str) -> Non
 
 def test_a_move_to_a_broker_that_is_frozen_is_seen_and_called_off(cluster: EmbeddedCluster, topic: str) -> None:
     create(topic, "1:2", cluster)
-    cluster.pause(4)
+    # At this rate the copy takes minutes: it is under way until it is called off. The controller is needed for that.
+    with RawClient(cluster.brokers[1]) as client:
+        for _ in range(50):
+            client.append(topic, batch_of(bytes(10_000)))
+    frozen = 3 if cluster.controller == 4 else 4
+    done("cluster", "reassign", "--topic", topic, "--replicas", f"1,{frozen}", "--no-wait", "--throttle", 1_000)
+    cluster.pause(frozen)
     try:
-        moving = skep("cluster", "reassign", "--topic", topic, "--replicas", "1,4", "--no-wait")
-        if moving.exit_code == 0:
-            [row] = json.loads(done("cluster", "reassign", "--json"))
-            assert (row["topic"], row["adding"], row["removing"]) == (topic, [4], [2])
-            assert "Called off 1 move." in done("cluster", "reassign", "--cancel")
+        [row] = json.loads(done("cluster", "reassign", "--json"))
+        assert (row["topic"], row["adding"], row["removing"]) == (topic, [frozen], [2])
+        assert "Called off 1 move." in done("cluster", "reassign", "--cancel")
     finally:
-        cluster.resume(4)
+        cluster.resume(frozen)
+        done("cluster", "reassign", "--throttle", 0)
     done("cluster", "wait", "--brokers", 4, "--timeout", 60)
     assert replicas_of(topic) == [[1, 2]]
     assert json.loads(done("cluster", "reassign", "--json")) == []

@@ -3,7 +3,7 @@
 Every broker of ours does these. Kafka's pass them on to their controller, which the metadata names.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -97,9 +97,12 @@ def move(client: ClusterClient, plan: Mapping[TopicPartition, Sequence[int] | No
 
 
 def elect(
-    client: ClusterClient, kind: int, partitions: Iterable[TopicPartition]
+    client: ClusterClient, kind: int, partitions: Iterable[TopicPartition], progress: Callable[[int], None]
 ) -> tuple[list[TopicPartition], list[Refusal]]:
-    """The partitions that got a leader by it, and those refused; one that has the right leader already is neither."""
+    """The partitions that got a leader by it, and those refused; one that has the right leader already is neither.
+
+    ``progress`` is told after each request how many more are decided.
+    """
     elected, refused = [], []
     for part in _parts(sorted(partitions)):
         topics = [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic(part).items()]
@@ -110,6 +113,7 @@ def elect(
                     elected.append(TopicPartition(topic.topic, row.partition_id))
                 elif row.error_code is not ErrorCode.election_not_needed:
                     refused.append(_refusal(topic.topic, row.partition_id, row))
+        progress(len(part))
     return elected, refused
 
 

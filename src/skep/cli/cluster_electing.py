@@ -44,9 +44,10 @@ def elect(
             return
         if unclean and not yes:
             output.confirm(f"Elect leaders that lack records for {output.count(len(wanted), 'partition')}?")
-        elected, refused = cluster_admin.elect(
-            client, cluster_admin.UNCLEAN if unclean else cluster_admin.PREFERRED, wanted
-        )
+        kind = cluster_admin.UNCLEAN if unclean else cluster_admin.PREFERRED
+        with output.progress(shown=True) as bar:
+            task = bar.add_task("electing", total=len(wanted))
+            elected, refused = cluster_admin.elect(client, kind, wanted, lambda count: bar.advance(task, count))
         if elected:
             output.line(f"Elected the leaders of {output.count(len(elected), 'partition')}.")
         refuse(refused, len(wanted))

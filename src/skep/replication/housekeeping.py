@@ -47,13 +47,17 @@ class Housekeeping:
         repeat(lambda: FLUSH_CHECK_INTERVAL_MS, self.flush_due)
         repeat(lambda: self.config.log_retention_check_interval_ms, self.check_retention)
         repeat(lambda: self.config.disk_check_interval_ms, self.check_disk)
-        repeat(lambda: self.config.flush_checkpoint_interval_ms, self._replicas.write_checkpoints)
+        repeat(self._checkpoint_interval_ms, self._replicas.write_checkpoints)
         repeat(lambda: PRODUCER_CHECK_INTERVAL_MS, self.expire_producers)
         repeat(lambda: self.config.log_cleaner_backoff_ms, self.compact)
 
     async def stop(self) -> None:
         await self._supervisor.close()
         await self._replicas.compactor.stop()
+
+    def _checkpoint_interval_ms(self) -> int:
+        """The shorter one. All checkpoints are written together: they know as one of which partitions they speak."""
+        return min(self.config.replica_high_watermark_checkpoint_interval_ms, self.config.flush_checkpoint_interval_ms)
 
     async def flush_due(self) -> None:
         now_ms = self._clock.now_ms()

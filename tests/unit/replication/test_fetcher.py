@@ -1,6 +1,7 @@
 """What a follower does with an answer when its log is not what it thought, or is no longer its own."""
 
 import asyncio
+from datetime import timedelta
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -16,10 +17,14 @@ from skep.broker.follower_fetch import FollowerFetch
 from skep.metadata.model import BrokerRecord, PartitionRecord
 from skep.records.batch import check_produced
 from skep.records.builder import build_batch
-from skep.replication.fetcher import Fetcher
+from skep.replication.fetcher import FETCH_VERSION, Fetcher
 from skep.replication.partition import Partition
 from skep.storage.directory import LogDirectory
+from skep.wire.apis import FETCH
+from skep.wire.codec import decode_request, response_class
 from skep.wire.fetch_answer import AnsweredPartition
+from skep.wire.headers import response_header
+from tests.kio_entities import written
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 BATCH = build_batch([(None, b"x", -1, ())])
@@ -29,12 +34,12 @@ TOPIC_ID = uuid4()
 KEY = (TOPIC_ID, 0)
 
 
-def new_partition(leader, *, records, start=0):
+def new_partition(leader, *, records, start=0, index=0):
     """As its leader wrote it, alone in the ISR, in epoch 1."""
     clock = ManualClock()
     directory = LogDirectory(MemoryFiles(), "/data", clock)
     directory.open()
-    log = directory.log(TopicPartition("t", 0), TopicConfig(), TOPIC_ID)
+    log = directory.log(TopicPartition("t", index), TopicConfig(), TOPIC_ID)
     partition = Partition(log, TOPIC_ID, LeaderEpoch(0), clock, None, Offset(0))
     partition.follow(LeaderEpoch(-1))
     partition.lead(leader, PartitionRecord((ONE, TWO), (leader,), leader, LeaderEpoch(1)))
@@ -183,3 +188,120 @@ def test_a_log_of_an_earlier_topic_of_the_name_is_not_given_to_the_next():
     assert directory.log(name, TopicConfig(), TOPIC_ID) is first
     with pytest.raises(StorageError, match="deleted topic of this name"):
         directory.log(name, TopicConfig(), uuid4())
+
+
+BACKOFF_MS = 1_000
+
+
+class ScriptedLeader:
+    """In the place of the connection to broker 1: refuses with ``refusals``, by partition, what it is asked for anew.
+
+    ``asked`` has of each request the partitions that it names, those that it forgets, and how long it may be held back.
+    """
+
+    is_closed = False
+
+    def __init__(self):
+        self.refusals = {}
+        self.asked = []
+
+    async def ask_raw(self, api, request, *, version, timeout_s):
+        assert (api, version) == (FETCH, FETCH_VERSION)
+        body = decode_request(FETCH.key, version, memoryview(request), 0)
+        named = [one.partition for topic in body.topics for one in topic.partitions]
+        forgotten = [index for topic in body.forgotten_topics_data for index in topic.partitions]
+        self.asked.append((sorted(named), forgotten, body.max_wait // timedelta(milliseconds=1)))
+        refused = [
+            {"partition_index": index, "error_code": self.refusals[index], "high_watermark": -1, "records": None}
+            for index in named
+            if index in self.refusals
+        ]
+        answer = {
+            "error_code": ErrorCode.none,
+            "session_id": 7,
+            "responses": [{"topic_id": TOPIC_ID, "partitions": refused}] if refused else [],
+        }
+        frame = response_header(FETCH.key, version, 1) + written(response_class(FETCH.key, version), answer)
+        return memoryview(frame)
+
+
+class Rounds:
+    """Broker 2's fetcher of two partitions of the scripted leader, with the clock in the test's hand."""
+
+    def __init__(self):
+        self.clock = ManualClock()
+        self.leader = ScriptedLeader()
+        settings = SimpleNamespace(
+            replica_fetch_max_bytes=1 << 20,
+            replica_fetch_response_max_bytes=1 << 20,
+            replica_fetch_min_bytes=1,
+            replica_fetch_wait_max_ms=500,
+            replica_fetch_backoff_ms=BACKOFF_MS,
+            replica_socket_timeout_ms=30_000,
+        )
+        self.fetcher = Fetcher(
+            ONE,
+            lambda broker: None,
+            lambda: BrokerRecord(TWO, "h", 1),
+            lambda: settings,
+            self.clock,
+            SimpleNamespace(took=lambda size, now: 0.0),
+            None,
+        )
+        self.fetcher._peer = self.leader
+        self.partitions = [new_partition(TWO, records=3, index=index) for index in range(2)]
+        for partition in self.partitions:
+            partition.follow(LeaderEpoch(2))
+            self.fetcher.follow(partition, is_throttled=False)
+
+    async def next(self, *, after_ms=0):
+        """What the request of the next round says."""
+        self.clock.advance_ms(after_ms)
+        before = len(self.leader.asked)
+        await self.fetcher._round()
+        [asked] = self.leader.asked[before:]
+        return asked
+
+
+@pytest.mark.parametrize("code", [ErrorCode.not_leader_or_follower, ErrorCode.kafka_storage_error])
+def test_a_partition_that_is_refused_is_left_alone_for_the_backoff_and_then_asked_for_again(code):
+    async def scenario():
+        rounds = Rounds()
+        rounds.leader.refusals = {0: code}
+        for named in ([0, 1], [0]):
+            assert (await rounds.next())[0] == named
+            assert await rounds.next() == ([], [0], 500), "the session goes on without it"
+            assert await rounds.next(after_ms=750) == ([], [], 250), "held back no longer than until it is due"
+            rounds.clock.advance_ms(250)
+        rounds.leader.refusals = {}
+        assert await rounds.next() == ([0], [], 500)
+        assert await rounds.next(after_ms=BACKOFF_MS) == ([], [], 500), "the session has it again"
+
+    run(scenario)
+
+
+def test_news_of_the_leader_ends_the_backoff_of_a_partition():
+    async def scenario():
+        rounds = Rounds()
+        rounds.leader.refusals = {0: ErrorCode.unknown_leader_epoch}
+        assert (await rounds.next())[0] == [0, 1]
+        assert (await rounds.next())[0] == []
+        rounds.leader.refusals = {}
+        rounds.partitions[0].follow(LeaderEpoch(3))
+        rounds.fetcher.follow(rounds.partitions[0], is_throttled=False)
+        assert await rounds.next() == ([0], [], 500)
+
+    run(scenario)
+
+
+def test_nothing_is_asked_while_all_partitions_are_left_alone():
+    async def scenario():
+        rounds = Rounds()
+        rounds.leader.refusals = dict.fromkeys((0, 1), ErrorCode.not_leader_or_follower)
+        assert (await rounds.next())[0] == [0, 1]
+        rounds.clock.advance_ms(BACKOFF_MS - 1)
+        await rounds.fetcher._round()
+        assert len(rounds.leader.asked) == 1
+        assert (await rounds.next(after_ms=1))[0] == [0, 1]
+
+    run(scenario)

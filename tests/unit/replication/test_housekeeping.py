@@ -13,7 +13,7 @@ from skep.base.broker_config import BrokerConfig, read_broker_config
 from skep.base.clock import ManualClock
 from skep.base.errors import StorageError
 from skep.base.files import DiskSpace
-from skep.base.ids import BrokerId, LeaderEpoch
+from skep.base.ids import BrokerId, LeaderEpoch, TopicPartition
 from skep.base.memory_files import MemoryFiles
 from skep.base.tasks import Supervisor
 from skep.metadata.image import ClusterImage
@@ -22,7 +22,9 @@ from skep.records.batch import check_produced
 from skep.records.builder import build_batch
 from skep.replication.housekeeping import Housekeeping
 from skep.replication.replicas import Replicas
+from skep.storage.checkpoints import decode_checkpoint
 from skep.storage.directory import LogDirectory
+from skep.storage.names import HIGH_WATERMARKS, RECOVERY_POINTS
 
 DAY_MS = 86_400_000
 DISK = 1_000_000
@@ -156,6 +158,38 @@ def test_a_log_is_synced_when_its_time_has_come():
         assert partition.log.flushed_offset == 1
 
     run(scenario)
+
+
+def checkpoint(scene, name):
+    path = f"/data/{name}"
+    return decode_checkpoint(scene.files.read_whole(path)) if scene.files.exists(path) else {}
+
+
+@pytest.mark.parametrize(
+    "short", ["replica_high_watermark_checkpoint_interval_ms", "log_flush_offset_checkpoint_interval_ms"]
+)
+def test_high_watermarks_and_recovery_points_are_written_down_at_the_shorter_of_their_intervals(short):
+    """The other one is longer than the test may take."""
+    intervals = {
+        "replica_high_watermark_checkpoint_interval_ms": "60000",
+        "log_flush_offset_checkpoint_interval_ms": "60000",
+        short: "1",
+    }
+
+    async def scenario(scene):
+        scene.append(0, 3)
+        await scene.replicas.partition("t", 0).flush()
+        scene.housekeeping.start()
+        try:
+            for end in (3, 4):
+                while checkpoint(scene, HIGH_WATERMARKS).get(TopicPartition("t", 0)) != end:
+                    await asyncio.sleep(0.001)
+                assert checkpoint(scene, RECOVERY_POINTS) == {TopicPartition("t", 0): 3}
+                scene.append(0)
+        finally:
+            await scene.housekeeping.stop()
+
+    run(scenario, **intervals)
 
 
 def test_unexpired_segments_stay_when_the_expired_ones_are_enough():
