@@ -96,6 +96,8 @@ class Network:
         try:
             while data := await reader.read(PIECE_BYTES):
                 await self.passable(direction)
+                if writer.is_closing():
+                    return
                 writer.write(self.piece(direction, data))
                 await writer.drain()
         except OSError:

@@ -195,7 +195,7 @@ class Peer(asyncio.BufferedProtocol):
         if self._ended is not None:
             return
         self._ended = error
-        if self._connecting is not None:
+        if self._connecting is not None and not self._connecting.expired():
             # Nobody has to wait for the time-out of a connection that is not wanted any more.
             self._connecting.reschedule(0)
         if self._transport is not None:
