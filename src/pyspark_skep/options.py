@@ -3,7 +3,8 @@
 Spark hands options over with their names in lower case, whatever the user wrote; here they are found again whatever
 their case. Every option of Spark's Kafka source works or is refused by name; a Kafka consumer's own settings
 (``kafka.*``) are taken where they mean something here and refused with the reason where not, for a setting that is
-silently ignored is a surprise kept for later.
+silently ignored is a surprise kept for later. The few that queries on ``format("kafka")`` often have, and that change
+no row, are let through with a warning that names them.
 """
 
 import dataclasses
@@ -41,6 +42,12 @@ def duration_ms(text: str) -> int:
 
 def _only(value: str, why: str) -> Check:
     return lambda text: None if text.lower() == value.lower() else why
+
+
+WITHOUT_EFFECT = {
+    "groupIdPrefix": "no consumer group is joined, so none needs a name",
+    "kafka.group.id": "no consumer group is joined; to see progress in a group use groupId",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,8 +150,8 @@ class ReadOptions:
         False,
         anything,
         "Whether filters on topic, partition, offset and timestamp narrow what a batch fetches; also needs "
-        "spark.sql.python.filterPushdown.enabled. Only for a DataFrame that is used in one query, once: Spark keeps "
-        "what it planned with the filters of the first use, and later uses would lack rows.",
+        "spark.sql.python.filterPushdown.enabled. Batch only, and only for a DataFrame that is used in one query, "
+        "once: Spark keeps what it planned with the filters of the first use, and later uses would lack rows.",
     )
     archive: str = option(
         "archive",
@@ -160,13 +167,10 @@ class ReadOptions:
         "ordinary tools. Of no meaning for where the query starts.",
     )
     group_id_prefix: str = option(
-        "groupIdPrefix", "", anything, "Accepted, of no effect: no consumer group is joined, so none needs a name."
+        "groupIdPrefix", "", anything, f"Of no effect, with a warning: {WITHOUT_EFFECT['groupIdPrefix']}."
     )
     kafka_group_id: str = option(
-        "kafka.group.id",
-        "",
-        anything,
-        "Accepted, of no effect: no consumer group is joined. To see progress in a group use groupId.",
+        "kafka.group.id", "", anything, f"Of no effect, with a warning: {WITHOUT_EFFECT['kafka.group.id']}."
     )
     isolation_level: str = option(
         "kafka.isolation.level",
@@ -269,6 +273,19 @@ def parse_options(config: C, given: Mapping[str, str], refused: Mapping[str, str
     return changed
 
 
+def is_read(given: Mapping[str, str]) -> bool:
+    """Whether options are those of reading; a source is made before Spark says what for."""
+    return not {"subscribe", "subscribepattern", "assign"}.isdisjoint(name.lower() for name in given)
+
+
+def warn_without_effect(given: Mapping[str, str], reasons: Mapping[str, str]) -> None:
+    """A word for each given option that ``reasons`` names."""
+    lowered = {name.lower() for name in given}
+    for name, why in reasons.items():
+        if name.lower() in lowered:
+            _log.warning("option %s has no effect: %s", name, why)
+
+
 def _meant(lower: str, spelled: Mapping[str, str]) -> str:
     hint = meant(lower, spelled)
     for name in spelled:
@@ -292,6 +309,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
     options.ending()
     if streaming is True:
         _refuse_given(options, BATCH_ONLY, "a stream has no end; it is for batch reads")
+        _refuse_given(options, ("push_filters",), "Spark gives a stream no filters; it is for batch reads")
     elif streaming is False:
         _check_batch(options)
     return options

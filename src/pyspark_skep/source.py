@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from pyspark_skep.options import ReadOptions, read_options
+from pyspark_skep.options import WITHOUT_EFFECT, ReadOptions, is_read, read_options, warn_without_effect
 from pyspark_skep.rows import row_schema
 from skep.base.errors import OptionError
 
@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 
 class DefaultSource(DataSource):
     """Holds the options as given. Readers and writers get them parsed, and are what is sent to executors."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        # Here because a source that is read is made once for a query, and its schema and readers are asked for often.
+        # A stream's sink is made anew for every micro-batch: writers warn themselves.
+        if is_read(options):
+            warn_without_effect(options, WITHOUT_EFFECT)
 
     @classmethod
     def name(cls) -> str:

@@ -1,13 +1,13 @@
 """The options of writing, each declared once: those of Spark's Kafka sink, and ``delivery``.
 
 A Kafka producer's own settings (``kafka.*``) are taken where they mean something here and refused with the reason where
-not, as in ``options``.
+not, as in ``options``; so are the few that are let through with a warning.
 """
 
 import dataclasses
 from collections.abc import Mapping
 
-from pyspark_skep.options import parse_options
+from pyspark_skep.options import parse_options, warn_without_effect
 from skep.base.errors import OptionError
 from skep.base.options import Check, anything, at_least, one_of, option
 from skep.client.cluster import parse_addresses
@@ -19,6 +19,12 @@ EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 
 def _only(*allowed: str, why: str) -> Check:
     return lambda text: None if text.lower() in allowed else why
+
+
+WITHOUT_EFFECT = {
+    "kafka.linger.ms": "rows come by the thousand, none waits for more",
+    "path": "rows go to the topic that the option topic or their column topic names",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +45,10 @@ class WriteOptions:
         "once, so that a task or an epoch that is tried again writes its rows again.",
     )
     include_headers: bool = option(
-        "includeHeaders", False, anything, "Accepted, of no effect, as in Spark: a column headers is always written."
+        "includeHeaders",
+        False,
+        anything,
+        "true changes nothing, as in Spark: a column headers is always written. false: a warning.",
     )
     client_id: str = option("kafka.client.id", "skep-spark", anything, "The name in the broker's logs and metrics.")
     compression: str = option(
@@ -63,10 +72,10 @@ class WriteOptions:
         300_000,
         at_least(1),
         "After what time a broker aborts the transaction of a task that nobody has ended. An epoch that takes longer "
-        "loses nothing, but its early rows are written a second time.",
+        "loses nothing, but its early rows are written a second time. With at-least-once of no effect, with a warning.",
     )
     linger_ms: int = option(
-        "kafka.linger.ms", 0, at_least(0), "Accepted, of no effect: rows come by the thousand, none waits for more."
+        "kafka.linger.ms", 0, at_least(0), f"Of no effect, with a warning: {WITHOUT_EFFECT['kafka.linger.ms']}."
     )
     acks: str = option("kafka.acks", "all", _only("all", "-1", why="only all is there: fewer lose rows"), "all.")
     enable_idempotence: str = option(
@@ -111,3 +120,14 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     except ClientError as error:
         raise OptionError(f"kafka.bootstrap.servers={options.bootstrap_servers}: {error}") from None
     return options
+
+
+def warn_of_ignored(given: Mapping[str, str]) -> None:
+    """A word for what never means anything, and for what does not by its value or beside another option."""
+    lowered = {name.lower(): text.strip().lower() for name, text in given.items()}
+    reasons = dict(WITHOUT_EFFECT)
+    if lowered.get("includeheaders") == "false":
+        reasons["includeHeaders"] = "a column headers is always written; drop the column to write none"
+    if lowered.get("delivery") == AT_LEAST_ONCE:
+        reasons["kafka.transaction.timeout.ms"] = f"with delivery={AT_LEAST_ONCE} there is no transaction"
+    warn_without_effect(given, reasons)

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
 
 from pyspark_skep.task_transactions import TaskTransaction, task_id
-from pyspark_skep.write_options import WriteOptions, write_options
+from pyspark_skep.write_options import WriteOptions, warn_of_ignored, write_options
 from pyspark_skep.write_schema import check_row_schema
 from skep.base.errors import ErrorCode, KafkaError, OptionError
 from skep.client.asking import until_answered
@@ -49,12 +49,14 @@ class TaskWrote(WriterCommitMessage):
 
 
 def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> "BatchWriter":
-    return BatchWriter(_checked(given, schema, overwrite), f"batch-{uuid4().hex}")
+    writer = BatchWriter(_checked(given, schema, overwrite), f"batch-{uuid4().hex}")
+    warn_of_ignored(given)
+    return writer
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> "StreamWriter":
     # Complete mode comes as overwrite. Kafka's sink takes it, and appends each time the whole result.
-    return StreamWriter(_checked(given, schema, False))
+    return StreamWriter(_checked(given, schema, False), given)
 
 
 def _checked(given: Mapping[str, str], schema: StructType, overwrite: bool) -> WriteOptions:
@@ -121,8 +123,9 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, options: WriteOptions, given: Mapping[str, str]) -> None:
         self._options = options
+        self._given = dict(given)
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
         context = _task()
@@ -133,6 +136,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _wrote(self._options, query, transactional_id, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        if batchId == 0:
+            # Once for a query: nothing else that a writer sees tells its first micro-batch from the others.
+            warn_of_ignored(self._given)
         query = _query(messages)
         if self._options.is_exactly_once and query is not None:
             from pyspark_skep.commits import commit_epoch

@@ -15,6 +15,7 @@ from skep.base.errors import KafkaError
 from skep.client.admin import create_topic
 from skep.client.cluster import ClusterClient
 from skep.client.transacting import FENCED, init_producer_id, list_open_transactions
+from skep.records.builder import NewRecord, build_batch
 from skep.records.producer_identity import ProducerIdentity
 from skep.testing import EmbeddedBroker
 from tests.spark.driver_model import (
@@ -166,8 +167,25 @@ def test_attempts_that_lost_are_aborted_and_fenced(queries: Queries) -> None:
         with pytest.raises(KafkaError) as refused:
             init_producer_id(run.cluster, zombie.transactional_id, current=identity_of(zombie))
         assert refused.value.code in FENCED
+        before = run.access.bounds(queries.topic, 0)
+        with pytest.raises(KafkaError) as refused:
+            run.access.produce(queries.topic, 0, next_row(zombie, "of a zombie"), zombie.transactional_id)
+        assert refused.value.code in FENCED
+        # Not even for who reads uncommitted records.
+        assert run.access.bounds(queries.topic, 0) == before
     queries.expect(query, 0)
     queries.check()
+
+
+def next_row(task: TaskTransaction, row: str) -> bytes:
+    """A batch for the task's first partition that follows what it wrote there: only its epoch can be wrong."""
+    return build_batch(
+        [NewRecord(None, row.encode(), 1_700_000_000_000)],
+        producer_id=task.producer_id,
+        producer_epoch=task.producer_epoch,
+        base_sequence=task.written[0].rows,
+        is_transactional=True,
+    )
 
 
 def identity_of(task: TaskTransaction) -> ProducerIdentity:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from pyspark_skep.options import REFUSED, ReadOptions, duration_ms, parse_options, read_options
+from pyspark_skep.options import REFUSED, WITHOUT_EFFECT, ReadOptions, duration_ms, parse_options, read_options
 from pyspark_skep.positions import EARLIEST, LATEST, AtEnd, AtOffsets, AtTime, AtTimes
+from pyspark_skep.source import DefaultSource
 from skep.base.errors import OptionError
 from skep.base.options import declared
 
@@ -133,6 +134,28 @@ def test_a_batch_does_not_start_at_the_end_and_has_no_progress_to_commit():
 def test_limits_of_a_trigger_are_without_effect_on_a_batch_and_it_is_said(caplog):
     read_options(GIVEN | {"maxOffsetsPerTrigger": "5"}, streaming=False)
     assert "maxOffsetsPerTrigger has no effect on a batch read" in caplog.text
+
+
+@pytest.mark.parametrize("name", WITHOUT_EFFECT)
+def test_what_is_let_through_without_effect_is_named_in_one_warning(caplog, name):
+    source = DefaultSource(GIVEN | {name.lower(): "x"})
+    source.streamReader(source.schema())
+    assert [record.getMessage() for record in caplog.records] == [
+        f"option {name} has no effect: {WITHOUT_EFFECT[name]}"
+    ]
+    assert "Of no effect, with a warning" in declared(ReadOptions)[name].doc
+
+
+def test_options_that_have_an_effect_come_without_a_warning(caplog):
+    DefaultSource(GIVEN | {"kafka.client.id": "x", "groupId": "g", "includeHeaders": "false"})
+    assert caplog.text == ""
+
+
+def test_a_stream_has_no_filters_pushed():
+    assert refusal(streaming=True, pushFilters="true") == (
+        "pushFilters: Spark gives a stream no filters; it is for batch reads"
+    )
+    read_options(GIVEN | {"pushFilters": "true"}, streaming=False)
 
 
 def test_times_go_before_offsets_as_in_spark():

@@ -192,6 +192,10 @@ def test_a_new_project_runs_as_it_is_and_goes_on_where_it_was(bootstrap: str, tm
     for topic in ("orders", "orders.bad", "orders.large"):
         _create(bootstrap, topic)
     load(bootstrap, "orders", project / "data" / "orders.jsonl", keyed=False)
+    assert done("pipeline", "validate", str(project)).splitlines()[-1] == "The pipeline is valid."
+    assert not (project / "pipeline-storage" / "tables").exists()
+    assert records(bootstrap, "orders.large") == records(bootstrap, "orders.bad") == []
+
     lines = done("pipeline", "run", str(project), "--master", "local[2]")
     assert "orders: 6 rows" in lines and "orders: completed" in lines
     assert table(project, "revenue") == [("basket", 1, 129.0), ("eggs", 2, 118.8), ("hen", 1, 43.0)]
@@ -205,6 +209,14 @@ def test_a_new_project_runs_as_it_is_and_goes_on_where_it_was(bootstrap: str, tm
     assert sorted(record.key or "" for record in records(bootstrap, "orders.large")) == ["2", "3"]
     reasons = sorted(record.headers["dlq.reason"] for record in records(bootstrap, "orders.bad"))
     assert reasons == ["field 'quantity' is not INT: two", "not JSON: this is not an order"]
+
+    # Rows twice, from no topic: a table loses them only when it is emptied.
+    before = table(project, "orders")
+    files = project / "pipeline-storage" / "tables" / "orders"
+    shutil.copy(max(files.glob("*.parquet"), key=lambda path: path.stat().st_size), files / "part-copied.parquet")
+    assert len(table(project, "orders")) > len(before)
+    done("pipeline", "run", str(project), "--master", "local[2]", "--full-refresh", "orders")
+    assert table(project, "orders") == before
 
 
 PYTHON_FILE, SQL_FILE = "transformations/orders.py", "transformations/revenue.sql"

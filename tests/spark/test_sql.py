@@ -154,6 +154,17 @@ def test_the_command_prints_json_lines(broker: EmbeddedBroker, orders: str) -> N
     assert [json.loads(line) for line in ran.stdout.splitlines()] == [{"id": 1, "tags": ["a"]}, {"id": 2, "tags": None}]
 
 
+def test_the_command_prints_csv_of_the_fields_that_a_schema_gives(broker: EmbeddedBroker, orders: str) -> None:
+    query = f"SELECT id, product, price FROM `{orders}` WHERE id IS NOT NULL ORDER BY id DESC"
+    # Found in the values price would be a STRING: 21, and free.
+    fields = f"{orders}=id INT, price DOUBLE, product STRING"
+    ran = skep(
+        "sql", query, "--schema", fields, "--csv", "--master", "local[2]", "--bootstrap", broker.bootstrap_servers
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout == "id,product,price\n5,eggs,\n2,hen,21.0\n1,eggs,0.5\n"
+
+
 def test_a_schema_for_a_topic_that_is_not_asked_for_is_refused(broker: EmbeddedBroker) -> None:
     ran = skep("sql", "SELECT 1", "--schema", "x=id INT", "--bootstrap", broker.bootstrap_servers)
     assert (ran.returncode, ran.stderr) == (

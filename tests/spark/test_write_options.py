@@ -1,8 +1,10 @@
 """The options of writing; no Spark session."""
 
 import pytest
+from pyspark.sql.types import StructType
 
-from pyspark_skep.write_options import write_options
+from pyspark_skep.source import DefaultSource
+from pyspark_skep.write_options import warn_of_ignored, write_options
 from skep.base.errors import OptionError
 from skep.records.compression import Codec
 
@@ -48,3 +50,41 @@ def test_what_means_nothing_is_refused_by_name(given: dict[str, str], problem: s
     with pytest.raises(OptionError) as refused:
         write_options(given)
     assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "warning"),
+    [
+        ({"kafka.linger.ms": "5"}, "option kafka.linger.ms has no effect: rows come by the thousand"),
+        ({"path": "x"}, "option path has no effect: rows go to the topic"),
+        ({"includeheaders": "false"}, "option includeHeaders has no effect: a column headers is always written"),
+        (
+            {"delivery": "at-least-once", "kafka.transaction.timeout.ms": "5000"},
+            "option kafka.transaction.timeout.ms has no effect: with delivery=at-least-once there is no transaction",
+        ),
+    ],
+)
+def test_what_is_let_through_without_effect_is_named_in_one_warning(
+    caplog: pytest.LogCaptureFixture, given: dict[str, str], warning: str
+) -> None:
+    warn_of_ignored({**SERVERS, **given})
+    assert [record.getMessage().startswith(warning) for record in caplog.records] == [True]
+
+
+def test_options_that_have_an_effect_come_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_ignored(
+        {**SERVERS, "checkpointLocation": "x", "includeHeaders": "true", "kafka.transaction.timeout.ms": "5000"}
+    )
+    warn_of_ignored({**SERVERS, "delivery": "at-least-once"})
+    assert caplog.text == ""
+
+
+def test_a_write_warns_once_and_a_stream_in_its_first_micro_batch(caplog: pytest.LogCaptureFixture) -> None:
+    # Without a topic and a transaction no broker is asked.
+    given = {**SERVERS, "delivery": "at-least-once", "kafka.linger.ms": "5"}
+    rows = StructType().add("topic", "string").add("value", "string")
+    DefaultSource(given).writer(rows, False)
+    assert caplog.text.count("kafka.linger.ms has no effect") == 1
+    for epoch in range(3):
+        DefaultSource(given).streamWriter(rows, False).commit([], epoch)
+    assert caplog.text.count("kafka.linger.ms has no effect") == 2

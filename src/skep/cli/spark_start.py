@@ -19,6 +19,8 @@ from typing import IO, Any
 from skep.cli.failures import CommandError
 
 OLDEST_JAVA = 17
+NEEDED_MODULE = "jdk.incubator.vector"
+"""Spark's JVM is started with it and ends at once where the runtime was made without it, as small ones are."""
 JVM_END_TIMEOUT_S = 20.0
 LOG_TAIL_LINES = 200
 _INSTALL_JAVA = f"apt-get install openjdk-{OLDEST_JAVA}-jre-headless"
@@ -45,6 +47,19 @@ def check_java() -> None:
     version = java_version(answer.stderr)
     if version is not None and version < OLDEST_JAVA:
         raise CommandError(f"Java {OLDEST_JAVA} or newer is needed and {java} is Java {version}: {_INSTALL_JAVA}")
+    if not _has_modules(java or "java"):
+        raise CommandError(f"a full Java runtime is needed and {java} has no {NEEDED_MODULE}: {_INSTALL_JAVA}")
+
+
+def _has_modules(java: str) -> bool:
+    """Whether Spark finds the module it needs; also if Java does not say."""
+    try:
+        answer = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return True
+    modules = {line.partition("@")[0].strip() for line in answer.stdout.splitlines()}
+    # Every runtime has java.base; without it this is no list.
+    return "java.base" not in modules or NEEDED_MODULE in modules
 
 
 def java_version(words: str) -> int | None:

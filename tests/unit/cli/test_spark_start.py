@@ -24,10 +24,18 @@ def test_the_version_is_read_from_what_java_says(words: str, version: int | None
     assert java_version(words) == version
 
 
-def _java(folder: Path, version: str) -> Path:
+def _java(folder: Path, version: str, modules: str = "java.base@17 jdk.incubator.vector@17", status: int = 0) -> Path:
+    """A runtime that says its version and its modules, and does nothing else. ``status`` is that of the modules."""
     java = folder / "bin" / "java"
     java.parent.mkdir()
-    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.write_text(
+        f"""#!/bin/sh
+case $1 in
+  --list-modules) printf '%s\\n' {modules}; exit {status} ;;
+  *) echo 'openjdk version "{version}"' >&2 ;;
+esac
+"""
+    )
     java.chmod(0o755)
     return folder
 
@@ -56,6 +64,24 @@ def test_a_java_home_without_java_is_named(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_java_that_is_new_enough_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path, "21.0.1")))
+    check_java()
+
+
+def test_a_java_without_the_module_that_spark_needs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path, "17.0.15", "java.base@17.0.15 java.sql@17.0.15")))
+    with pytest.raises(CommandError) as refused:
+        check_java()
+    assert str(refused.value) == (
+        f"a full Java runtime is needed and {tmp_path}/bin/java has no jdk.incubator.vector: "
+        "apt-get install openjdk-17-jre-headless"
+    )
+
+
+@pytest.mark.parametrize(("modules", "status"), [("java.base@17", 1), ("nothing of the kind", 0)])
+def test_a_java_that_does_not_tell_its_modules_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modules: str, status: int
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path, "17.0.15", modules, status)))
     check_java()
 
 
