@@ -188,9 +188,6 @@ def _not_older(read: TopicRecord, known: TopicRecord | None) -> TopicRecord:
     if known is None or known.topic_id != read.topic_id:
         return read
     pairs = zip(read.partitions, known.partitions, strict=False)
-    if all(new.leader_epoch >= old.leader_epoch for new, old in pairs):
-        return read
-    pairs = zip(read.partitions, known.partitions, strict=False)
     kept = tuple(old if old.leader_epoch > new.leader_epoch else new for new, old in pairs)
     return replace(read, partitions=kept + read.partitions[len(kept) :])
 

@@ -86,7 +86,7 @@ class IsrChanges:
                     in_doubt.append(topic)
             if in_doubt:
                 await self._ask_others(in_doubt)
-        except BaseException:
+        except Exception:
             # A bug; whatever it kept us from is still to be done.
             self._again(suspects)
             raise
@@ -96,8 +96,7 @@ class IsrChanges:
         asyncio.get_running_loop().call_later(RETRY_PAUSE_S, self._news.set)
 
     async def check_lag(self, partitions: Iterable[Partition]) -> None:
-        """Finds members of the ISR that have fallen behind or silent; to be called every half of
-        ``replica.lag.time.max.ms``."""
+        """Finds members of the ISR that are behind or silent; to be called every half of their time to lag."""
         now, max_lag_s = self._clock.monotonic(), self._settings().replica_lag_time_max_ms / 1000
         for partition in partitions:
             in_sync = partition.in_sync

@@ -32,6 +32,7 @@ from skep.storage.log import Appended, Log
 from skep.storage.reading import LogSlice
 
 _UNKNOWN_EPOCH = -1
+_IN_DOUBT = "its leader hears neither its followers nor the metadata store: ask another broker"
 
 
 class Partition:
@@ -140,7 +141,7 @@ class Partition:
         if self.in_sync is not None:
             self.in_sync.is_in_doubt = is_in_doubt
             if is_in_doubt:
-                self._acknowledgements.give_up(self._in_doubt())
+                self._acknowledgements.give_up(self._not_leader(_IN_DOUBT))
 
     def follow(self, leader_epoch: LeaderEpoch) -> None:
         """Another broker leads, or none does."""
@@ -155,16 +156,8 @@ class Partition:
         self._acknowledgements.give_up(self._not_leader())
         self.wake_all()
 
-    def _not_leader(self) -> KafkaError:
-        return KafkaError(
-            ErrorCode.not_leader_or_follower, f"this broker does not lead {self.topic_partition} (any more)"
-        )
-
-    def _in_doubt(self) -> KafkaError:
-        return KafkaError(
-            ErrorCode.not_leader_or_follower,
-            f"the leader of {self.topic_partition} hears neither its followers nor the metadata store: ask another",
-        )
+    def _not_leader(self, why: str = "this broker does not lead it (any more)") -> KafkaError:
+        return KafkaError(ErrorCode.not_leader_or_follower, f"{self.topic_partition}: {why}")
 
     def check_leader_epoch(self, epoch: int) -> None:
         """Refuses a client whose idea of the leader is older or newer than ours (KIP-320); -1 asks for no check."""
@@ -226,7 +219,7 @@ class Partition:
     def _check_promise(self, in_sync: InSyncReplicas) -> None:
         """Refuses what could not be acknowledged by all in sync."""
         if in_sync.is_in_doubt:
-            raise self._in_doubt()
+            raise self._not_leader(_IN_DOUBT)
         if (refusal := self._too_few(ErrorCode.not_enough_replicas)) is not None:
             raise refusal
 

@@ -73,6 +73,12 @@ class Scene:
         self.partition.on_follower_caught_up = self.changes.suspect
         self.partition.append(BATCH, HEADER, acks_all=False)
 
+    async def fall_silent(self):
+        """No follower has been heard of for too long, and the store is away."""
+        self.clock.advance_ms(11_000)
+        self.store.failures = [False] * 10_000
+        await self.changes.check_lag([self.partition])
+
     async def ask_others(self, topics):
         self.others_were_asked_about.update(topics)
 
@@ -273,9 +279,7 @@ def test_a_leader_that_hears_neither_followers_nor_the_store_sends_acks_all_to_l
         partition = scene.partition
         partition.follower_fetched(TWO, Offset(1), REGISTRATION)
         _, waits = partition.append(BATCH, HEADER)
-        scene.clock.advance_ms(11_000)
-        scene.store.failures = [False] * 10_000
-        await scene.changes.check_lag([partition])
+        await scene.fall_silent()
         await scene.settle(lambda: waits.done() and scene.others_were_asked_about == {"t"})
         assert waits.exception().code is ErrorCode.not_leader_or_follower
         with pytest.raises(KafkaError, match="hears neither") as refused:
@@ -289,8 +293,7 @@ def test_a_leader_that_hears_neither_followers_nor_the_store_sends_acks_all_to_l
         assert partition.high_watermark == 3
         partition.append(BATCH, HEADER)
         # Silent again; then the store answers.
-        scene.clock.advance_ms(11_000)
-        await scene.changes.check_lag([partition])
+        await scene.fall_silent()
         await scene.settle(lambda: partition.in_sync.is_in_doubt)
         scene.store.failures = []
         await scene.settle(lambda: not partition.in_sync.is_in_doubt)
@@ -313,8 +316,7 @@ def test_a_leader_that_nobody_sends_to_asks_too_when_its_followers_fall_silent(m
         await scene.settle(lambda: scene.store.forced)
         assert scene.stored_isr == (ONE, TWO), "with the store there, one that has everything stays"
         assert not scene.others_were_asked_about
-        scene.store.failures = [False] * 10_000
-        await scene.changes.check_lag([scene.partition])
+        await scene.fall_silent()
         await scene.settle(lambda: scene.others_were_asked_about == {"t"})
         assert scene.partition.in_sync.is_in_doubt
 
@@ -328,8 +330,6 @@ def test_what_a_bug_kept_from_being_looked_at_is_looked_at_again(monkeypatch):
         scene = Scene((ONE, TWO))
         partition = scene.partition
         partition.follower_fetched(TWO, Offset(1), REGISTRATION)
-        scene.clock.advance_ms(11_000)
-        scene.store.failures = [False] * 10_000
         failures = [ZeroDivisionError()]
 
         async def ask_others(topics):
@@ -337,7 +337,7 @@ def test_what_a_bug_kept_from_being_looked_at_is_looked_at_again(monkeypatch):
                 raise failures.pop()
 
         scene.changes._ask_others = ask_others
-        await scene.changes.check_lag([partition])
+        await scene.fall_silent()
         await scene.settle(lambda: not failures)
         scene.store.failures = []
         partition.follower_fetched(TWO, Offset(1), REGISTRATION)

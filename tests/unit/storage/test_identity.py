@@ -246,13 +246,19 @@ def test_a_log_that_has_lost_data_says_so(kit) -> None:
     assert damaged(lost="directory", is_clean=True)
 
 
-def test_a_log_that_lost_its_beginning_is_noticed() -> None:
-    files = MemoryFiles()
-    directory = opened(files)
+def six_batches(directory):
+    """A log of several segments."""
     log = log_of(directory)
     batch = build_batch([(None, b"x" * 100, -1, ())])
     for _ in range(6):
         log.append(batch, read_header(batch), LeaderEpoch(2), 0)
+    return log
+
+
+def test_a_log_that_lost_its_beginning_is_noticed() -> None:
+    files = MemoryFiles()
+    directory = opened(files)
+    log = six_batches(directory)
     log.flush()
     assert len(log.segments) > 2
     directory.close()
@@ -264,10 +270,7 @@ def test_a_log_that_lost_its_beginning_is_noticed() -> None:
 def test_a_log_whose_beginning_was_deleted_has_lost_nothing() -> None:
     files = MemoryFiles()
     directory = opened(files)
-    log = log_of(directory)
-    batch = build_batch([(None, b"x" * 100, -1, ())])
-    for _ in range(6):
-        log.append(batch, read_header(batch), LeaderEpoch(2), 0)
+    log = six_batches(directory)
     removal = log.detach(log.segments[:1], 0)
     removal.mark()
     removal.remove()
