@@ -59,8 +59,11 @@ from skep.broker.services import Services
 from skep.wire import apis
 from skep.wire.codec import Body, decode_request, encode_response
 from skep.wire.headers import read_request_header
+from skep.wire.one_batch import OneBatchReader
 
 logger = logging.getLogger(__name__)
+
+_PRODUCE_KEY = b"\0\0"
 
 
 class Handler(Protocol):
@@ -120,12 +123,16 @@ HANDLERS: dict[int, Any] = {
 
 
 class Dispatcher:
-    """Stateless but for the services that handlers work on."""
+    """Stateless but for the services that handlers work on, and what producers have said before."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._one_batch = OneBatchReader()
 
     def decode(self, frame: memoryview, client_host: str) -> Request:
+        if frame[:2] == _PRODUCE_KEY and (known := self._one_batch.read(frame)) is not None:
+            version, correlation_id, client_id, one_batch = known
+            return Request(apis.PRODUCE, version, correlation_id, client_id, client_host, one_batch)
         header, position = read_request_header(frame, self._services.config.max_client_id_bytes)
         api = apis.SERVED.get(header.api_key)
         if api is None:
@@ -134,6 +141,8 @@ class Dispatcher:
             body = decode_request(
                 api.key, header.api_version, frame, position, self._services.config.max_request_elements
             )
+            if api is apis.PRODUCE:
+                self._one_batch.remember(header.api_version, header.client_id, body)
         elif api is apis.API_VERSIONS:
             body = None
         else:

@@ -154,7 +154,9 @@ def check_produced(records: bytes | None, *, max_message_bytes: int) -> BatchHea
     if len(records) < HEADER_SIZE:
         raise KafkaError(ErrorCode.corrupt_message, f"{len(records)} bytes are too few for a record batch")
     header = read_header(records)
-    size = header.batch_length + LENGTH_END
+    # All at once: a field of a named tuple costs as much each time as these thirteen together.
+    base_offset, length, _, _, crc, attributes, last_delta, _, _, producer_id, epoch, sequence, count = header
+    size = length + LENGTH_END
     if size < HEADER_SIZE or size > len(records):
         raise KafkaError(ErrorCode.corrupt_message, f"the batch claims {size} bytes, there are {len(records)} of them")
     if size < len(records):
@@ -163,13 +165,21 @@ def check_produced(records: bytes | None, *, max_message_bytes: int) -> BatchHea
         raise KafkaError(
             ErrorCode.message_too_large, f"the batch has {size} bytes, max.message.bytes is {max_message_bytes}"
         )
-    if header.crc != crc32c(memoryview(records)[CRC_END:]):
+    if crc != crc32c(memoryview(records)[CRC_END:]):
         raise KafkaError(ErrorCode.corrupt_message, "the CRC32C of the batch does not match its bytes")
-    _check_fields(header)
+    if (
+        base_offset
+        or attributes
+        or last_delta != count - 1
+        or not 0 < count * SMALLEST_RECORD <= size - HEADER_SIZE
+        or (producer_id >= 0 and (sequence < 0 or epoch < 0))
+    ):
+        _check_fields(header)
     return header
 
 
 def _check_fields(header: BatchHeader) -> None:
+    """Refuses what the header says of itself, if that cannot be; a batch without attributes is there to be refused."""
     problem = None
     if header.base_offset != 0:
         problem = f"the base offset of a produced batch is 0, this one has {header.base_offset}"

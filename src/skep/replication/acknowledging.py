@@ -8,19 +8,16 @@ from skep.base.ids import Offset
 
 
 class Acknowledgements:
-    """One future for each offset that the high watermark has to reach; ``_offsets`` has them in ascending order.
+    """One future for each offset that the high watermark has to reach; ``offsets`` has them in ascending order.
 
     Those who wait for an offset share its future, so whoever gives up waiting must not cancel it.
     """
 
-    __slots__ = ("_futures", "_offsets")
+    __slots__ = ("_futures", "offsets")
 
     def __init__(self) -> None:
         self._futures: dict[Offset, asyncio.Future[None]] = {}
-        self._offsets: list[Offset] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._offsets)
+        self.offsets: list[Offset] = []
 
     def at(self, offset: Offset) -> "asyncio.Future[None]":
         """Done when the high watermark is at ``offset``. Who does not care need not await it."""
@@ -28,17 +25,17 @@ class Acknowledgements:
         if future is None or future.done():
             if future is None:
                 # At the end, but for a batch that is sent again after it was given up.
-                insort(self._offsets, offset)
+                insort(self.offsets, offset)
             future = self._futures[offset] = asyncio.get_running_loop().create_future()
             future.add_done_callback(_look_at)
         return future
 
     def reached(self, high_watermark: Offset, refusal: KafkaError | None) -> None:
         """Answers all up to here; with ``refusal`` when they are too few copies to be promised."""
-        if self._offsets[0] > high_watermark:
+        if self.offsets[0] > high_watermark:
             return
-        count = bisect_right(self._offsets, high_watermark)
-        reached, self._offsets = self._offsets[:count], self._offsets[count:]
+        count = bisect_right(self.offsets, high_watermark)
+        reached, self.offsets = self.offsets[:count], self.offsets[count:]
         for offset in reached:
             future = self._futures.pop(offset)
             if future.done():
@@ -49,7 +46,7 @@ class Acknowledgements:
                 future.set_exception(refusal)
 
     def give_up(self, error: KafkaError) -> None:
-        futures, self._futures, self._offsets = self._futures, {}, []
+        futures, self._futures, self.offsets = self._futures, {}, []
         for future in futures.values():
             if not future.done():
                 future.set_exception(error)

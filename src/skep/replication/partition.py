@@ -192,7 +192,11 @@ class Partition:
         self._unannounced_bytes += len(batch)
         if in_sync is not None:
             return appended, self._replicate(appended, len(batch), acks_all)
-        if log.config.flush_messages != NEVER and (synced := self._sync_for(appended)) is not None:
+        if log.config.flush_messages == NEVER:
+            # As _advance finds, by a longer way: nobody has to be waited for.
+            self._move_high_watermark(log.log_end_offset)
+            return appended, None
+        if (synced := self._sync_for(appended)) is not None:
             return appended, synced
         self._advance()
         return appended, None
@@ -368,7 +372,7 @@ class Partition:
         size = self._unannounced_bytes
         if end == log.log_end_offset:
             self._unannounced_bytes = 0
-        if self._acknowledgements:
+        if self._acknowledgements.offsets:
             self._acknowledgements.reached(end, self._too_few(ErrorCode.not_enough_replicas_after_append))
         if is_stable:
             for parked in tuple(self.parked):

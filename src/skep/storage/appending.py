@@ -79,9 +79,9 @@ class AppendableLog(DurableLog):
             raise StorageError(self._flush.failure)
         config = self.config
         is_append_time = config.message_timestamp_type == "LogAppendTime"
-        timestamp = header.max_timestamp
+        _, batch_length, _, _, _, _, last_offset_delta, _, timestamp, producer_id, _, _, _ = header
         append_time_ms = -1
-        if header.producer_id >= 0 and marker is None and (first := self.producers.check(header)) is not None:
+        if producer_id >= 0 and marker is None and (first := self.producers.check(header)) is not None:
             append_time_ms = first.timestamp if is_append_time else -1
             return Appended(first.base_offset, first.last_offset, append_time_ms, self.log_start_offset, True)
         if is_append_time:
@@ -89,18 +89,18 @@ class AppendableLog(DurableLog):
             timestamp = append_time_ms = now_ms
         else:
             timestamps.check_create_time(header, config, now_ms)
-        size = header.batch_length + LENGTH_END
+        size = batch_length + LENGTH_END
         if size > config.segment_bytes and marker is None:
             detail = f"the batch has {size} bytes, segment.bytes is {config.segment_bytes}"
             raise KafkaError(ErrorCode.record_list_too_large, detail)
         base_offset = self.log_end_offset
-        last_offset = Offset(base_offset + header.last_offset_delta)
+        last_offset = Offset(base_offset + last_offset_delta)
         segment = self._active
         if segment is None or segment.must_roll(segment.file.size, size, last_offset, timestamp, now_ms, config):
             segment = self._roll(now_ms)
         file = segment.file
         position = file.size
-        file.append((prefix_for(base_offset, header.batch_length, leader_epoch), memoryview(batch)[PREFIX_SIZE:]))
+        file.append((prefix_for(base_offset, batch_length, leader_epoch), memoryview(batch)[PREFIX_SIZE:]))
         self._written(segment, position, base_offset, last_offset, timestamp, leader_epoch, header, marker, now_ms)
         # As calling the class does, in half the time: this is the path of every produce.
         return tuple.__new__(Appended, (base_offset, last_offset, append_time_ms, self.log_start_offset, False))

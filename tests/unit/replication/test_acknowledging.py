@@ -22,9 +22,9 @@ def test_all_up_to_the_mark_are_answered_and_the_others_wait_on():
         assert not any(future.done() for future in futures.values())
         waiting.reached(7, None)
         assert [offset for offset, future in futures.items() if future.done()] == [5, 7]
-        assert waiting
+        assert waiting.offsets
         waiting.reached(9, None)
-        assert futures[9].done() and not waiting
+        assert futures[9].done() and not waiting.offsets
 
     run(scenario)
 
@@ -45,7 +45,7 @@ def test_one_who_gave_up_by_cancelling_is_in_nobodys_way():
         again = waiting.at(3)
         assert not again.done()
         waiting.reached(3, None)
-        assert again.done() and again.exception() is None and not waiting
+        assert again.done() and again.exception() is None and not waiting.offsets
 
     run(scenario)
 
@@ -60,7 +60,7 @@ def test_too_few_copies_are_a_refusal_and_a_lost_leadership_is_one_for_all():
         assert refused.value is REFUSAL
         lost = KafkaError(ErrorCode.not_leader_or_follower, "deposed")
         waiting.give_up(lost)
-        assert second.exception() is lost and not waiting
+        assert second.exception() is lost and not waiting.offsets
         assert not waiting.at(2).done()
 
     run(scenario)
@@ -73,6 +73,6 @@ def test_a_batch_that_is_sent_again_and_again_adds_nobody_who_waits():
             waiting.at(offset)
         for _ in range(1000):
             waiting.at(500)
-        assert len(waiting._offsets) == len(waiting._futures) == 100_000
+        assert len(waiting.offsets) == len(waiting._futures) == 100_000
 
     run(scenario)

@@ -142,21 +142,21 @@ def _without_records(body: Any) -> SimpleNamespace:
 def _append(
     services: Services, request: Request, topic: str, data: Any, guard: Guard | None = None
 ) -> tuple[ProducedPartition, "asyncio.Future[None] | None"]:
-    if request.body.acks not in _ACKS:
-        raise KafkaError(ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {request.body.acks}")
+    acks, index, records = request.body.acks, data.index, data.records
+    if acks not in _ACKS:
+        raise KafkaError(ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {acks}")
     if topic in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.invalid_topic_exception, f"{topic} is written by the broker alone")
-    partition = services.replicas.writable_partition(topic, data.index)
-    header = check_produced(data.records, max_message_bytes=partition.log.config.max_message_bytes)
+    partition = services.replicas.writable_partition(topic, index)
+    config = partition.log.config
+    header = check_produced(records, max_message_bytes=config.max_message_bytes)
     if header.attributes:
         _check_attributes(services, request, partition, header, guard)
-    if partition.log.config.is_compacted:
-        check_keys(data.records, header, max_records=services.config.max_compacted_batch_records)
-    appended, synced = partition.append(data.records, header, acks_all=request.body.acks == _ACKS_ALL)
-    result = ProducedPartition(
-        data.index, 0, appended.base_offset, appended.append_time_ms, appended.log_start_offset, None
-    )
-    return result, synced
+    if config.is_compacted:
+        check_keys(records, header, max_records=services.config.max_compacted_batch_records)
+    appended, synced = partition.append(records, header, acks_all=acks == _ACKS_ALL)
+    base_offset, _, append_time_ms, log_start_offset, _ = appended
+    return ProducedPartition(index, 0, base_offset, append_time_ms, log_start_offset), synced
 
 
 def _check_attributes(
@@ -225,13 +225,15 @@ def _timed_out(timeout_s: float) -> KafkaError:
 
 
 def _answer(services: Services, request: Request, results: _Results) -> Parts:
-    leaders = [result.current_leader for _, produced in results for result in produced if result.error_code != 0]
-    if request.body.acks == 0:
-        for name, produced in results:
-            for result in produced:
-                if result.error_code != 0:
+    acks, leaders = request.body.acks, []
+    for name, produced in results:
+        for result in produced:
+            if result.error_code != 0:
+                if acks == 0:
                     code = ErrorCode(result.error_code).name
                     raise CloseConnection(f"produce with acks=0 to {name}-{result.partition} failed: {code}")
+                leaders.append(result.current_leader)
+    if acks == 0:
         return NO_ANSWER
     endpoints = endpoints_of(services, leaders) if leaders else ()
     return (encode_produce_response(request.version, request.correlation_id, results, node_endpoints=endpoints),)
