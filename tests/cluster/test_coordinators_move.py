@@ -1,50 +1,41 @@
-"""Coordinators that die or stop: groups and transactions go on elsewhere, and nothing that was promised is lost."""
+"""Coordinators that die, stop or freeze: groups and transactions go on elsewhere, and nothing promised is lost."""
 
 import contextlib
-import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from skep.base.errors import ErrorCode
-from skep.coordination.partitioner import partition_for
 from skep.testing import EmbeddedCluster
 from skep.wire import apis
+from tests.cluster.coordinators import (
+    COORDINATOR_PARTITIONS,
+    assert_no_bug_was_logged,
+    bring_back,
+    coordinator_of,
+    running_cluster,
+    transaction_coordinator_of,
+)
 from tests.cluster.driving import ask
-from tests.cluster.group_riders import RIDERS, TOPIC, Rider
+from tests.cluster.group_riders import TOPIC, committed_in, party_of
+from tests.cluster.transactors import LEDGER, Transactor
 from tests.scenario.exactly_once_worker import INPUT, OUTPUT
-from tests.scenario.test_exactly_once import PARTITIONS, WORKERS, Feeder, Guest, kitchen_of, seed
+from tests.scenario.test_exactly_once import WORKERS, Feeder, Guest, kitchen_of, seed
 from tests.waiting import wait_until
 
-COORDINATOR_PARTITIONS = 4
-OPTIONS = {
-    "offsets.topic.num.partitions": str(COORDINATOR_PARTITIONS),
-    "transaction.state.log.num.partitions": str(COORDINATOR_PARTITIONS),
-    "group.min.session.timeout.ms": "500",
-    "group.initial.rebalance.delay.ms": "0",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-    "min.insync.replicas": "2",
-}
+pytestmark = pytest.mark.xdist_group("cluster")
+
+ENDS = ["kill", "stop", "pause"]
 GROUP = "riders"
 DEATHS = 8
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(3, config=OPTIONS) as started:
-        admin = AdminClient({"bootstrap.servers": started.bootstrap_servers, "log_level": 0})
-        topics = [NewTopic(name, PARTITIONS, len(started.brokers)) for name in (TOPIC, INPUT, OUTPUT)]
-        for made in admin.create_topics(topics).values():
-            made.result()
+@pytest.fixture(scope="module", params=["sqlite", "zookeeper"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[EmbeddedCluster]:
+    with running_cluster(request.param, TOPIC, LEDGER, INPUT, OUTPUT) as started:
         yield started
-
-
-def coordinator_of(cluster: EmbeddedCluster, key: str, topic: str = "__consumer_offsets") -> int:
-    return cluster.leader_of(topic, partition_for(key, COORDINATOR_PARTITIONS))
 
 
 def named_coordinator(cluster: EmbeddedCluster, i: int, group: str) -> tuple[int, str] | None:
@@ -74,84 +65,45 @@ def test_every_broker_names_the_coordinator_and_only_that_one_answers_for_the_gr
         assert group_answers(cluster, other, group) == (ErrorCode.not_coordinator, ErrorCode.not_coordinator)
 
 
-class Orders:
-    """Numbered records, without end, from a producer that waits for all replicas."""
-
-    def __init__(self, servers: str) -> None:
-        self._producer = Producer(
-            {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
-        )
-        self._numbers = itertools.count()
-
-    def send_some(self) -> None:
-        for number in itertools.islice(self._numbers, 20):
-            self._producer.produce(TOPIC, b"%d" % number)
-        self._producer.poll(0)
-
-
-def committed_in(cluster: EmbeddedCluster, group: str) -> dict[int, int]:
-    """What the cluster says, to somebody who was not there; asked again while the coordinator is moving."""
-    stranger = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "log_level": 0})
-    partitions = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
-
-    def answer() -> list[TopicPartition] | None:
-        try:
-            return list(stranger.committed(partitions, timeout=30))
-        except KafkaException as error:
-            assert error.args[0].code() in (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS), error
-            return None
-
-    try:
-        found = wait_until(answer, "the coordinator says what is committed")
-        return {one.partition: one.offset for one in found if one.offset >= 0}
-    finally:
-        stranger.close()
-
-
-def ride(rider: Rider, orders: Orders, told: dict[int, int], times: int = 3) -> None:
-    """Until the rider has been told of so many more commits; ``told`` has the last of each partition."""
-    for _ in range(times):
-
-        def has_committed() -> bool:
-            orders.send_some()
-            committed = rider.read_and_commit()
-            told.update(committed)
-            return bool(committed)
-
-        wait_until(has_committed, "a commit", 40)
-
-
-@pytest.mark.parametrize("end", ["kill", "stop", "pause"])
-@pytest.mark.parametrize("client", RIDERS)
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("members", [1, 3])
 def test_a_group_rides_through_the_loss_of_its_coordinator_without_losing_a_commit(
-    cluster: EmbeddedCluster, client: str, end: str
+    cluster: EmbeddedCluster, members: int, end: str
 ) -> None:
-    group, told = f"{GROUP}-{client}-{end}", dict[int, int]()
+    group = f"{GROUP}-{members}-{end}"
     cluster.wait_until_in_sync()
-    orders = Orders(cluster.bootstrap_servers)
-    with contextlib.closing(RIDERS[client](cluster.bootstrap_servers, group)) as rider:
-        ride(rider, orders, told)
-        lost = coordinator_of(cluster, group)
-        before = dict(told)
+    with party_of(cluster, group, members) as party:
+        lost, before = coordinator_of(cluster, group), dict(party.told)
         end_broker: Callable[[int], None] = getattr(cluster, end)
         end_broker(lost)
         wait_until(lambda: coordinator_of(cluster, group) not in (lost, -1), "another coordinator")
-        # Read while the rider is silent: so it is what was committed before, and nothing that was said again.
+        # Read while the riders are silent: so it is what was committed before, and nothing that was said again.
         found = committed_in(cluster, group)
-        assert {partition: found.get(partition, -1) >= offset for partition, offset in before.items()} == dict.fromkeys(
-            before, True
-        ), (before, found)
-        ride(rider, orders, told)
-        if end == "pause":
-            cluster.resume(lost)
-        else:
-            cluster.restart(lost)
-        cluster.wait_until_ready()
-        ride(rider, orders, told)
-        found = committed_in(cluster, group)
-        assert all(found[partition] >= offset for partition, offset in told.items()), (told, found)
-    for i in cluster.brokers:
-        assert "Traceback" not in cluster.log(i)
+        assert {p: offset for p, offset in before.items() if found.get(p, -1) < offset} == {}, (before, found)
+        party.ride()
+        bring_back(cluster, lost)
+        party.ride()
+        party.check_nothing_is_lost()
+    assert_no_bug_was_logged(cluster)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_transaction_that_loses_its_coordinator_under_way_is_committed_by_the_next(
+    cluster: EmbeddedCluster, end: str
+) -> None:
+    name = f"writer-{end}"
+    cluster.wait_until_in_sync()
+    with contextlib.closing(Transactor(cluster.bootstrap_servers, name)) as transactor:
+        transactor.go_on()
+        lost = transaction_coordinator_of(cluster, name)
+        end_broker: Callable[[int], None] = getattr(cluster, end)
+        transactor.go_on(under_way=lambda: end_broker(lost))
+        assert transactor.doubtful == set()
+        wait_until(lambda: transaction_coordinator_of(cluster, name) not in (lost, -1), "another coordinator")
+        bring_back(cluster, lost)
+        transactor.go_on()
+        transactor.check_all_or_nothing()
+    assert_no_bug_was_logged(cluster)
 
 
 def test_transactions_are_exactly_once_while_brokers_and_workers_die(cluster: EmbeddedCluster) -> None:
@@ -169,7 +121,7 @@ def test_transactions_are_exactly_once_while_brokers_and_workers_die(cluster: Em
             if number % 2 == 0:
                 # The busiest ones: the coordinator of a worker, that of the group, any.
                 victim = (
-                    coordinator_of(cluster, chance.choice(WORKERS), "__transaction_state"),
+                    transaction_coordinator_of(cluster, chance.choice(WORKERS)),
                     coordinator_of(cluster, "kitchen"),
                     chance.choice(list(cluster.brokers)),
                 )[number // 2 % 3]
@@ -187,5 +139,4 @@ def test_transactions_are_exactly_once_while_brokers_and_workers_die(cluster: Em
     expected = {b"boiled-%d" % number: 1 for number in range(feeder.fed)}
     assert {egg: count for egg, count in guest.seen.items() if expected.get(egg) != count} == {}
     assert expected.keys() - guest.seen.keys() == set()
-    for i in cluster.brokers:
-        assert "Traceback" not in cluster.log(i)
+    assert_no_bug_was_logged(cluster)

@@ -174,6 +174,48 @@ def test_a_move_that_was_too_slow_goes_faster_when_the_throttle_is_taken_off(
     wait_until_equal(cluster, topic, (1, 2, 4), end=len(VALUES))
 
 
+@pytest.mark.parametrize(
+    ("option", "rate", "slow_brokers", "named"),
+    [
+        ("leader.replication.throttled.replicas", LEADER, [1], "0:1"),
+        ("follower.replication.throttled.replicas", FOLLOWER, [3], "0:3"),
+        ("follower.replication.throttled.replicas", FOLLOWER, [3], "*"),
+    ],
+)
+def test_a_replica_that_was_away_catches_up_slowly_where_its_topic_names_it(
+    cluster: EmbeddedCluster, topic: str, option: str, rate: str, slow_brokers: list[int], named: str
+) -> None:
+    other = f"{topic}-other"
+    for name in (topic, other):
+        create(cluster, name, [[1, 2, 3]])
+    name_throttled(cluster, topic, option, named)
+    try:
+        # At this rate it takes minutes.
+        throttle(cluster, 1_000, rate, slow_brokers)
+        assert send(cluster, topic, [b"in sync"]) == [0], "who is in sync is not throttled"
+        cluster.kill(3)
+        for name in (topic, other):
+            wait_for_isr(cluster, name, {1, 2})
+            send(cluster, name, VALUES)
+        cluster.restart(3)
+        wait_for_isr(cluster, other, {1, 2, 3})
+        assert state(cluster, topic).isr == {1, 2}  # type: ignore[union-attr]
+        name_throttled(cluster, topic, option, None)
+        wait_for_isr(cluster, topic, {1, 2, 3})
+    finally:
+        throttle(cluster, None, rate, slow_brokers)
+    wait_until_equal(cluster, topic, (1, 2, 3), end=len(VALUES) + 1)
+
+
+def name_throttled(cluster: EmbeddedCluster, topic: str, option: str, replicas: str | None) -> None:
+    """As kafka-reassign-partitions does it, and takes it back when it is done."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    operation = AlterConfigOpType.DELETE if replicas is None else AlterConfigOpType.SET
+    entry = ConfigEntry(option, replicas or "", incremental_operation=operation)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
 def test_a_move_waits_for_a_broker_that_dies_meanwhile_and_ends_when_it_is_back(
     cluster: EmbeddedCluster, topic: str
 ) -> None:

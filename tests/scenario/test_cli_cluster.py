@@ -241,3 +241,43 @@ def test_a_drained_broker_holds_nothing(cluster: EmbeddedCluster, topic: str) ->
     wait_until(
         lambda: next(b for b in described()["brokers"] if b["id"] == 4)["bytes"] == 0, "its disk is empty as well"
     )
+
+
+def is_away(i: int) -> bool:
+    return all(broker["address"] is None for broker in described()["brokers"] if broker["id"] == i)
+
+
+def test_a_broker_that_runs_or_is_to_hold_something_is_not_forgotten(cluster: EmbeddedCluster, topic: str) -> None:
+    create(topic, "3:4,4:3", cluster)
+    assert refused("cluster", "unregister", 4) == "broker 4 is running; stop it first"
+    [held] = [broker["replicas"] for broker in described()["brokers"] if broker["id"] == 4]
+    cluster.kill(4)
+    try:
+        wait_until(lambda: is_away(4), "it is given up")
+        assert refused("cluster", "unregister", 4) == (
+            f"broker 4 is to hold {held} partitions; move them first, with: skep cluster drain 4"
+        )
+    finally:
+        cluster.restart(4)
+    done("cluster", "wait", "--brokers", 4, "--timeout", 60)
+
+
+def test_a_broker_that_is_gone_for_good_is_forgotten(cluster: EmbeddedCluster, topic: str) -> None:
+    done("cluster", "drain", 4)
+    create(topic, "4:3", cluster)
+    with RawClient(cluster.brokers[4]) as client:
+        client.append(topic, batch_of(b"x"))
+    files = cluster.broker(4).data_dir / f"{topic}-0"
+    assert files.exists()
+    cluster.kill(4)
+    try:
+        wait_until(lambda: is_away(4), "it is given up")
+        done("topics", "delete", topic)
+        forgotten, unknown = "Broker 4 is forgotten.\n", "Nothing is known of a broker 4; there is nothing to forget.\n"
+        # Brokers hear of a deleted topic one after the other, and any of them may be asked.
+        wait_until(lambda: skep("cluster", "unregister", 4).stdout == forgotten, "what waited for it waits no more")
+        wait_until(lambda: done("cluster", "unregister", 4) == unknown, "all have heard of that")
+    finally:
+        cluster.restart(4)
+    done("cluster", "wait", "--brokers", 4, "--timeout", 60)
+    wait_until(lambda: not files.exists(), "one that comes back all the same clears up after itself")

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -31,12 +31,15 @@ def surroundings() -> dict[str, str]:
 
 
 class Served:
-    """A running group of brokers; what it prints and logs goes to files, so that nobody waits for a reader."""
+    """A running group of brokers; what it prints and logs goes to files, so that nobody waits for a reader.
 
-    def __init__(self, *arguments: object) -> None:
+    ``within`` is a command that runs the one behind it in its own place: on another machine, as it were.
+    """
+
+    def __init__(self, *arguments: object, within: Sequence[str] = ()) -> None:
         self._out, self._log = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
-            [*SERVE, *map(str, arguments)],
+            [*within, *SERVE, *map(str, arguments)],
             env=surroundings(),
             stdout=self._out,
             stderr=self._log,

@@ -4,8 +4,8 @@ A step is (kind, which, how): a kind of event, which of those that could happen 
 values, so that a schedule is data: drawn at random, replayed, shortened, or chosen by Hypothesis. One for which nothing
 can happen changes nothing.
 
-Left out on purpose: retention (logs begin at 0), transactions, syncs before acknowledgement, reassignments, several
-topics, fetch sessions (each fetch names everything).
+Left out on purpose: retention (logs begin at 0), transactions, syncs before acknowledgement, several topics, fetch
+sessions (each fetch names everything).
 """
 
 from tests.simulation.cluster_state import Shape, Step

@@ -2,6 +2,7 @@
 
 import uuid
 from dataclasses import dataclass
+from itertools import permutations
 from typing import NamedTuple
 
 from skep.base.clock import ManualClock
@@ -56,6 +57,9 @@ class ClusterState:
         """Brokers whose disk lost records that they are still counted on for, and the last registration before that."""
         self._waiting: list[tuple[int, int, tuple[int, int], object]] = []
         self._last_session = self._last_value = 0
+        # With fewer replicas than have to be in sync, how many copies an acknowledgement stands for would be in flux.
+        sizes = range(shape.min_insync_replicas, shape.brokers + 1)
+        self._targets = [target for size in sizes for target in permutations(replicas, size)]
         self._begin()
 
     def _begin(self) -> None:
@@ -126,14 +130,15 @@ class ClusterState:
     def _execute(self, call: Call):
         before = self.store.topic
         result = self.store.execute(call)
-        if self.store.topic is not before and call.operation == "put_many":
-            self._excuse_election(call)
+        if self.store.topic is not before:
+            self._excuse_choice(call, before)
         return result
 
-    def _excuse_election(self, call: Call) -> None:
-        """A controller has elected: was it by what brokers that have lost records were before they lost them?"""
-        for record in self.store.topic.partitions:
-            if all(
+    def _excuse_choice(self, call: Call, before: TopicRecord) -> None:
+        """Was one elected, or were others let go, by what brokers that have lost records were before they did?"""
+        for old, record in zip(before.partitions, self.store.topic.partitions, strict=True):
+            is_choice = call.operation == "put_many" or not set(old.replicas) <= set(record.replicas)
+            if is_choice and all(
                 broker in self.lost and call.brokers_known.get(broker, -1) <= self.lost[broker] for broker in record.isr
             ):
                 raise Excused(f"{record.isr} were chosen before anybody could know that they have lost records")

@@ -29,6 +29,20 @@ class Events(ClusterState):
             self._waiting.append((index, appended.base_offset, entry, future))
         return f"{process.id} appends {value} at {appended.base_offset} of {index}, acks={'all' if acks_all else 1}"
 
+    def _can_reassign(self):
+        """Not while a broker has lost records unnoticed: everything may be moved to it by who cannot know better."""
+        if self.lost:
+            return []
+        return [(process, index) for process in self._idle() for index in range(self.shape.partitions)]
+
+    def _do_reassign(self, choice, how):
+        process, index = choice
+        targets = [None, None, *self._targets]
+        target = targets[how % len(targets)]
+        if not process.reassign(index, target):
+            return None
+        return f"{process.id} is asked to {'call off the move of' if target is None else f'move to {target}'} {index}"
+
     # Followers and leaders.
 
     def _fetchers(self) -> list[ModelFetcher]:

@@ -36,7 +36,10 @@ class ModelLog:
         self.epochs = LeaderEpochs()
         self.producers = SimpleNamespace(transactions=_NoTransactions())
         self.config = SimpleNamespace(
-            min_insync_replicas=min_insync_replicas, syncs_before_acknowledging=False, flush_messages=NEVER
+            min_insync_replicas=min_insync_replicas,
+            syncs_before_acknowledging=False,
+            flush_messages=NEVER,
+            throttled_followers=(),
         )
 
     @property

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from skep.broker.follower_fetch import FollowerFetch
 from skep.broker.membership import Membership
+from skep.controller.reassigning import finished
 from skep.metadata.catalog import Catalog
 from skep.metadata.model import BrokerRecord
 from skep.replication.in_sync import Follower, InSyncReplicas
@@ -120,6 +121,13 @@ def the_high_watermark_does_not_wait_for_the_slowest():
     return patch.object(InSyncReplicas, "committed_end", committed_end)
 
 
+def a_move_ends_before_the_new_replicas_are_in_sync():
+    def finished_early(partition, brokers):
+        return finished(partition._replace(isr=tuple({*partition.isr, *partition.adding})), brokers)
+
+    return patch("skep.controller.decisions.finished", finished_early)
+
+
 class _AnyEpoch:
     __hash__ = None  # type: ignore[assignment]
 
@@ -148,6 +156,7 @@ BUGS: tuple[Plant, ...] = (
     a_broker_that_lost_records_stays_in_sync,
     who_could_join_when_it_was_looked_at_joins,
     a_write_without_an_answer_is_taken_for_lost,
+    a_move_ends_before_the_new_replicas_are_in_sync,
     the_high_watermark_does_not_wait_for_the_slowest,
 )
 

@@ -1,11 +1,11 @@
 """One broker: what its disk keeps, and the process on it: the broker's own classes on the model's disk and store.
 
 Real here are ``Partition``, ``InSyncReplicas``, ``IsrChanges``, ``Fetcher``, ``Following``, ``Replicas`` (who leads and
-follows what), ``FollowerFetch``, ``Membership``, ``Catalog`` and ``Controller``. They run one step at a time, as the
-schedule says, and are started as ``app.py`` starts them.
+follows what), ``FollowerFetch``, ``Membership``, ``Catalog``, ``Controller`` and the handler of reassignments. They run
+one step at a time, as the schedule says, and are started as ``app.py`` starts them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from skep.base.ids import BrokerId, TopicPartition
 from skep.base.tasks import Supervisor
 from skep.broker.fetch_sessions import Wanted
 from skep.broker.follower_fetch import FollowerFetch
+from skep.broker.handlers import alter_partition_reassignments
 from skep.broker.membership import Membership
 from skep.controller.controller import Controller
 from skep.metadata.catalog import Catalog
@@ -289,6 +290,14 @@ class Process:
 
     def change_isr(self) -> None:
         self.run("change the ISR", self.isr_changes._change(TOPIC, self.led))
+
+    def reassign(self, index: int, target: Sequence[BrokerId] | None) -> bool:
+        """As a client asks for it; None calls off what is under way. Whether it came as far as asking the store."""
+        services: Any = SimpleNamespace(config=SETTINGS, catalog=self.catalog, node=self.membership.node)
+        partition = SimpleNamespace(partition_index=index, replicas=target)
+        topics = [SimpleNamespace(name=TOPIC, partitions=[partition])]
+        request: Any = SimpleNamespace(body=SimpleNamespace(topics=topics))
+        return self.run("reassign", alter_partition_reassignments.handle(services, request))
 
     def control(self, *, balance: bool) -> bool:
         self.controller._news.set()

@@ -34,6 +34,9 @@ one-sided in different ways find more than those that are all alike (swarm testi
 RATES = (0.3, 1.0, 1.0, 3.0)
 FAULT_RATES = (0.0, 0.1, 0.3, 1.0)
 KINDS = (*ORDINARY, *FAULTS)
+MOVES_IN = 3
+"""Of so many seeds of a shape one has reassignments too: where replicas come and go, other things happen less often."""
+MOVE_RATE = 0.06
 SHAPES = (
     Shape(),
     Shape(in_sync=2),
@@ -55,6 +58,10 @@ def shape_of(seed: int) -> Shape:
     return SHAPES[seed % len(SHAPES)]
 
 
+def has_moves(seed: int) -> bool:
+    return seed // len(SHAPES) % MOVES_IN == MOVES_IN - 1
+
+
 def schedule_of(seed: int, count: int) -> list[Step]:
     generator = random.Random(seed)
     weights = [weight * generator.choice(RATES) for weight in ORDINARY.values()]
@@ -63,7 +70,7 @@ def schedule_of(seed: int, count: int) -> list[Step]:
     # Where one is favoured, the others are slow: followers that lag behind, brokers that hear of nothing.
     favour = {kind: generator.choice((0.0, 0.0, 0.7)) for kind in KINDS}
     favourite = {kind: generator.getrandbits(8) for kind in KINDS}
-    return [
+    steps = [
         Step(
             kind,
             favourite[kind] if generator.random() < favour[kind] else generator.getrandbits(8),
@@ -71,6 +78,11 @@ def schedule_of(seed: int, count: int) -> list[Step]:
         )
         for kind in kinds
     ]
+    if has_moves(seed):
+        for number in range(count):
+            if generator.random() < MOVE_RATE:
+                steps[number] = Step("reassign", generator.getrandbits(8), generator.getrandbits(8))
+    return steps
 
 
 class Walk(NamedTuple):

@@ -142,14 +142,16 @@ class ClusterConfig(CoordinatorConfig):
         "leader.replication.throttled.rate",
         (1 << 63) - 1,
         at_least(0),
-        "How many bytes a second a leader gives to the replicas that reassignments add, at the most.",
+        "How many bytes a second a leader gives to the replicas that reassignments add, and to those that "
+        "leader.replication.throttled.replicas of a topic means, at the most.",
         type=OptionType.LONG,
     )
     follower_replication_throttled_rate: int = option(
         "follower.replication.throttled.rate",
         (1 << 63) - 1,
         at_least(0),
-        "How many bytes a second a broker fetches for the replicas that reassignments add to it, at the most.",
+        "How many bytes a second a broker fetches for the replicas that reassignments add to it, and for those that "
+        "follower.replication.throttled.replicas of a topic names, at the most.",
         type=OptionType.LONG,
     )
     auto_leader_rebalance_enable: bool = option(

@@ -10,6 +10,7 @@ disagree with another.
 
 import dataclasses
 import enum
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -190,6 +191,18 @@ def between(low: float, high: float) -> Check:
 
 def one_of(*allowed: str) -> Check:
     return lambda value: None if value in allowed else f"must be one of {', '.join(allowed)}"
+
+
+def all_or_each_like(pattern: str, shown: str) -> Check:
+    """A list of ``*`` alone, or of values that the pattern matches; ``shown`` is how such a value looks."""
+    matches = re.compile(pattern).fullmatch
+
+    def check(values: Any) -> str | None:
+        if values == ("*",) or all(map(matches, values)):
+            return None
+        return f"must be * or a list of {shown}"
+
+    return check
 
 
 def each_of(*allowed: str) -> Check:

@@ -3,13 +3,16 @@
 Left out: options of features that are not built; a topic created with one of them is refused by name.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import cached_property
 
-from skep.base.options import OptionType, anything, at_least, between, each_of, one_of, option
+from skep.base.options import OptionType, all_or_each_like, anything, at_least, between, each_of, one_of, option
 
 HOUR_MS = 3_600_000
 NEVER = (1 << 63) - 1
+
+_replicas = all_or_each_like("[0-9]+:[0-9]+", "PARTITION:BROKER")
 
 
 @dataclass(frozen=True)
@@ -60,12 +63,26 @@ class TopicConfig:
         type=OptionType.LONG,
         broker_name="log.flush.interval.ms",
     )
+    follower_replication_throttled_replicas: tuple[str, ...] = option(
+        "follower.replication.throttled.replicas",
+        (),
+        _replicas,
+        "The replicas, PARTITION:BROKER,... or * for all, that catch up no faster than "
+        "follower.replication.throttled.rate while they are not in sync; one that a reassignment adds does so unnamed.",
+    )
     index_interval_bytes: int = option(
         "index.interval.bytes",
         4096,
         at_least(0),
         "How many bytes of log lie between two entries of the offset index.",
         broker_name="log.index.interval.bytes",
+    )
+    leader_replication_throttled_replicas: tuple[str, ...] = option(
+        "leader.replication.throttled.replicas",
+        (),
+        _replicas,
+        "The leaders, PARTITION:BROKER,... or * for all, that give replicas which are not in sync no more than "
+        "leader.replication.throttled.rate; to one that a reassignment adds all do so unnamed.",
     )
     max_compaction_lag_ms: int = option(
         "max.compaction.lag.ms",
@@ -196,5 +213,27 @@ class TopicConfig:
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @cached_property
+    def throttled_followers(self) -> Container[tuple[int, int]]:
+        """Partition and broker of the replicas that are to catch up slowly."""
+        return _replicas_in(self.follower_replication_throttled_replicas)
+
+    @cached_property
+    def throttled_leaders(self) -> Container[tuple[int, int]]:
+        """Partition and broker of the leaders that are to let others catch up slowly."""
+        return _replicas_in(self.leader_replication_throttled_replicas)
+
+    @cached_property
     def syncs_before_acknowledging(self) -> bool:
         return self.flush_messages == 1
+
+
+class _All:
+    def __contains__(self, replica: object) -> bool:
+        return True
+
+
+def _replicas_in(listed: tuple[str, ...]) -> Container[tuple[int, int]]:
+    if listed == ("*",):
+        return _All()
+    pairs = (replica.split(":") for replica in listed)
+    return frozenset((int(partition), int(broker)) for partition, broker in pairs)

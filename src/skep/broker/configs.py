@@ -8,7 +8,8 @@ A value is looked for from the strongest source to the weakest; the first one fo
     4 static broker     given at start: file, environment, command line
     5 default           declared with the option
 
-A topic's option goes on below 1 with the broker option that is its default: ``retention.ms`` with ``log.retention.ms``.
+A topic's option goes on below 1 with the broker option that is its default, if it has one: ``retention.ms`` with
+``log.retention.ms``.
 """
 
 import enum
@@ -77,12 +78,12 @@ def topic_entries(services: Services, overrides: Mapping[str, str]) -> list[Conf
     """Every topic option, for a topic with these overrides."""
     entries = []
     for name, option in TOPIC_OPTIONS.items():
-        assert option.broker_name is not None
-        inherited = broker_entry(services, BROKER_OPTIONS[option.broker_name])
-        value, synonyms = inherited.value, inherited.synonyms
+        entry = ConfigEntry(option, option.show(option.default), ())
+        if option.broker_name is not None:
+            entry = broker_entry(services, BROKER_OPTIONS[option.broker_name])._replace(option=option)
         if (override := overrides.get(name)) is not None:
-            value, synonyms = override, (Synonym(name, override, Source.TOPIC), *synonyms)
-        entries.append(ConfigEntry(option, value, synonyms))
+            entry = ConfigEntry(option, override, (Synonym(name, override, Source.TOPIC), *entry.synonyms))
+        entries.append(entry)
     return entries
 
 

@@ -4,8 +4,9 @@ It is given all that is in the log, committed or not. What it asks for tells how
 watermark. Its log may have batches that ours does not have, from a leader before us: then it is told where our
 histories part (KIP-595), and its position counts for nothing.
 
-A replica that a reassignment adds gets no more than ``leader.replication.throttled.rate``; what it would get beyond
-that it does not get yet, and asks again.
+A replica that a reassignment adds, or that a topic option names, gets no more than
+``leader.replication.throttled.rate`` until it is in sync; what it would get beyond that it does not get yet, and asks
+again. Kafka throttles only what is named (KIP-73), and its tool names what it moves.
 """
 
 from collections.abc import Callable, Sized
@@ -68,11 +69,14 @@ class FollowerFetch(NamedTuple):
         )
 
 
-class NewReplicas:
-    """Those that reassignments add, and how fast they are given what they have to copy from this leader."""
+class ThrottledReplicas:
+    """Those that are to catch up slowly, and how fast they are given what they have to copy from this leader."""
 
-    def __init__(self, catalog: Catalog, clock: Clock, rate: Callable[[], int]) -> None:
+    def __init__(
+        self, catalog: Catalog, node_id: Callable[[], BrokerId], clock: Clock, rate: Callable[[], int]
+    ) -> None:
         self._catalog = catalog
+        self._node_id = node_id
         self._clock = clock
         self._rate = rate
         self._throttle = Throttle(rate)
@@ -80,21 +84,23 @@ class NewReplicas:
     def room(self, broker_id: BrokerId, partition: Partition, left: int) -> int | None:
         """How many of the ``left`` bytes it may have now; None when there is no limit for it."""
         rate = self._rate()
-        if rate == NEVER or not self._is_copying(broker_id, partition):
+        if rate == NEVER or not self._is_throttled(broker_id, partition):
             return None
         return 0 if self._throttle.wait_s(self._clock.monotonic()) > LARGEST_DEBT_S else min(left, max(1, rate))
 
     def gave(self, size: int) -> None:
         self._throttle.took(size, self._clock.monotonic())
 
-    def _is_copying(self, broker_id: BrokerId, partition: Partition) -> bool:
-        """Whether it is to be a replica and has not caught up yet; once it has, producers wait for it."""
+    def _is_throttled(self, broker_id: BrokerId, partition: Partition) -> bool:
+        """Whether it is one of them and has not caught up yet; once it has, producers wait for it."""
         name, index = partition.topic_partition
         topic = self._catalog.image.topics.get(name)
         if topic is None or index >= len(topic.partitions):
             return False
         record = topic.partitions[index]
-        return broker_id in record.adding and broker_id not in record.isr
+        if broker_id in record.isr:
+            return False
+        return broker_id in record.adding or (index, self._node_id()) in partition.log.config.throttled_leaders
 
 
 def follower_in(body: Any, version: int) -> FollowerFetch | None:

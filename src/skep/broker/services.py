@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from skep.base.broker_config import BrokerConfig
 from skep.base.clock import Clock
 from skep.broker.fetch_sessions import FetchSessions
-from skep.broker.follower_fetch import NewReplicas
+from skep.broker.follower_fetch import ThrottledReplicas
 from skep.broker.partition_count import PartitionCount
 from skep.broker.producer_ids import ProducerIds
 from skep.coordination.groups.shard import GroupShard
@@ -34,7 +34,12 @@ class Services:
     groups: CoordinatorRuntime[GroupShard]
     transactions: TransactionCoordinator
     partition_count: PartitionCount = field(default_factory=PartitionCount)
-    new_replicas: NewReplicas = field(init=False)
+    throttled_replicas: ThrottledReplicas = field(init=False)
 
     def __post_init__(self) -> None:
-        self.new_replicas = NewReplicas(self.catalog, self.clock, lambda: self.config.leader_replication_throttled_rate)
+        self.throttled_replicas = ThrottledReplicas(
+            self.catalog,
+            lambda: self.node.id,
+            self.clock,
+            lambda: self.config.leader_replication_throttled_rate,
+        )

@@ -1,4 +1,4 @@
-"""``skep cluster``: see the brokers of a cluster and what is wrong, move replicas, elect leaders, empty a broker."""
+"""``skep cluster``: see the brokers of a cluster and what is wrong, move replicas, elect leaders, let a broker go."""
 
 import sys
 import time
@@ -13,6 +13,7 @@ from skep.cli.cluster_electing import elect
 from skep.cli.cluster_moves import drain, reassign
 from skep.cli.cluster_progress import wait_until_in_sync
 from skep.cli.cluster_tables import SHOWN_TROUBLES, as_document, show
+from skep.cli.cluster_unregistering import unregister
 from skep.cli.cluster_view import read_cluster
 from skep.cli.connection import DEFAULT_BOOTSTRAP, Bootstrap, Properties, cluster_of
 from skep.cli.output import Json
@@ -31,6 +32,7 @@ def register(app: typer.Typer) -> None:
         "reassign": reassign,
         "elect": elect,
         "drain": drain,
+        "unregister": unregister,
     }
     for name, command in commands.items():
         cluster.command(name)(command)

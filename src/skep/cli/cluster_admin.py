@@ -1,4 +1,4 @@
-"""What the commands ask of a cluster as a whole: to move replicas, to elect leaders. The client library has neither.
+"""What the commands ask of a cluster as a whole, and the client library cannot: move replicas, elect, forget a broker.
 
 Every broker of ours does these. Kafka's pass them on to their controller, which the metadata names.
 """
@@ -19,6 +19,7 @@ from skep.wire.apis import (
     ELECT_LEADERS,
     INCREMENTAL_ALTER_CONFIGS,
     LIST_PARTITION_REASSIGNMENTS,
+    UNREGISTER_BROKER,
     Api,
 )
 
@@ -43,8 +44,13 @@ class Refusal(NamedTuple):
     words: str
 
 
-def _ask(client: ClusterClient, what: str, api: Api, body: Mapping[str, Any]) -> Any:
-    """Of the controller, or of any broker when none is known; asked again when that one went away."""
+def _ask(
+    client: ClusterClient, what: str, api: Api, body: Mapping[str, Any], *, but_for: ErrorCode = ErrorCode.none
+) -> Any:
+    """Of the controller, or of any broker when none is known; asked again when that one went away.
+
+    A refusal as a whole is a CommandError, ``but_for`` one that the caller knows what to do with.
+    """
 
     def ask() -> Any:
         metadata = client.metadata(())
@@ -54,7 +60,7 @@ def _ask(client: ClusterClient, what: str, api: Api, body: Mapping[str, Any]) ->
 
     answer = until_answered(client, what, ask)
     code = getattr(answer, "error_code", ErrorCode.none)
-    if code is not ErrorCode.none:
+    if code not in (ErrorCode.none, but_for):
         raise CommandError(f"{what}: {getattr(answer, 'error_message', None) or in_words(code)}")
     return answer
 
@@ -115,6 +121,14 @@ def elect(
                     refused.append(_refusal(topic.topic, row.partition_id, row))
         progress(len(part))
     return elected, refused
+
+
+def unregister(client: ClusterClient, broker: int) -> bool:
+    """Lets the cluster forget a broker that is gone for good; False when it knew nothing of it."""
+    unknown = ErrorCode.broker_id_not_registered
+    what = f"unregistering broker {broker}"
+    answer = _ask(client, what, UNREGISTER_BROKER, {"broker_id": broker}, but_for=unknown)
+    return answer.error_code is not unknown
 
 
 def set_throttle(client: ClusterClient, bytes_per_second: int | None) -> None:

@@ -13,6 +13,7 @@ is something, and answers for the partitions that have news:
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -43,13 +44,17 @@ BeforeTruncation = Callable[[Partition], Any]
 
 
 class _Followed:
-    """One partition. ``sent`` is what the leader's session knows of it; until ``wait_until`` it is left alone."""
+    """One partition. ``sent`` is what the leader's session knows of it; until ``wait_until`` it is left alone.
 
-    __slots__ = ("is_throttled", "partition", "sent", "wait_until")
+    ``is_new``: a reassignment adds this replica.
+    """
 
-    def __init__(self, partition: Partition, is_throttled: bool) -> None:
+    __slots__ = ("is_in_sync", "is_new", "partition", "sent", "wait_until")
+
+    def __init__(self, partition: Partition, is_new: bool, is_in_sync: bool) -> None:
         self.partition = partition
-        self.is_throttled = is_throttled
+        self.is_new = is_new
+        self.is_in_sync = is_in_sync
         self.sent: FollowerPartition | None = None
         self.wait_until = 0.0
 
@@ -90,16 +95,16 @@ class Fetcher:
 
     # Which partitions.
 
-    def follow(self, partition: Partition, *, is_throttled: bool) -> None:
-        """From its own log's end on; also when its leader epoch changed."""
+    def follow(self, partition: Partition, *, is_new: bool, is_in_sync: bool) -> None:
+        """From its own log's end on; also when its leader epoch or its place in the ISR changed."""
         key = (partition.topic_id, partition.topic_partition.partition)
         followed = self._followed.get(key)
         if followed is None or followed.partition is not partition:
             sent = None if followed is None else followed.sent
-            followed = self._followed[key] = _Followed(partition, is_throttled)
+            followed = self._followed[key] = _Followed(partition, is_new, is_in_sync)
             followed.sent = sent
             self._forgotten.discard(key)
-        followed.is_throttled = is_throttled
+        followed.is_new, followed.is_in_sync = is_new, is_in_sync
         followed.wait_until = 0.0
         self._delayed.discard(key)
         self._changed.add(key)
@@ -169,7 +174,7 @@ class Fetcher:
         config, now = self._settings(), self._clock.monotonic()
         for key in [key for key in self._delayed if self._followed[key].wait_until <= now]:
             followed = self._followed[key]
-            if followed.is_throttled and (wait_s := self._throttle.wait_s(now)) > 0:
+            if self._is_throttled(followed) and (wait_s := self._throttle.wait_s(now)) > 0:
                 followed.wait_until = now + wait_s
                 continue
             self._delayed.discard(key)
@@ -199,7 +204,8 @@ class Fetcher:
         if not self._delayed:
             return config.replica_fetch_wait_max_ms
         due = min(self._followed[key].wait_until for key in self._delayed)
-        return max(0, min(config.replica_fetch_wait_max_ms, int((due - now) * 1000)))
+        # Rounded up: less than a millisecond would be none, and until then round after round would ask for nothing.
+        return max(0, min(config.replica_fetch_wait_max_ms, math.ceil((due - now) * 1000)))
 
     async def _connected(self) -> Peer:
         if self._peer is not None and not self._peer.is_closed:
@@ -351,13 +357,20 @@ class Fetcher:
             raise KafkaError(piece.error_code, f"the leader has nothing to follow {log.log_end_offset}")
 
     def _slow_down(self, key: Key, followed: _Followed, size: int) -> None:
-        """A new replica fetches no faster than it may."""
-        if not followed.is_throttled or not size:
+        """A replica that is to catch up slowly fetches no faster than it may."""
+        if not size or not self._is_throttled(followed):
             return
         now = self._clock.monotonic()
         wait_s = self._throttle.took(size, now)
         if wait_s > 0:
             self._leave_alone(key, followed, now + wait_s)
+
+    def _is_throttled(self, followed: _Followed) -> bool:
+        if followed.is_in_sync:
+            return False
+        partition = followed.partition
+        replica = (partition.topic_partition.partition, self._node().id)
+        return followed.is_new or replica in partition.log.config.throttled_followers
 
     def _delay(self, key: Key, followed: _Followed, error: Exception) -> None:
         if self._followed.get(key) is not followed:

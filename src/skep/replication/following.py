@@ -56,8 +56,9 @@ class Following:
             return
         self._leaders[partition] = leader
         node_id = self._node().id
-        is_throttled = node_id in record.adding and node_id not in record.isr
-        self._fetcher_at(self._place(partition, leader)).follow(partition, is_throttled=is_throttled)
+        self._fetcher_at(self._place(partition, leader)).follow(
+            partition, is_new=node_id in record.adding, is_in_sync=node_id in record.isr
+        )
 
     def _place(self, partition: Partition, leader: BrokerId) -> "_Place":
         return leader, hash((partition.topic_id, partition.topic_partition.partition)) % self._count

@@ -185,7 +185,7 @@ class Replicas:
     # The disk.
 
     async def write_checkpoints(self) -> None:
-        """Recovery points and log starts as they are now, durable when this returns."""
+        """Recovery points, log starts and high watermarks as they are now, durable when this returns."""
         await self._in_thread(self._directory.checkpoint_work(self.high_watermarks()))
 
     def high_watermarks(self) -> dict[TopicPartition, Offset]:

@@ -1,4 +1,4 @@
-"""How fast a broker may copy partitions that are new to it, so that those it already serves do not suffer."""
+"""How fast replicas may catch up, so that what their broker already serves does not suffer."""
 
 from collections.abc import Callable
 

@@ -51,6 +51,32 @@ def topic(broker):
     return broker
 
 
+THROTTLED = [f"{side}.replication.throttled.replicas" for side in ("leader", "follower")]
+
+
+@pytest.mark.parametrize("name", THROTTLED)
+@pytest.mark.parametrize(("text", "stored"), [("*", "*"), ("", ""), ("0:1, 12:345", "0:1,12:345"), ("0:1,,", "0:1")])
+def test_throttled_replicas_are_all_or_partitions_of_brokers(topic, name, text, stored):
+    assert alter(topic, INCREMENTAL_ALTER_CONFIGS, resource(TOPIC_RESOURCE, "a", (SET, name, text))) == [DONE]
+    assert overrides_of(topic)[name] == stored
+
+
+@pytest.mark.parametrize("name", THROTTLED)
+@pytest.mark.parametrize("text", ["all", "0", "0:", ":1", "0:1:2", "-1:0", "0:x", "*,0:1", "0:1 1:2"])
+def test_throttled_replicas_that_are_anything_else_are_refused(topic, name, text):
+    [(code, message)] = alter(topic, INCREMENTAL_ALTER_CONFIGS, resource(TOPIC_RESOURCE, "a", (SET, name, text)))
+    assert code is ErrorCode.invalid_config
+    assert message.endswith(f"{name}={text}: must be * or a list of PARTITION:BROKER")
+
+
+def test_throttled_replicas_are_added_and_taken_out_one_by_one(topic):
+    name = THROTTLED[0]
+    for operation, text, after in [(APPEND, "0:1", "0:1"), (APPEND, "1:2", "0:1,1:2"), (SUBTRACT, "0:1", "1:2")]:
+        wanted = resource(TOPIC_RESOURCE, "a", (operation, name, text))
+        assert alter(topic, INCREMENTAL_ALTER_CONFIGS, wanted) == [DONE]
+        assert overrides_of(topic)[name] == after
+
+
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_alter_configs_replaces_all_overrides(topic, version):
     wanted = resource(TOPIC_RESOURCE, "a", ("retention.ms", " 5000"), ("flush.ms", "9"))

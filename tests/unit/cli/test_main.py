@@ -13,7 +13,7 @@ GROUPS_OF_COMMANDS = {
     "topics": ["create", "list", "describe", "alter", "delete"],
     "groups": ["list", "describe", "reset-offsets", "export", "delete", "delete-offsets"],
     "transactions": ["list", "describe", "producers", "find-hanging", "abort"],
-    "cluster": ["describe", "wait", "reassign", "elect", "drain"],
+    "cluster": ["describe", "wait", "reassign", "elect", "drain", "unregister"],
     "pipeline": ["init", "run", "validate"],
 }
 

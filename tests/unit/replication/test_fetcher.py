@@ -74,7 +74,7 @@ class Follower:
             SimpleNamespace(took=lambda size, now: 0.0),
             waiting,
         )
-        self.fetcher.follow(partition, is_throttled=False)
+        self.fetcher.follow(partition, is_new=False, is_in_sync=True)
 
     def wanted(self):
         self.fetcher._changed |= self.fetcher._delayed
@@ -252,7 +252,7 @@ class Rounds:
         self.partitions = [new_partition(TWO, records=3, index=index) for index in range(2)]
         for partition in self.partitions:
             partition.follow(LeaderEpoch(2))
-            self.fetcher.follow(partition, is_throttled=False)
+            self.fetcher.follow(partition, is_new=False, is_in_sync=True)
 
     async def next(self, *, after_ms=0):
         """What the request of the next round says."""
@@ -280,6 +280,17 @@ def test_a_partition_that_is_refused_is_left_alone_for_the_backoff_and_then_aske
     run(scenario)
 
 
+def test_a_partition_that_is_due_within_a_millisecond_is_waited_for_and_not_asked_for_in_a_circle():
+    async def scenario():
+        rounds = Rounds()
+        rounds.leader.refusals = {0: ErrorCode.not_leader_or_follower}
+        await rounds.next()
+        rounds.fetcher._followed[KEY].wait_until = 0.0004
+        assert await rounds.next() == ([], [0], 1)
+
+    run(scenario)
+
+
 def test_news_of_the_leader_ends_the_backoff_of_a_partition():
     async def scenario():
         rounds = Rounds()
@@ -288,8 +299,36 @@ def test_news_of_the_leader_ends_the_backoff_of_a_partition():
         assert (await rounds.next())[0] == []
         rounds.leader.refusals = {}
         rounds.partitions[0].follow(LeaderEpoch(3))
-        rounds.fetcher.follow(rounds.partitions[0], is_throttled=False)
+        rounds.fetcher.follow(rounds.partitions[0], is_new=False, is_in_sync=True)
         assert await rounds.next() == ([0], [], 500)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("is_new", "is_in_sync", "named", "is_slow"),
+    [
+        (False, False, (), False),
+        (True, False, (), True),
+        (False, False, ("*",), True),
+        (False, False, ("0:2",), True),
+        (False, False, ("1:2", "0:1"), False),
+        (True, True, ("*",), False),
+    ],
+)
+def test_a_replica_that_is_added_or_named_catches_up_slowly_and_no_other(is_new, is_in_sync, named, is_slow):
+    async def scenario():
+        follower = Follower(new_partition(TWO, records=0))
+        waits = []
+        follower.fetcher._throttle = SimpleNamespace(took=lambda size, now: waits.append(size) or 1.0)
+        follower.fetcher.follow(follower.partition, is_new=is_new, is_in_sync=is_in_sync)
+        # As when an option of the topic changes: nobody is told to follow anew.
+        follower.partition.log.config = TopicConfig(follower_replication_throttled_replicas=named)
+        leader = new_partition(ONE, records=3)
+        leader.lead(ONE, PartitionRecord((ONE, TWO), (ONE,), ONE, LeaderEpoch(2)))
+        await follower.fetch_from(leader)
+        assert follower.partition.log.log_end_offset == 3
+        assert (waits, follower.fetcher._delayed) == (([3 * len(BATCH)], {KEY}) if is_slow else ([], set()))
 
     run(scenario)
 

@@ -120,11 +120,11 @@ def _read(services: Services, request: Request, wanted: Iterable[Wanted], follow
                     piece, failed = piece._replace(records=b"", aborted=None, preferred_read_replica=preferred), True
             else:
                 partition = _led(services, one)
-                room = services.new_replicas.room(follower.broker_id, partition, left)
+                room = services.throttled_replicas.room(follower.broker_id, partition, left)
                 most, at_least_one = (left, size == 0) if room is None else (room, size == 0 < room)
                 piece = follower.read(partition, one, most, _records, at_least_one=at_least_one)
                 if room is not None:
-                    services.new_replicas.gave(len(piece.records))
+                    services.throttled_replicas.gave(len(piece.records))
                 failed |= piece.error_code != 0 or piece.diverging_epoch is not None
             partitions.append(partition)
             given = len(piece.records)
