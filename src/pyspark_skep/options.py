@@ -99,7 +99,8 @@ class ReadOptions:
         "startingOffsetsByTimestampStrategy",
         "error",
         one_of("error", "latest"),
-        "What to do when a partition has no record at or after the starting time: fail, or start at its end.",
+        "What to do when a partition has no record at or after the starting time: fail, or start at its end. Of no "
+        "effect, with a warning, where no starting time is given.",
     )
     fail_on_data_loss: bool = option(
         "failOnDataLoss",
@@ -142,7 +143,10 @@ class ReadOptions:
         type=LONG,
     )
     max_trigger_delay: str = option(
-        "maxTriggerDelay", "15m", _a_duration, "How long minOffsetsPerTrigger may hold a micro-batch back."
+        "maxTriggerDelay",
+        "15m",
+        _a_duration,
+        "How long minOffsetsPerTrigger may hold a micro-batch back. Of no effect, with a warning, without that.",
     )
     include_headers: bool = option("includeHeaders", False, anything, "Whether rows have the column headers.")
     push_filters: bool = option(
@@ -276,6 +280,17 @@ def parse_options(config: C, given: Mapping[str, str], refused: Mapping[str, str
 def is_read(given: Mapping[str, str]) -> bool:
     """Whether options are those of reading; a source is made before Spark says what for."""
     return not {"subscribe", "subscribepattern", "assign"}.isdisjoint(name.lower() for name in given)
+
+
+def warn_of_ignored(given: Mapping[str, str]) -> None:
+    """A word for what never means anything in a read, and for what does not without another option."""
+    lowered = {name.lower() for name, text in given.items() if text.strip()}
+    reasons = dict(WITHOUT_EFFECT)
+    if "minoffsetspertrigger" not in lowered:
+        reasons["maxTriggerDelay"] = "without minOffsetsPerTrigger no micro-batch is held back"
+    if lowered.isdisjoint({"startingtimestamp", "startingoffsetsbytimestamp"}):
+        reasons["startingOffsetsByTimestampStrategy"] = "no starting time is given"
+    warn_without_effect(given, reasons)
 
 
 def warn_without_effect(given: Mapping[str, str], reasons: Mapping[str, str]) -> None:

@@ -31,6 +31,9 @@ ERROR = "error"
 DEAD_LETTER_HEADERS = ("dlq.reason", "dlq.topic", "dlq.partition", "dlq.offset", "dlq.timestamp")
 """What a dead letter carries besides its own headers; the timestamp in milliseconds, all as text."""
 _CORRUPT = "_corrupt_record"
+_PARSED = "_parsed"
+"""Not of the result. All columns are made by select: withColumn and drop have Spark look at once what there is, and in
+a pipeline a table of the run before is then taken for the one that this run is about to fill."""
 _CONFLUENT_PREFIX_BYTES = 5
 _SHOWN_CHARACTERS = 80
 
@@ -46,8 +49,8 @@ def parse_json(records: DataFrame, schema: str | StructType) -> DataFrame:
         else StructType([*schema.fields]).add(_CORRUPT, "string")
     )
     whole = F.from_json(text, with_corrupt, options)
-    parsed = records.withColumn(DATA, whole)
-    data = F.col(DATA)
+    parsed = records.select("*", whole.alias(_PARSED))
+    data = F.col(_PARSED)
     # from_json stops reading at the end of the object and takes the first of an array. In brackets neither can hide.
     values = F.coalesce(F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))), F.lit(0))
     misfit = data.isNull() | data[_CORRUPT].isNotNull()
@@ -60,7 +63,9 @@ def parse_json(records: DataFrame, schema: str | StructType) -> DataFrame:
     )
     for path, required in _required(fields):
         error = error.when(required, F.lit(f"field '{path}' is missing"))
-    return parsed.withColumn(ERROR, error).withColumn(DATA, F.when(F.col(ERROR).isNull(), data.dropFields(_CORRUPT)))
+    checked = parsed.select("*", error.alias(ERROR))
+    good = F.when(F.col(ERROR).isNull(), data.dropFields(_CORRUPT))
+    return checked.select(F.expr(f"* EXCEPT ({_PARSED}, {ERROR})"), good.alias(DATA), ERROR)
 
 
 def parse_avro(records: DataFrame, schema: str, *, confluent: bool = False) -> DataFrame:
@@ -87,8 +92,8 @@ def parse_avro(records: DataFrame, schema: str, *, confluent: bool = False) -> D
         except NotAvro:
             return {DATA: None, ERROR: not_avro}
 
-    decoded = records.withColumn("_avro", F.udf(decode, result, useArrow=True)(F.col("value")))
-    return decoded.withColumns({DATA: F.col(f"_avro.{DATA}"), ERROR: F.col(f"_avro.{ERROR}")}).drop("_avro")
+    decoded = records.select("*", F.udf(decode, result, useArrow=True)(F.col("value")).alias(_PARSED))
+    return decoded.select(F.expr(f"* EXCEPT ({_PARSED})"), f"{_PARSED}.{DATA}", f"{_PARSED}.{ERROR}")
 
 
 def good_rows(parsed: DataFrame, *origin: str) -> DataFrame:
@@ -121,7 +126,7 @@ def _misfits(fields: Sequence[Field], text: Column) -> Column:
     """The sentence for JSON that does not fit: the fields whose value is there and became null."""
     named = [
         F.when(
-            raw.isNotNull() & F.col(DATA)[field.name].isNull(),
+            raw.isNotNull() & F.col(_PARSED)[field.name].isNull(),
             F.concat(F.lit(f"field '{field.name}' is not {field.type_name}: "), _shown(raw)),
         )
         for field in fields
@@ -141,7 +146,7 @@ def _required(fields: Sequence[Field], holder: tuple[str, ...] = ()) -> Iterator
 
 
 def _at(path: tuple[str, ...]) -> Column:
-    column = F.col(DATA)
+    column = F.col(_PARSED)
     for name in path:
         column = column[name]
     return column

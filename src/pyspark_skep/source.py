@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from pyspark_skep.options import WITHOUT_EFFECT, ReadOptions, is_read, read_options, warn_without_effect
+from pyspark_skep.options import ReadOptions, is_read, read_options, warn_of_ignored
 from pyspark_skep.rows import row_schema
 from skep.base.errors import OptionError
 
@@ -30,7 +30,7 @@ class DefaultSource(DataSource):
         # Here because a source that is read is made once for a query, and its schema and readers are asked for often.
         # A stream's sink is made anew for every micro-batch: writers warn themselves.
         if is_read(options):
-            warn_without_effect(options, WITHOUT_EFFECT)
+            warn_of_ignored(options)
 
     @classmethod
     def name(cls) -> str:

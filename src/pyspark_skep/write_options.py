@@ -105,13 +105,18 @@ REFUSED = {
     "kafka.interceptor.classes": "there is no JVM producer to intercept",
     "subscribe": "that is an option of reading; to write, name the topic with topic",
 }
-SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "path"})
+SPARKS_OWN = {
+    "checkpointLocation": "Spark's own: where it keeps the progress of a stream.",
+    "queryName": "Spark's own: the name that it shows for a stream.",
+    "path": f"Of no effect, with a warning: {WITHOUT_EFFECT['path']}.",
+}
 """What Spark itself reads, and hands on."""
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """The options of a write, all that can be checked without a broker checked."""
-    own = {name: text for name, text in given.items() if name.lower() not in SPARKS_OWN}
+    of_spark = {name.lower() for name in SPARKS_OWN}
+    own = {name: text for name, text in given.items() if name.lower() not in of_spark}
     options = parse_options(WriteOptions(), own, REFUSED)
     if not options.bootstrap_servers.strip():
         raise OptionError("kafka.bootstrap.servers must be given: addresses of brokers, HOST:PORT separated by commas")

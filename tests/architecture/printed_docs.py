@@ -98,12 +98,13 @@ def _default(option: Option) -> str:
 
 def spark_options() -> str:
     lines = [SPARK_OPTIONS_HEAD]
-    for title, config, refused in (
-        ("Reading", options.ReadOptions, options.REFUSED),
-        ("Writing", write_options.WriteOptions, write_options.REFUSED),
+    for title, config, of_spark, refused in (
+        ("Reading", options.ReadOptions, {}, options.REFUSED),
+        ("Writing", write_options.WriteOptions, write_options.SPARKS_OWN, write_options.REFUSED),
     ):
         lines += [f"## {title}", "", "| option | default | what it does |", "|---|---|---|"]
         lines += [f"| `{row.name}` | {_unless_absent(row)} | {row.doc} |" for row in declared(config).values()]
+        lines += [f"| `{name}` |  | {doc} |" for name, doc in of_spark.items()]
         lines += ["", "| refused | why |", "|---|---|"]
         lines += [f"| `{name}` | {why} |" for name, why in refused.items()]
         lines += ["| `kafka.ssl.*`, `kafka.sasl.*` | only PLAINTEXT connections are there |", ""]

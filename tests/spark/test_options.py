@@ -146,8 +146,36 @@ def test_what_is_let_through_without_effect_is_named_in_one_warning(caplog, name
     assert "Of no effect, with a warning" in declared(ReadOptions)[name].doc
 
 
-def test_options_that_have_an_effect_come_without_a_warning(caplog):
-    DefaultSource(GIVEN | {"kafka.client.id": "x", "groupId": "g", "includeHeaders": "false"})
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"maxTriggerDelay": "1m"}, "without minOffsetsPerTrigger no micro-batch is held back"),
+        ({"startingOffsetsByTimestampStrategy": "latest"}, "no starting time is given"),
+        (
+            {"startingOffsetsByTimestampStrategy": "latest", "endingTimestamp": "5", "startingTimestamp": " "},
+            "no starting time is given",
+        ),
+    ],
+)
+def test_what_has_an_effect_only_beside_another_option_is_named_in_one_warning_without_it(caplog, given, why):
+    DefaultSource(GIVEN | {name.lower(): text for name, text in given.items()})
+    [name] = given.keys() & {"maxTriggerDelay", "startingOffsetsByTimestampStrategy"}
+    assert [record.getMessage() for record in caplog.records] == [f"option {name} has no effect: {why}"]
+    assert "Of no effect, with a warning" in declared(ReadOptions)[name].doc
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"kafka.client.id": "x", "groupId": "g", "includeHeaders": "false"},
+        {"maxTriggerDelay": "1m", "minOffsetsPerTrigger": "5"},
+        {"startingOffsetsByTimestampStrategy": "latest", "startingTimestamp": "5"},
+        {"startingOffsetsByTimestampStrategy": "latest", "startingOffsetsByTimestamp": '{"orders": {"0": 5}}'},
+    ],
+)
+def test_options_that_have_an_effect_come_without_a_warning(caplog, given):
+    DefaultSource(GIVEN | given)
+    DefaultSource(GIVEN | {name.lower(): text for name, text in given.items()})
     assert caplog.text == ""
 
 

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from decimal import Decimal
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,7 +19,8 @@ import pytest
 from skep.cli.failures import INTERRUPTED
 from skep.cli.pipeline_template import write_project
 from skep.testing import EmbeddedBroker
-from tests.spark.pipelining import ROOT, RUN_TIMEOUT_S, done, environment, load, records, skep, table
+from tests.spark.pipelining import RUN_TIMEOUT_S, done, environment, load, records, skep, table
+from tests.spark.printed_example import PrintedExample
 from tests.waiting import wait_until
 
 # A Spark of their own, the server: they need not wait for the tests of the shared session.
@@ -59,14 +61,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         process.wait(RUN_TIMEOUT_S)
 
 
-def _example(name: str, folder: Path, bootstrap: str) -> Path:
-    """A copy: a run writes into the project."""
-    copy = Path(
-        shutil.copytree(ROOT / "pipelines" / name, folder / name, ignore=shutil.ignore_patterns("pipeline-storage"))
-    )
-    spec = copy / "spark-pipeline.yml"
-    spec.write_text(spec.read_text().replace("127.0.0.1:9092", bootstrap))
-    return copy
+@contextmanager
+def _example(name: str, folder: Path, server: Server) -> Iterator[tuple[PrintedExample, str]]:
+    """With the address of a broker of its own: as `skep serve` starts one."""
+
+    def run(project: Path) -> None:
+        assert server.run(project) is None
+
+    with EmbeddedBroker() as broker:
+        yield PrintedExample(name, folder, broker.bootstrap_servers, run), broker.bootstrap_servers
 
 
 def _create(bootstrap: str, topic: str, *options: str) -> None:
@@ -82,31 +85,34 @@ def _minutes(rows: list[tuple[datetime.datetime, str, int]]) -> list[dict[str, o
     return [{"minute": at.strftime("%Y-%m-%dT%H:%M:%S.000Z"), "page": page, "views": views} for at, page, views in rows]
 
 
+def _cells(rows: list[tuple[Any, ...]]) -> list[list[str]]:
+    """As a README shows them: of a moment the time of day."""
+    return [[f"{cell:%H:%M:%S}" if isinstance(cell, datetime.datetime) else str(cell) for cell in row] for row in rows]
+
+
 def test_clicks_become_windowed_counts_and_sessions_and_late_clicks_are_left_out(
-    server: Server, bootstrap: str, tmp_path: Path
+    server: Server, tmp_path: Path
 ) -> None:
-    project = _example("clickstream", tmp_path, bootstrap)
-    for topic in ("clicks", "page-views", "sessions"):
-        _create(bootstrap, topic)
+    with _example("clickstream", tmp_path, server) as (example, bootstrap):
+        project = example.project
+        example.up_to_a_run()
+        first_views = [
+            (_at("12:00:00"), "home", 3),
+            (_at("12:00:00"), "products", 1),
+            (_at("12:01:00"), "basket", 1),
+            (_at("12:01:00"), "products", 1),
+            (_at("12:04:00"), "home", 1),
+        ]
+        assert table(project, "page_views") == first_views
+        first_sessions = [
+            ("ada", _at("12:00:05"), _at("12:01:10"), 4),
+            ("bob", _at("12:00:20"), _at("12:01:30"), 2),
+        ]
+        assert table(project, "sessions") == first_sessions
 
-    load(bootstrap, "clicks", project / "data" / "clicks-1.jsonl")
-    assert server.run(project) is None
-    first_views = [
-        (_at("12:00:00"), "home", 3),
-        (_at("12:00:00"), "products", 1),
-        (_at("12:01:00"), "basket", 1),
-        (_at("12:01:00"), "products", 1),
-        (_at("12:04:00"), "home", 1),
-    ]
-    assert table(project, "page_views") == first_views
-    first_sessions = [
-        ("ada", _at("12:00:05"), _at("12:01:10"), 4),
-        ("bob", _at("12:00:20"), _at("12:01:30"), 2),
-    ]
-    assert table(project, "sessions") == first_sessions
-
-    load(bootstrap, "clicks", project / "data" / "clicks-2.jsonl")
-    assert server.run(project) is None
+        example.up_to_a_run()
+        printed = [json.loads(line) for line in example.the_rest()]
+        users = sorted(record.key or "" for record in records(bootstrap, "sessions"))
     # Bob's click of 12:02 came when clicks of 12:10 had been seen: too late for its minute and for his session.
     views = [
         *first_views,
@@ -125,75 +131,40 @@ def test_clicks_become_windowed_counts_and_sessions_and_late_clicks_are_left_out
     )
     assert table(project, "top_pages") == [("basket", 2), ("home", 5), ("products", 3)]
     assert len(table(project, "clicks")) == 12
-    in_topic = [json.loads(record.value or "") for record in records(bootstrap, "page-views")]
-    assert sorted(in_topic, key=lambda row: (row["minute"], row["page"])) == _minutes(views)
-    assert sorted(record.key or "" for record in records(bootstrap, "sessions")) == ["ada", "ada", "bob", "cid", "cid"]
+    assert sorted(printed, key=lambda row: (row["minute"], row["page"])) == _minutes(views)
+    assert users == ["ada", "ada", "bob", "cid", "cid"]
+    assert [[f"{minute:%H:%M}", page, str(count)] for minute, page, count in views] == example.table("minute")
+    assert _cells(table(project, "sessions")) == example.table("user")
 
 
-def test_changes_become_current_state_in_a_compacted_topic_and_in_a_table(
-    server: Server, bootstrap: str, tmp_path: Path
-) -> None:
-    project = _example("cdc", tmp_path, bootstrap)
-    _create(bootstrap, "customers.changes")
-    _create(bootstrap, "customers", "--config", "cleanup.policy=compact")
+def test_changes_become_current_state_in_a_compacted_topic_and_in_a_table(server: Server, tmp_path: Path) -> None:
+    with _example("cdc", tmp_path, server) as (example, bootstrap):
+        example.up_to_a_run()
+        first = table(example.project, "customers")
+        assert first == [(1, "Ada", "London"), (2, "Bob", "Rome"), (3, "Cid", "Burgos")]
 
-    load(bootstrap, "customers.changes", project / "data" / "changes-1.jsonl")
-    assert server.run(project) is None
-    assert table(project, "customers") == [(1, "Ada", "London"), (2, "Bob", "Rome"), (3, "Cid", "Burgos")]
-
-    load(bootstrap, "customers.changes", project / "data" / "changes-2.jsonl")
-    assert server.run(project) is None
+        example.up_to_a_run()
+        printed = example.the_rest()
+        written = records(bootstrap, "customers")
     now = [(1, "Ada Lovelace", "Turin"), (2, "Bob", "Rome"), (4, "Dora", "Vienna")]
-    assert table(project, "customers") == now
-    written = records(bootstrap, "customers")
-    assert len(written) == 8
+    assert table(example.project, "customers") == now
+    assert _cells(now) == example.table("id")
+    assert len(written) == len(printed) == 8
     last = {record.key: record.value for record in written}
     assert last["3"] is None
     state = sorted(tuple(json.loads(value).values()) for value in last.values() if value is not None)
     assert state == now
 
 
-def test_orders_are_enriched_and_bad_ones_go_to_dead_letters_with_reason_and_origin(
-    server: Server, bootstrap: str, tmp_path: Path
-) -> None:
-    project = _example("enrichment", tmp_path, bootstrap)
-    done("topics", "create", "orders", "--partitions", "1", "--bootstrap-server", bootstrap)
-    for topic in ("sales", "orders.bad"):
-        _create(bootstrap, topic)
-    load(bootstrap, "orders", project / "data" / "orders.jsonl", keyed=False)
-    assert server.run(project) is None
-
-    assert table(project, "revenue") == [
-        ("eggs", 2, Decimal("8.40")),
-        ("hen", 3, Decimal("64.50")),
-        ("skep", 1, Decimal("35.00")),
-    ]
-    sold = sorted(json.loads(record.value or "")["id"] for record in records(bootstrap, "sales"))
-    assert sold == [1, 2, 7]
-    bad = sorted(records(bootstrap, "orders.bad"), key=lambda record: int(record.headers["dlq.offset"]))
-    lines = (project / "data" / "orders.jsonl").read_text().splitlines()
-    assert [(record.headers["dlq.offset"], record.headers["dlq.reason"]) for record in bad] == [
-        ("2", "no product 'goose'"),
-        ("3", "field 'quantity' is not INT: three"),
-        ("4", "field 'id' is missing"),
-        ("5", f"not JSON: {lines[5]}"),
-    ]
-    assert [record.value for record in bad] == lines[2:6]
-    assert {(record.headers["dlq.topic"], record.headers["dlq.partition"]) for record in bad} == {("orders", "0")}
-    assert all(int(record.headers["dlq.timestamp"]) > 0 for record in bad)
-
-
 def test_a_new_project_runs_as_it_is_and_goes_on_where_it_was(bootstrap: str, tmp_path: Path) -> None:
     project = tmp_path / "shop"
-    # The topics of the enrichment example have the same names.
-    for topic in ("orders", "orders.bad"):
-        done("topics", "delete", topic, "--if-exists", "--bootstrap-server", bootstrap)
     done("pipeline", "init", str(project), "--bootstrap", bootstrap)
     for topic in ("orders", "orders.bad", "orders.large"):
         _create(bootstrap, topic)
     load(bootstrap, "orders", project / "data" / "orders.jsonl", keyed=False)
+    files = sorted(project.rglob("*"))
     assert done("pipeline", "validate", str(project)).splitlines()[-1] == "The pipeline is valid."
-    assert not (project / "pipeline-storage" / "tables").exists()
+    assert sorted(project.rglob("*")) == files
     assert records(bootstrap, "orders.large") == records(bootstrap, "orders.bad") == []
 
     lines = done("pipeline", "run", str(project), "--master", "local[2]")

@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from pyspark_skep.source import DefaultSource
-from pyspark_skep.write_options import warn_of_ignored, write_options
+from pyspark_skep.write_options import SPARKS_OWN, warn_of_ignored, write_options
 from skep.base.errors import OptionError
 from skep.records.compression import Codec
 
@@ -25,7 +25,9 @@ def test_exactly_once_is_what_who_says_nothing_gets() -> None:
 
 
 def test_what_spark_hands_on_of_its_own_is_let_through() -> None:
-    assert write_options({**SERVERS, "checkpointlocation": "/somewhere", "path": "x"}) == write_options(SERVERS)
+    assert write_options({**SERVERS, **dict.fromkeys(SPARKS_OWN, "x")}) == write_options(SERVERS)
+    # As Spark spells them.
+    assert write_options({**SERVERS, "checkpointlocation": "x", "queryname": "x"}) == write_options(SERVERS)
 
 
 @pytest.mark.parametrize(

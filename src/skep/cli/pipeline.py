@@ -1,7 +1,9 @@
 """``skep pipeline``: make, check and run data pipelines on Spark that read and write topics."""
 
+import sys
+import tempfile
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +12,9 @@ from skep.cli.connection import Cluster, pairs
 from skep.cli.failures import CommandError, UsageError
 from skep.cli.pipeline_template import write_project
 from skep.cli.spark_start import check_java, import_pyspark
+
+if TYPE_CHECKING:
+    from skep.cli.pipeline_spec import Project
 
 Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="The folder with spark-pipeline.yml.")]
 Master = Annotated[
@@ -89,29 +94,45 @@ def run(
     chosen = (_names(refresh), _names(full_refresh))
     if full_refresh_all and any(chosen):
         raise UsageError("--full-refresh-all is about all tables, so --refresh and --full-refresh name none")
-    _run(folder, master, conf, bootstrap, refresh=chosen[0], full_refresh=chosen[1], full_refresh_all=full_refresh_all)
+    project = _project(folder, master, conf, bootstrap)
+    from skep.cli.pipeline_progress import display_for_stdout
+    from skep.cli.pipeline_run import Selection, run_pipeline
+
+    with _log_of(project.storage) as log:
+        try:
+            run_pipeline(project, Selection(*chosen, full_refresh_all), display_for_stdout(), log)
+        except CommandError as error:
+            raise CommandError(f"{error} (Spark's log: {log.name})") from None
 
 
 def validate(folder: Folder = Path("."), conf: Settings = None, bootstrap: Broker = None) -> None:
     """Check a pipeline without running it: its files, its SQL, its tables, its options.
 
-    Whether its topics are there is not seen here: Spark asks for them when a flow starts.
+    Whether its topics are there is not seen here: Spark asks for them when a flow starts. Nothing is written into the
+    project.
 
     \b
     Examples:
       skep pipeline validate shop
     """
-    _run(folder, None, conf, bootstrap, dry=True)
+    # The bytecode of definitions would stay, too.
+    sys.dont_write_bytecode = True
+    with tempfile.TemporaryDirectory(prefix="skep-validate-") as scratch:
+        project = _project(folder, None, conf, bootstrap, Path(scratch))
+        from skep.cli.pipeline_progress import display_for_stdout
+        from skep.cli.pipeline_run import Selection, run_pipeline
+
+        with Path(scratch, "spark.log").open("wb") as log:
+            run_pipeline(project, Selection(dry=True), display_for_stdout(), log)
     output.line("The pipeline is valid.")
 
 
-def _run(
-    folder: Path, master: str | None, conf: list[str] | None, bootstrap: str | None, **selected: "list[str] | bool"
-) -> None:
+def _project(
+    folder: Path, master: str | None, conf: list[str] | None, bootstrap: str | None, scratch: Path | None = None
+) -> "Project":
+    """The project, when there is all that a run needs."""
     check_java()
     import_pyspark()
-    from skep.cli.pipeline_progress import display_for_stdout
-    from skep.cli.pipeline_run import Selection, run_pipeline
     from skep.cli.pipeline_spec import BOOTSTRAP, load_project
 
     overrides = pairs(conf, "a setting")
@@ -119,21 +140,15 @@ def _run(
         overrides["spark.master"] = master
     if bootstrap is not None:
         overrides[BOOTSTRAP] = bootstrap
-    project = load_project(folder, overrides)
+    project = load_project(folder, overrides, scratch)
     if project.bootstrap is not None:
         # Spark takes seconds to start, and then says the same in more words.
         Cluster(project.bootstrap).metadata()
-    with _log_of(project.storage) as log:
-        try:
-            run_pipeline(project, Selection(**selected), display_for_stdout(), log)  # type: ignore[arg-type]
-        except CommandError as error:
-            raise CommandError(f"{error} (Spark's log: {log.name})") from None
+    return project
 
 
 def _log_of(storage: str) -> IO[bytes]:
     """A new log for this run, in the storage where that is on this machine."""
-    import tempfile
-
     if not storage.startswith("file://"):
         return tempfile.NamedTemporaryFile(prefix="skep-pipeline-", suffix=".log", delete=False)
     folder = Path(storage.removeprefix("file://"))

@@ -6,6 +6,7 @@ a metastore to install (an embedded one, in the storage folder), because an incr
 last one.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,9 @@ from skep.cli.spark_failures import told_in_one_line
 FILE_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 BOOTSTRAP = "skep.bootstrap"
 """The setting by which definitions learn where the broker is: ``spark.conf.get("skep.bootstrap")``."""
+
+_MISTAKEN = re.compile(r"""[\s%"<>\\^`{|}#?\[\]]""")
+"""What Spark's pipelines write as %20 and the like in a path, and take for the name of a folder a moment later."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +55,22 @@ class Project:
         return sorted(found)
 
 
-def load_project(folder: Path, overrides: Mapping[str, str]) -> Project:
+def load_project(folder: Path, overrides: Mapping[str, str], scratch: Path | None = None) -> Project:
+    """``scratch`` is for a project that is looked at and not run: nothing is made in its storage then."""
     from pyspark.pipelines.cli import unpack_pipeline_spec
 
     path = _spec_of(folder)
     with told_in_one_line(f"{path}: "):
         spec = unpack_pipeline_spec(_yaml_of(path))
     home = path.parent.resolve()
-    storage = spec.storage if "://" in spec.storage else (home / spec.storage).as_uri()
-    settings = {**_defaults(spec.name, storage), **spec.configuration, **overrides}
+    # Not as_uri: Spark and Derby take the path as it is.
+    storage = spec.storage if "://" in spec.storage else f"file://{home / spec.storage}"
+    if found := _MISTAKEN.search(storage.removeprefix("file://")):
+        raise CommandError(
+            f"the storage {storage.removeprefix('file://')} has {found[0]!r} in its path, and Spark would keep "
+            f"checkpoints in another folder: say in {path} where else it may be"
+        )
+    settings = {**_defaults(spec.name, storage, scratch), **spec.configuration, **overrides}
     if settings.get("spark.master", "local").startswith("local"):
         # A flow uses all cores by itself. Several at a time keep each other's Python workers from starting within the
         # ten seconds that Spark waits, whatever is set; and Spark 4.3 was seen to fail with "Illegal size 5 of
@@ -90,14 +101,17 @@ def _yaml_of(path: Path) -> dict[str, Any]:
     return content
 
 
-def _defaults(name: str, storage: str) -> dict[str, str]:
+def _defaults(name: str, storage: str, scratch: Path | None) -> dict[str, str]:
     settings = {
         "spark.app.name": name,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.connect.serverStacktrace.enabled": "false",
     }
-    if storage.startswith("file://"):
-        root = storage.removeprefix("file://")
+    root = Path(storage.removeprefix("file://"))
+    if scratch is not None and not (root / "metastore").exists():
+        # Without tables of earlier runs to be known there is nothing to keep.
+        settings["spark.sql.warehouse.dir"] = (scratch / "tables").as_uri()
+    elif storage.startswith("file://"):
         settings |= {
             "spark.sql.catalogImplementation": "hive",
             "spark.sql.warehouse.dir": f"{storage}/tables",

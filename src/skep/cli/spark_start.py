@@ -2,26 +2,34 @@
 
 The JVM is a child of the command with a pipe as its standard input; it ends when the pipe closes, so also after a
 ``kill -9`` of the command. Ctrl-C does not reach it (pyspark sees to that): the command ends it, in order.
+
+The JVM lives as long as one command, so Java objects that Python has forgotten stay in it. py4j would give them back,
+from a thread of its own that wakes once a second: to a JVM that is ending, too, which it then complains about.
 """
 
+import logging
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from skep.cli.failures import CommandError
+from skep.cli.failures import CommandError, OutputClosed
 
 OLDEST_JAVA = 17
 NEEDED_MODULE = "jdk.incubator.vector"
 """Spark's JVM is started with it and ends at once where the runtime was made without it, as small ones are."""
 JVM_END_TIMEOUT_S = 20.0
+JVM_GONE_TIMEOUT_S = 5.0
+"""How long after its connections a JVM that has crashed is gone itself."""
 LOG_TAIL_LINES = 200
 _INSTALL_JAVA = f"apt-get install openjdk-{OLDEST_JAVA}-jre-headless"
 _LOG_CONFIG = """\
@@ -81,12 +89,21 @@ def import_pyspark() -> None:
     # These print an exception, with its stack, before it is raised. Who catches it tells it in one line.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
+    # So does py4j, when Ctrl-C comes while Java is asked or when Java is gone: with the root logger and with its own.
+    logging.getLogger().addFilter(_is_not_of_py4j)
+    logging.getLogger("py4j").propagate = False
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return record.module != "java_gateway"
 
 
 @contextmanager
 def spark_driver(settings: Mapping[str, str], log: IO[bytes]) -> Iterator[Any]:
-    """A SparkContext with a JVM of its own that logs to ``log``. Both are gone afterwards, whatever happened."""
-    check_java()
+    """A SparkContext with a JVM of its own that logs to ``log``. Both are gone afterwards, whatever happened.
+
+    Whether there is Java (``check_java``) the command has asked before, first of all it does.
+    """
     import_pyspark()
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -109,13 +126,47 @@ def spark_driver(settings: Mapping[str, str], log: IO[bytes]) -> Iterator[Any]:
     try:
         try:
             gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
-            context = SparkContext(conf=conf, gateway=gateway)
+            gateway.gateway_property.enable_memory_management = False
+            with _same_ctrl_c():
+                context = SparkContext(conf=conf, gateway=gateway)
         except PySparkRuntimeError as error:
             raise CommandError(f"Spark did not start: {_why(log) or error.getCondition()}") from None
-        yield context
+        try:
+            yield context
+        except OutputClosed:
+            raise
+        except Exception as error:
+            if (code := _exit_code(gateway, error)) is None:
+                raise
+            raise CommandError(f"Spark's JVM ended with code {code} before the command was done") from None
     finally:
         if gateway is not None:
             _end(gateway)
+
+
+@contextmanager
+def _same_ctrl_c() -> Iterator[None]:
+    """SparkContext has Ctrl-C ask Java to cancel its jobs, in the middle of another question: py4j fails with both."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
+
+
+def _exit_code(gateway: Any, error: BaseException) -> int | None:
+    """That of the JVM if it is gone; where ``error`` comes of a lost connection it may be about to go."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, Py4JError | ConnectionError | EOFError) and not isinstance(cause, Py4JJavaError):
+            try:
+                return int(gateway.proc.wait(JVM_GONE_TIMEOUT_S))
+            except subprocess.TimeoutExpired:
+                return None
+        cause = cause.__cause__ or cause.__context__
+    code: int | None = gateway.proc.poll()
+    return code
 
 
 _QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
@@ -146,6 +197,8 @@ def workers_python(log: Path) -> str:
     zips = sorted((home / "python" / "lib").glob("*.zip"))
     if not zips or Path(os.environ.get("SPARK_HOME", home)).resolve() != home.resolve():
         return sys.executable  # another Spark than the wheel's: its pyspark need not be the one installed here
+    if shlex.quote(str(script)) != str(script):
+        return sys.executable  # Spark asks a shell whether it is there, and finds no data source if a space is in it
     patterns = "|".join(shlex.quote(str(path)) for path in zips)
     script.write_text(_WORKERS_PYTHON.format(zips=patterns, python=shlex.quote(sys.executable)))
     script.chmod(0o755)

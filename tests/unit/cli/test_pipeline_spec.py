@@ -34,8 +34,29 @@ def test_a_project_does_not_replace_what_is_there(tmp_path: Path) -> None:
 
 def test_storage_is_relative_to_the_project_and_holds_the_tables(project: Path) -> None:
     loaded = load_project(project, {})
-    assert loaded.storage == (project / "pipeline-storage").as_uri()
+    assert loaded.storage == f"file://{project}/pipeline-storage"
     assert loaded.settings["spark.sql.warehouse.dir"] == f"{loaded.storage}/tables"
+
+
+@pytest.mark.parametrize("place", ["a folder", "100%", "a#b"])
+def test_storage_whose_path_spark_would_mistake_is_refused_and_another_is_taken(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).mkdir()
+    project = write_project(tmp_path / place / "shop", None)
+    with pytest.raises(CommandError, match=r"^the storage .*/shop/pipeline-storage has '.' in its path, and Spark"):
+        load_project(project, {})
+    spec = project / "spark-pipeline.yml"
+    spec.write_text(spec.read_text().replace("storage: pipeline-storage", f"storage: {tmp_path}/elsewhere"))
+    assert load_project(project, {}).storage == f"file://{tmp_path}/elsewhere"
+
+
+def test_a_project_that_is_only_looked_at_has_its_tables_elsewhere_unless_there_are_some(
+    project: Path, tmp_path: Path
+) -> None:
+    looked_at = load_project(project, {}, tmp_path).settings
+    assert looked_at["spark.sql.warehouse.dir"] == (tmp_path / "tables").as_uri()
+    assert not [name for name, value in looked_at.items() if "pipeline-storage" in value or value == "hive"]
+    (project / "pipeline-storage" / "metastore").mkdir(parents=True)
+    assert load_project(project, {}, tmp_path) == load_project(project, {})
 
 
 def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(project: Path) -> None:

@@ -103,6 +103,15 @@ def test_python_workers_import_the_installed_pyspark_and_not_the_sources_in_the_
     assert ran.stdout.splitlines() == [f"some.jar{os.pathsep}{ours}", pyspark.__file__]
 
 
+def test_python_workers_of_a_folder_that_a_shell_reads_otherwise_are_started_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    (tmp_path / "a folder").mkdir()
+    assert workers_python(tmp_path / "a folder" / "spark.log") == sys.executable
+    assert workers_python(tmp_path / "spark.log") == f"{tmp_path}/spark.python.sh"
+
+
 def test_python_workers_of_another_spark_are_started_as_that_wants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
