@@ -35,7 +35,7 @@ from pyspark_skep.settling import aborted_among, without_gone_topics, write_agai
 from pyspark_skep.task_transactions import TaskTransaction, driver_id, task_prefix
 from pyspark_skep.write_errors import CommitFailed
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client.admin import create_topic, topic_configs
+from skep.client.admin import topic_configs
 from skep.client.transacting import FENCED, end_transaction, list_open_transactions
 from skep.records.producer_identity import ProducerIdentity
 
@@ -64,7 +64,7 @@ def commit_epoch(
     repair_timeout_ms: int = REPAIR_TIMEOUT_MS,
 ) -> None:
     """Every row of the epoch counts once when this returns. After any error it can be called again, by anybody."""
-    _ensure_topic(access)
+    ensure_topic(access)
     driver = DriverTransaction(access, driver_id(query))
     decision = newest_decision(access, query, patience_s=settle_s)
     if decision is not None and decision.epoch > epoch:
@@ -187,10 +187,11 @@ def _abort_open(access: PartitionAccess, query: str) -> None:
         become_producer(access.cluster, transaction.transactional_id, _FENCING_TIMEOUT_MS)
 
 
-def _ensure_topic(access: PartitionAccess) -> None:
+def ensure_topic(access: PartitionAccess) -> None:
+    """The topic of decisions is there when this returns."""
     found = access.topic(decisions.TOPIC)
     if found is None:
-        create_topic(access.cluster, decisions.TOPIC, decisions.PARTITIONS, decisions.TOPIC_CONFIGS)
+        access.create_topic(decisions.TOPIC, decisions.PARTITIONS, decisions.TOPIC_CONFIGS)
     elif found.partition_count < decisions.PARTITIONS:
         raise CommitFailed(
             f"topic {decisions.TOPIC} has {found.partition_count} partitions and must have {decisions.PARTITIONS}: add "

@@ -6,11 +6,12 @@ sequences.
 """
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.client.admin import create_topic
 from skep.client.cluster import RETRIABLE, ClusterClient
 from skep.client.errors import Unreachable
 from skep.client.patience import Patience
@@ -28,6 +29,8 @@ _RETRIABLE = RETRIABLE | {
     ErrorCode.unknown_topic_id,
     ErrorCode.kafka_storage_error,
     ErrorCode.offset_not_available,
+    # Of a topic that is made while some of the brokers that are to have it are down.
+    ErrorCode.invalid_replication_factor,
 }
 _TIMEOUT = datetime.timedelta(seconds=30)
 _MAX_WAIT = datetime.timedelta(milliseconds=100)
@@ -68,6 +71,17 @@ class PartitionAccess:
             # Which one is missing can only be found out by asking for each.
             found = [info for info in map(self.topic, names) if info is not None]
         return {info.name: info.topic_id for info in found}
+
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Makes it if there is none; waits for brokers that its replicas need. Returns when those that we ask know it:
+        only the one that made it does at once."""
+
+        def find() -> None:
+            if self.topic(name) is None:
+                raise KafkaError(ErrorCode.leader_not_available, f"topic '{name}' is not known yet")
+
+        self._patiently(f"making topic '{name}'", lambda: create_topic(self.cluster, name, partitions, configs))
+        self._patiently(f"topic '{name}'", find)
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """The first offset that is there and the one that comes next, whether committed or not."""

@@ -56,7 +56,13 @@ def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> "StreamWriter":
     # Complete mode comes as overwrite. Kafka's sink takes it, and appends each time the whole result.
-    return StreamWriter(_checked(given, schema, False), given)
+    options = _checked(given, schema, False)
+    if options.is_exactly_once:
+        from pyspark_skep.commits import ensure_topic
+
+        # Not only at the first commit: should a broker die before that, the replicas could not be placed.
+        ensure_topic(_access(options, PLANNING_TIMEOUT_S))
+    return StreamWriter(options, given)
 
 
 def _checked(given: Mapping[str, str], schema: StructType, overwrite: bool) -> WriteOptions:
@@ -184,10 +190,10 @@ def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[TaskTr
     ]
 
 
-def _access(options: WriteOptions) -> "PartitionAccess":
+def _access(options: WriteOptions, timeout_s: float = COMMIT_TIMEOUT_S) -> "PartitionAccess":
     from pyspark_skep.partition_access import PartitionAccess
 
-    return PartitionAccess(_cluster(options, COMMIT_TIMEOUT_S))
+    return PartitionAccess(_cluster(options, timeout_s))
 
 
 def _cluster(options: WriteOptions, timeout_s: float) -> "ClusterClient":

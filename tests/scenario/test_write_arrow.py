@@ -234,6 +234,12 @@ def test_a_topic_that_is_not_there_is_said(where: str, topic: str) -> None:
     assert missing.value.code is ErrorCode.unknown_topic_or_partition
 
 
+def test_a_row_that_names_a_topic_that_is_not_there_is_named(where: str, made: str) -> None:
+    rows = pa.table({"value": ["a", "b", "c"], "topic": [made, f"{made}-other", f"{made}-other"]})
+    with pytest.raises(RowRefused, match=f"row 1: there is no topic '{made}-other': create it first"):
+        skep.write_arrow(where, None, rows)
+
+
 def test_a_compression_that_there_is_not_is_said(where: str, made: str) -> None:
     with pytest.raises(ClientError, match="compression: there is no codec 'brotli', only none, gzip"):
         skep.write_arrow(where, made, pa.table({"value": ["a"]}), compression="brotli")

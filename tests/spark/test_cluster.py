@@ -10,22 +10,19 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
-from skep.client.admin import create_topic
 from skep.client.cluster import ClusterClient
-from skep.client.list_offsets import LATEST, list_offsets
 from skep.client.transacting import list_open_transactions
 from skep.testing import EmbeddedBroker
 from tests.spark.cluster import SETTINGS, SOURCE, StandaloneCluster, kill, zipped_packages
-from tests.spark.driver_model import PARTITIONS, committed_rows
+from tests.spark.cluster_pipeline import PATIENCE_S, ClusterPipeline, create, ends, fill
+from tests.spark.driver_model import committed_rows
 from tests.spark.pipelining import ROOT, records, table
 from tests.waiting import wait_until
 
 # One cluster for all of them, which need not wait for the tests of the shared session.
 pytestmark = [pytest.mark.xdist_group("spark-cluster"), pytest.mark.timeout(900)]
 
-PATIENCE_S = 240.0
 ROWS_OF_A_TEST = 300
 QUERY = str(Path(__file__).with_name("cluster_query.py"))
 
@@ -47,26 +44,6 @@ def cluster(machines: StandaloneCluster) -> StandaloneCluster:
     """With all its workers, whatever the test before has killed."""
     machines.complete()
     return machines
-
-
-def fill(broker: EmbeddedBroker, topic: str, values: list[str]) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
-    for value in values:
-        producer.produce(topic, value.encode(), value.encode())
-    assert producer.flush(60) == 0
-
-
-def ends(broker: EmbeddedBroker, topic: str, *, committed: bool) -> int:
-    """How far the partitions of a topic go, taken together."""
-    with ClusterClient(broker.bootstrap_servers) as client:
-        wanted = {(topic, partition): LATEST for partition in range(PARTITIONS)}
-        return sum(end or 0 for end in list_offsets(client, wanted, committed=committed).values())
-
-
-def create(broker: EmbeddedBroker, *topics: str) -> None:
-    with ClusterClient(broker.bootstrap_servers) as client:
-        for topic in topics:
-            create_topic(client, topic, PARTITIONS, {})
 
 
 class CopyingQuery:
@@ -239,3 +216,37 @@ def test_a_pipeline_runs_on_the_cluster_and_a_worker_that_is_killed_changes_noth
     refused = records(broker.bootstrap_servers, "orders.bad")
     assert sorted(record.value or "" for record in refused) == sorted(order(number) for number in range(0, 600, 10))
     assert {record.headers["dlq.reason"] for record in refused} == {"no product 'goose'"}
+
+
+@pytest.fixture(scope="class")
+def pipeline(
+    machines: StandaloneCluster, broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterPipeline]:
+    pipeline = ClusterPipeline(machines, broker, tmp_path_factory.mktemp("pipeline"))
+    yield pipeline
+    pipeline.kill()
+
+
+@pytest.mark.usefixtures("cluster")
+class TestAPipeline:
+    """That is run again and again, each time with something killed in the middle."""
+
+    def test_a_broker_that_is_killed_and_restarted_changes_nothing(
+        self, broker: EmbeddedBroker, pipeline: ClusterPipeline
+    ) -> None:
+        pipeline.run_to_the_middle()
+        broker.kill()
+        broker.restart()
+        pipeline.wait_for_the_end()
+        assert pipeline.made() == pipeline.wanted()
+
+    def test_a_command_that_is_killed_goes_on_from_its_checkpoints_when_run_again(
+        self, broker: EmbeddedBroker, pipeline: ClusterPipeline
+    ) -> None:
+        pipeline.run_to_the_middle()
+        pipeline.kill()
+        pipeline.start()
+        pipeline.wait_for_the_end()
+        assert pipeline.made() == pipeline.wanted()
+        with ClusterClient(broker.bootstrap_servers) as client:
+            wait_until(lambda: list_open_transactions(client) == [], "no transaction is left open")

@@ -71,8 +71,11 @@ def test_a_timeout_that_the_broker_does_not_allow_is_refused_before_any_task_run
 
 
 def test_a_stream_at_least_once_writes_at_once_and_again_when_it_is_replayed(
-    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+    skep_fresh_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    broker, topic = skep_fresh_broker, "out"
+    with ClusterClient(broker.bootstrap_servers) as cluster:
+        create_topic(cluster, topic, PARTITIONS, {})
     monkeypatch.setattr(writer, "_task", lambda: Task(uuid4().hex))
     stream = open_writer(broker, topic, delivery="at-least-once")
     given_up = write(stream, b"a", b"b")

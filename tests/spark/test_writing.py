@@ -168,6 +168,20 @@ def test_a_row_without_topic_or_too_large_fails_the_write_by_name_and_leaves_not
     assert open_transactions(broker) == []
 
 
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_a_row_that_names_a_topic_that_is_not_there_fails_the_write_by_the_name(
+    spark: SparkSession, broker: EmbeddedBroker, topics: Topics, topic: str, write: Write, delivery: str
+) -> None:
+    topics.create(topic)
+    rows = spark.sql(f"SELECT '1' AS value, IF(id = 2, '{topic}-other', '{topic}') AS topic FROM range(0, 5, 1, 1)")
+    with pytest.raises(PySparkException, match=f"row 2: there is no topic '{topic}-other': create it first"):
+        write(rows, delivery=delivery)
+    assert topics.admin.list_topics(timeout=30).topics.keys().isdisjoint({f"{topic}-other"}), "and none is made"
+    if delivery == "exactly-once":
+        assert values(broker, topic) == {}
+    assert open_transactions(broker) == []
+
+
 def test_rows_of_attempts_that_failed_are_not_seen(
     spark: SparkSession, broker: EmbeddedBroker, topics: Topics, topic: str, write: Write
 ) -> None:

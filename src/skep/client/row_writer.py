@@ -11,13 +11,14 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from skep.base.errors import ErrorCode, KafkaError
 from skep.client.admin import topic_configs
 from skep.client.cluster import ClusterClient
 from skep.client.encoding import Rows
 from skep.client.partitioning import Partitioner, RowRefused, rows_by_number
 from skep.client.producing import Producer
 from skep.client.record_layout import RecordLayout
-from skep.client.topics import describe_topics
+from skep.client.topics import TopicInfo, describe_topics
 from skep.records.columnar import BadRow, RecordColumns, RecordTooLarge
 
 CHUNK_BYTES = 8 << 20
@@ -138,7 +139,7 @@ class RowWriter:
     def _partitioner(self, topic: str) -> Partitioner:
         found = self._partitioners.get(topic)
         if found is None:
-            info = describe_topics(self._cluster, [topic])[topic]
+            info = self._described(topic)
             limit = topic_configs(self._cluster, topic).get("max.message.bytes")
             if limit is not None:
                 self._producer.set_limit(topic, int(limit))
@@ -146,6 +147,15 @@ class RowWriter:
             first_turn = random.randrange(info.partition_count)
             found = self._partitioners[topic] = Partitioner(topic, info.partition_count, first_turn)
         return found
+
+    def _described(self, topic: str) -> TopicInfo:
+        try:
+            return describe_topics(self._cluster, [topic])[topic]
+        except KafkaError as error:
+            # A topic that the caller named is the caller's affair; one that a row names is a fault of the row.
+            if self._topic is not None or error.code is not ErrorCode.unknown_topic_or_partition:
+                raise
+            raise RowRefused(0, f"there is no topic '{topic}': create it first") from None
 
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
