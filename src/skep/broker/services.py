@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from skep.base.broker_config import BrokerConfig
 from skep.base.clock import Clock
+from skep.broker.departed import Departed
 from skep.broker.fetch_sessions import FetchSessions
 from skep.broker.follower_fetch import ThrottledReplicas
 from skep.broker.partition_count import PartitionCount
@@ -35,8 +36,10 @@ class Services:
     transactions: TransactionCoordinator
     partition_count: PartitionCount = field(default_factory=PartitionCount)
     throttled_replicas: ThrottledReplicas = field(init=False)
+    departed: Departed = field(init=False)
 
     def __post_init__(self) -> None:
+        self.departed = Departed(self.catalog, self.clock)
         self.throttled_replicas = ThrottledReplicas(
             self.catalog,
             lambda: self.node.id,

@@ -8,7 +8,8 @@ import pytest
 from skep.base.errors import ErrorCode, StoreUnavailable
 from skep.base.ids import BrokerId, LeaderEpoch
 from skep.broker import authorized_operations
-from skep.metadata.model import PartitionRecord
+from skep.broker.departed import STILL_NAMED_S
+from skep.metadata.model import BrokerRecord, PartitionRecord
 from skep.wire.apis import METADATA
 from skep.wire.codec import decode_request
 
@@ -55,6 +56,32 @@ def test_brokers_cluster_id_and_controller_are_told(broker):
 def test_a_broker_that_lost_its_registration_still_tells_of_itself(broker):
     broker.services.catalog._current.become(broker.image.without_broker(BrokerId(1)))
     assert [node.node_id for node in broker.ask(METADATA, topics=[]).brokers] == [1]
+
+
+def brokers_told(broker, topics):
+    return sorted(node.node_id for node in broker.ask(METADATA, topics=topics).brokers)
+
+
+def test_a_broker_that_left_is_still_named_for_a_moment_to_those_who_ask_for_leaders(broker):
+    broker.create("a")
+    become, alone, two = broker.services.catalog._current.become, broker.image, BrokerRecord(BrokerId(2), "b", 1)
+    become(alone.with_broker(two))
+    become(alone)
+    assert brokers_told(broker, named("a")) == [1, 2]
+    assert brokers_told(broker, []) == brokers_told(broker, None) == [1]
+
+    broker.services.clock.advance_ms(int(STILL_NAMED_S * 1000))
+    assert brokers_told(broker, named("a")) == [1]
+
+
+def test_a_broker_that_came_back_or_is_this_one_is_named_once(broker):
+    broker.create("a")
+    become, alone, two = broker.services.catalog._current.become, broker.image, BrokerRecord(BrokerId(2), "b", 1)
+    for image in (alone.with_broker(two), alone, alone.with_broker(BrokerRecord(BrokerId(2), "elsewhere", 2))):
+        become(image)
+    assert [node.host for node in broker.ask(METADATA, topics=named("a")).brokers if node.node_id == 2] == ["elsewhere"]
+    become(broker.image.without_broker(BrokerId(1)))
+    assert brokers_told(broker, named("a")) == [1, 2]
 
 
 def test_a_topic_is_found_by_id_and_an_unknown_id_is_told_as_that(broker):

@@ -2,7 +2,8 @@
 
 Behaviour
     The brokers, and of each topic asked for who leads and holds its partitions. Null topics (in version 0: none) ask
-    for all; from version 12 on topics can be named by id. A topic named twice is answered once.
+    for all; from version 12 on topics can be named by id. A topic named twice is answered once. Where topics are named,
+    brokers that left a moment ago are still among the brokers (``departed.py``), though none of them leads.
 
     A topic that does not exist is created when ``auto.create.topics.enable`` and the request (before version 4:
     always) allow it, and is answered as it then is. Kafka says LEADER_NOT_AVAILABLE first and lets the client ask
@@ -115,10 +116,12 @@ def _answer(
     cluster_operations = authorized_operations.NOT_ASKED
     if getattr(request.body, "include_cluster_authorized_operations", False):
         cluster_operations = authorized_operations.ON_CLUSTER
+    # Who names topics wants to write or read them; whoever looks at the cluster asks for all or for none.
+    departed = services.departed.still_named() if request.body.topics else {}
     return {
         "brokers": [
             {"node_id": broker.id, "host": broker.host, "port": broker.port, "rack": broker.rack}
-            for broker in alive.values()
+            for broker in {**departed, **alive}.values()
         ],
         "cluster_id": image.cluster_id,
         "controller_id": controller_id(services),
