@@ -12,6 +12,8 @@ else one sentence. Avro is decoded in Python workers (``avro.py``): Spark's own 
 What is bad: a null value; what is not JSON or Avro of the schema; a field that does not have the schema's type; a
 field that the schema says is NOT NULL and that is missing or null. Not bad: fields that the schema does not name.
 
+Columns ``data`` and ``error`` that the records have already are not replaced: rename them first.
+
 Left out: that Avro bytes belong to the schema at all. Avro carries no types: bytes of another schema may well decode.
 """
 
@@ -31,7 +33,7 @@ ERROR = "error"
 DEAD_LETTER_HEADERS = ("dlq.reason", "dlq.topic", "dlq.partition", "dlq.offset", "dlq.timestamp")
 """What a dead letter carries besides its own headers; the timestamp in milliseconds, all as text."""
 _CORRUPT = "_corrupt_record"
-_PARSED = "_parsed"
+_PARSED, _REASON = "_parsed", "_reason"
 """Not of the result. All columns are made by select: withColumn and drop have Spark look at once what there is, and in
 a pipeline a table of the run before is then taken for the one that this run is about to fill."""
 _CONFLUENT_PREFIX_BYTES = 5
@@ -63,9 +65,10 @@ def parse_json(records: DataFrame, schema: str | StructType) -> DataFrame:
     )
     for path, required in _required(fields):
         error = error.when(required, F.lit(f"field '{path}' is missing"))
-    checked = parsed.select("*", error.alias(ERROR))
-    good = F.when(F.col(ERROR).isNull(), data.dropFields(_CORRUPT))
-    return checked.select(F.expr(f"* EXCEPT ({_PARSED}, {ERROR})"), good.alias(DATA), ERROR)
+    checked = parsed.select("*", error.alias(_REASON))
+    good = F.when(F.col(_REASON).isNull(), data.dropFields(_CORRUPT))
+    rest = F.expr(f"* EXCEPT ({_PARSED}, {_REASON})")
+    return checked.select(rest, good.alias(DATA), F.col(_REASON).alias(ERROR))
 
 
 def parse_avro(records: DataFrame, schema: str, *, confluent: bool = False) -> DataFrame:

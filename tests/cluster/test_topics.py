@@ -97,7 +97,10 @@ def test_more_replicas_than_brokers_are_refused(cluster: EmbeddedCluster, admin:
         make(cluster, admin, topic, 1, 5)
     assert raised.value.args[0].name() == "INVALID_REPLICATION_FACTOR"
     cluster.kill(4)
-    wait_until(lambda: len(ask(cluster, 1, apis.METADATA, 9, topics=[]).brokers) == 3, "one is away")
+    wait_until(
+        lambda: all(len(ask(cluster, i, apis.METADATA, 9, topics=[]).brokers) == 3 for i in cluster.running),
+        "all know that one is away",
+    )
     with pytest.raises(KafkaException) as raised:
         make(cluster, admin, topic, 1, 4)
     assert raised.value.args[0].name() == "INVALID_REPLICATION_FACTOR"

@@ -120,6 +120,15 @@ def test_bytes_that_were_damaged_are_never_read_as_something_else(place: int, by
             assert known == read_by_kio(frame)
 
 
+@pytest.mark.parametrize("rest", [b"\0\0\0", b"\0\0\0\0", b"\x80\0\0\0", b"\x80\x80\0\0\0", b"\0", b""])
+def test_the_end_of_a_request_is_not_taken_for_records_that_are_not_there(rest: bytes) -> None:
+    reader, whole = OneBatchReader(), frame_of(9, 1, "c", [topic_of("t", (0, b"first"))])
+    remember(reader, whole)
+    beginning = bytes(whole)[: -len(b"first") - 4]
+    assert bytes(whole) == beginning + b"\6first\0\0\0"
+    assert reader.read(memoryview(beginning + rest)) is None
+
+
 def test_what_is_remembered_is_bounded() -> None:
     reader = OneBatchReader()
     for number in range(HEADS_KEPT + 1):

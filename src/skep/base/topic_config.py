@@ -12,7 +12,7 @@ from skep.base.options import OptionType, all_or_each_like, anything, at_least, 
 HOUR_MS = 3_600_000
 NEVER = (1 << 63) - 1
 
-_replicas = all_or_each_like("[0-9]+:[0-9]+", "PARTITION:BROKER")
+_replicas = all_or_each_like("[0-9]{1,10}:[0-9]{1,10}", "PARTITION:BROKER")
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,12 @@ class Departed:
         self._brokers: dict[BrokerId, tuple[BrokerRecord, float]] = {}
         catalog.on_change(self._image_changed)
 
-    def still_named(self) -> dict[BrokerId, BrokerRecord]:
+    def still_named(self) -> list[BrokerRecord]:
         if not self._brokers:
-            return {}
+            return []
         now = self._clock.monotonic()
         self._brokers = {key: value for key, value in self._brokers.items() if now - value[1] < STILL_NAMED_S}
-        return {broker_id: broker for broker_id, (broker, _) in self._brokers.items()}
+        return [broker for broker, _ in self._brokers.values()]
 
     def _image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
         if new.brokers is old.brokers:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from skep.cli.failures import CommandError, OutputClosed
+from skep.cli.spark_failures import one_line
 
 OLDEST_JAVA = 17
 NEEDED_MODULE = "jdk.incubator.vector"
@@ -105,6 +106,7 @@ def spark_driver(settings: Mapping[str, str], log: IO[bytes]) -> Iterator[Any]:
     Whether there is Java (``check_java``) the command has asked before, first of all it does.
     """
     import_pyspark()
+    from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
@@ -129,16 +131,22 @@ def spark_driver(settings: Mapping[str, str], log: IO[bytes]) -> Iterator[Any]:
             gateway.gateway_property.enable_memory_management = False
             with _same_ctrl_c():
                 context = SparkContext(conf=conf, gateway=gateway)
-        except PySparkRuntimeError as error:
-            raise CommandError(f"Spark did not start: {_why(log) or error.getCondition()}") from None
+        except (PySparkRuntimeError, Py4JError) as error:
+            raise CommandError(f"Spark did not start: {_why(log) or one_line(error)}") from None
         try:
             yield context
         except OutputClosed:
             raise
         except Exception as error:
-            if (code := _exit_code(gateway, error)) is None:
-                raise
-            raise CommandError(f"Spark's JVM ended with code {code} before the command was done") from None
+            if any(isinstance(cause, KeyboardInterrupt) for cause in _causes(error)):
+                # It came while Java was asked; what pyspark asked on its way out then found the connection closed.
+                raise KeyboardInterrupt from None
+            if (code := _exit_code(gateway, error)) is not None:
+                raise CommandError(f"Spark's JVM ended with code {code} before the command was done") from None
+            if isinstance(error, Py4JError) and (why := _why(log)) is not None:
+                # Nobody has had better words: a session could not be made, for the master does not answer.
+                raise CommandError(f"Spark gave up: {why}") from None
+            raise
     finally:
         if gateway is not None:
             _end(gateway)
@@ -157,16 +165,24 @@ def _exit_code(gateway: Any, error: BaseException) -> int | None:
     """That of the JVM if it is gone; where ``error`` comes of a lost connection it may be about to go."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in _causes(error):
         if isinstance(cause, Py4JError | ConnectionError | EOFError) and not isinstance(cause, Py4JJavaError):
             try:
                 return int(gateway.proc.wait(JVM_GONE_TIMEOUT_S))
             except subprocess.TimeoutExpired:
                 return None
-        cause = cause.__cause__ or cause.__context__
     code: int | None = gateway.proc.poll()
     return code
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """The error and what it came of, also where whoever raised it wants that not to be shown."""
+    found: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in found:
+        found.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return found
 
 
 _QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
@@ -219,10 +235,18 @@ def _log_settings(log: IO[bytes]) -> dict[str, str]:
     return {"spark.driver.extraJavaOptions": " ".join(f"'-D{name}={value}'" for name, value in options.items())}
 
 
+_LOGGED = re.compile(r"^[-0-9]+ [:0-9]+ (?=[A-Z]+ )")
+_ERROR = "ERROR "
+_SAYS_NOTHING = "Error initializing SparkContext."
+"""What is wrong comes in the next line."""
+
+
 def _why(log: IO[bytes]) -> str | None:
-    """The line of the JVM's log that names what is wrong."""
-    lines = log_tail(log)
-    return next((line for line in lines if "Exception" in line or "Error" in line), lines[-1] if lines else None)
+    """The line of the JVM's log that names what is wrong: an error of Spark's own, else an exception, else the last."""
+    lines = [_LOGGED.sub("", line) for line in log_tail(log) if not line.endswith(_SAYS_NOTHING)]
+    errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+    errors += [line for line in lines if "Exception" in line or "Error" in line]
+    return next(iter(errors or lines[-1:]), None)
 
 
 def log_tail(log: IO[bytes]) -> list[str]:

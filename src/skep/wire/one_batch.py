@@ -85,7 +85,8 @@ class OneBatchReader:
         else:
             size, position = read_uvarint(frame, position + 4)
         end = position + size - 1
-        if frame[end:] != _END:
+        # No size is null records, whose one byte must not be taken for the first of the end.
+        if not size or frame[end:] != _END:
             return None
         client_id, acks, timeout, topic = head
         partition = _new(OnePartition, (index, bytes(frame[position:end])))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skep.cli.failures import CommandError
-from skep.cli.spark_start import check_java, java_version, workers_python
+from skep.cli.spark_start import _causes, _why, check_java, java_version, workers_python
 
 
 @pytest.mark.parametrize(
@@ -117,3 +117,36 @@ def test_python_workers_of_another_spark_are_started_as_that_wants(
 ) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     assert workers_python(tmp_path / "spark.log") == sys.executable
+
+
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        (
+            "2026-01-02 03:04:05 ERROR SparkContext: Error initializing SparkContext.\n"
+            "org.apache.spark.SparkException: Could not parse Master URL: 'local[abc]'\n\tat org.apache.spark.X\n",
+            "org.apache.spark.SparkException: Could not parse Master URL: 'local[abc]'",
+        ),
+        (
+            "2026-01-02 03:04:05 WARN Client: Failed to connect to master\n"
+            "org.apache.spark.SparkException: Exception thrown in awaitResult: \n"
+            "2026-01-02 03:05:05 ERROR Backend: All masters are unresponsive! Giving up.\n",
+            "Backend: All masters are unresponsive! Giving up.",
+        ),
+        ("no room\nfor a JVM\n", "for a JVM"),
+        ("", None),
+    ],
+)
+def test_the_line_that_says_what_is_wrong_is_found_in_sparks_log(tmp_path: Path, log: str, why: str | None) -> None:
+    path = tmp_path / "spark.log"
+    path.write_text(log)
+    with path.open("rb") as opened:
+        assert _why(opened) == why
+
+
+def test_what_an_error_came_of_is_found_once_also_where_it_is_not_to_be_shown() -> None:
+    interrupted, lost, told = KeyboardInterrupt(), OSError(), CommandError("lost")
+    lost.__context__ = interrupted
+    told.__context__, told.__suppress_context__ = lost, True
+    interrupted.__context__ = told
+    assert _causes(told) == [told, lost, interrupted]

@@ -117,11 +117,11 @@ def _answer(
     if getattr(request.body, "include_cluster_authorized_operations", False):
         cluster_operations = authorized_operations.ON_CLUSTER
     # Who names topics wants to write or read them; whoever looks at the cluster asks for all or for none.
-    departed = services.departed.still_named() if request.body.topics else {}
+    departed = services.departed.still_named() if request.body.topics else ()
     return {
         "brokers": [
             {"node_id": broker.id, "host": broker.host, "port": broker.port, "rack": broker.rack}
-            for broker in {**departed, **alive}.values()
+            for broker in (*alive.values(), *(left for left in departed if left.id not in alive))
         ],
         "cluster_id": image.cluster_id,
         "controller_id": controller_id(services),
