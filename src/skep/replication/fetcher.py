@@ -26,6 +26,7 @@ from skep.base.ids import BrokerId, LeaderEpoch, Offset
 from skep.client.errors import ClientError
 from skep.client.peer import Peer
 from skep.metadata.model import BrokerRecord
+from skep.replication.followed import Followed
 from skep.replication.partition import Partition
 from skep.replication.throttling import Throttle
 from skep.wire.apis import FETCH
@@ -41,22 +42,6 @@ APPENDS_PER_TURN = 64
 Key = tuple[UUID, int]
 BeforeTruncation = Callable[[Partition], Any]
 """Awaited before a log is cut: whatever works on its files has to let go first."""
-
-
-class _Followed:
-    """One partition. ``sent`` is what the leader's session knows of it; until ``wait_until`` it is left alone.
-
-    ``is_new``: a reassignment adds this replica.
-    """
-
-    __slots__ = ("is_in_sync", "is_new", "partition", "sent", "wait_until")
-
-    def __init__(self, partition: Partition, is_new: bool, is_in_sync: bool) -> None:
-        self.partition = partition
-        self.is_new = is_new
-        self.is_in_sync = is_in_sync
-        self.sent: FollowerPartition | None = None
-        self.wait_until = 0.0
 
 
 class Fetcher:
@@ -83,7 +68,7 @@ class Fetcher:
         self._clock = clock
         self._throttle = throttle
         self._before_truncation = before_truncation
-        self._followed: dict[Key, _Followed] = {}
+        self._followed: dict[Key, Followed] = {}
         self._changed: set[Key] = set()
         self._delayed: set[Key] = set()
         self._forgotten: set[Key] = set()
@@ -101,7 +86,7 @@ class Fetcher:
         followed = self._followed.get(key)
         if followed is None or followed.partition is not partition:
             sent = None if followed is None else followed.sent
-            followed = self._followed[key] = _Followed(partition, is_new, is_in_sync)
+            followed = self._followed[key] = Followed(partition, is_new, is_in_sync)
             followed.sent = sent
             self._forgotten.discard(key)
         followed.is_new, followed.is_in_sync = is_new, is_in_sync
@@ -174,7 +159,7 @@ class Fetcher:
         config, now = self._settings(), self._clock.monotonic()
         for key in [key for key in self._delayed if self._followed[key].wait_until <= now]:
             followed = self._followed[key]
-            if self._is_throttled(followed) and (wait_s := self._throttle.wait_s(now)) > 0:
+            if followed.is_throttled(self._node().id) and (wait_s := self._throttle.wait_s(now)) > 0:
                 followed.wait_until = now + wait_s
                 continue
             self._delayed.discard(key)
@@ -282,7 +267,7 @@ class Fetcher:
         if not answer.session_id:
             self._begin_session()
 
-    async def _take_piece(self, followed: _Followed, piece: AnsweredPartition) -> None:
+    async def _take_piece(self, followed: Followed, piece: AnsweredPartition) -> None:
         partition, sent = followed.partition, followed.sent
         assert sent is not None
         if partition.is_leader or partition.leader_epoch != sent.current_leader_epoch:
@@ -306,7 +291,7 @@ class Fetcher:
         except (KafkaError, StorageError) as error:
             self._delay(key, followed, error)
 
-    async def _make_whole(self, followed: _Followed, piece: AnsweredPartition) -> None:
+    async def _make_whole(self, followed: Followed, piece: AnsweredPartition) -> None:
         """The log has lost records. Those at its end are coming; if it has lost its beginning, all come again."""
         partition = followed.partition
         if partition.log.log_start_offset > piece.log_start_offset:
@@ -316,7 +301,7 @@ class Fetcher:
         partition.log.lost_data = False
         self._changed.add((piece.topic_id, piece.partition))
 
-    async def _may_cut(self, followed: _Followed) -> bool:
+    async def _may_cut(self, followed: Followed) -> bool:
         """Whether the log is still ours to cut, when whatever worked on its files has let go."""
         partition = followed.partition
         key, epoch = (partition.topic_id, partition.topic_partition.partition), partition.leader_epoch
@@ -324,7 +309,7 @@ class Fetcher:
         is_followed = self._followed.get(key) is followed
         return is_followed and not partition.is_leader and partition.leader_epoch == epoch
 
-    async def _mend(self, followed: _Followed, piece: AnsweredPartition) -> None:
+    async def _mend(self, followed: Followed, piece: AnsweredPartition) -> None:
         """Our log is not on the leader's history; KafkaError when it is something else that is wrong."""
         if piece.error_code not in (ErrorCode.none, ErrorCode.offset_out_of_range):
             raise KafkaError(piece.error_code, "the leader refuses")
@@ -356,23 +341,16 @@ class Fetcher:
             # Every batch has an epoch and every leader begins one, so this is no history that brokers make.
             raise KafkaError(piece.error_code, f"the leader has nothing to follow {log.log_end_offset}")
 
-    def _slow_down(self, key: Key, followed: _Followed, size: int) -> None:
+    def _slow_down(self, key: Key, followed: Followed, size: int) -> None:
         """A replica that is to catch up slowly fetches no faster than it may."""
-        if not size or not self._is_throttled(followed):
+        if not size or not followed.is_throttled(self._node().id):
             return
         now = self._clock.monotonic()
         wait_s = self._throttle.took(size, now)
         if wait_s > 0:
             self._leave_alone(key, followed, now + wait_s)
 
-    def _is_throttled(self, followed: _Followed) -> bool:
-        if followed.is_in_sync:
-            return False
-        partition = followed.partition
-        replica = (partition.topic_partition.partition, self._node().id)
-        return followed.is_new or replica in partition.log.config.throttled_followers
-
-    def _delay(self, key: Key, followed: _Followed, error: Exception) -> None:
+    def _delay(self, key: Key, followed: Followed, error: Exception) -> None:
         if self._followed.get(key) is not followed:
             return
         backoff_s = self._settings().replica_fetch_backoff_ms / 1000
@@ -380,7 +358,7 @@ class Fetcher:
             logger.error("%s: %s; trying again", followed.partition.topic_partition, error)
         self._leave_alone(key, followed, self._clock.monotonic() + backoff_s)
 
-    def _leave_alone(self, key: Key, followed: _Followed, until: float) -> None:
+    def _leave_alone(self, key: Key, followed: Followed, until: float) -> None:
         followed.wait_until = until
         self._changed.discard(key)
         self._delayed.add(key)
