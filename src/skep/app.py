@@ -28,6 +28,7 @@ from skep.base.clock import SystemClock
 from skep.base.errors import OptionError, StartupError, StorageError, StoreUnavailable
 from skep.base.ids import BrokerId, Offset, TopicPartition
 from skep.base.os_files import OsFiles
+from skep.base.slicer import Slicer
 from skep.base.tasks import Supervisor
 from skep.broker.coordinators import Coordinators
 from skep.broker.dispatch import Dispatcher
@@ -109,6 +110,7 @@ class Broker:
         """The disk, the metadata, and the logs."""
         config = self.config
         self._clock, self._supervisor = SystemClock(), Supervisor()
+        self._slicer = Slicer(self._clock)
         files = OsFiles(_max_open_files(config))
         path = os.path.abspath(config.log_dirs)
         directory = self._directory = LogDirectory(files, path, self._clock, config.max_producers_per_partition)
@@ -169,6 +171,7 @@ class Broker:
             replicas=self._replicas,
             clock=self._clock,
             executor=self._executor,
+            slicer=self._slicer,
             fetch_sessions=FetchSessions(
                 self._clock, config.max_incremental_fetch_session_cache_slots, config.max_fetch_session_partitions
             ),

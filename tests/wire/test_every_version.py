@@ -23,6 +23,7 @@ from skep.base.clock import SystemClock
 from skep.base.errors import ErrorCode
 from skep.base.ids import BrokerId
 from skep.base.os_files import OsFiles
+from skep.base.slicer import Slicer
 from skep.base.tasks import Supervisor
 from skep.broker.coordinators import Coordinators
 from skep.broker.dispatch import HANDLERS, Dispatcher
@@ -85,6 +86,7 @@ class Served:
             replicas=replicas,
             clock=clock,
             executor=self._executor,
+            slicer=Slicer(clock),
             fetch_sessions=FetchSessions(clock, 100, 1000),
             producer_ids=ProducerIds(catalog),
             groups=coordinators.groups,

@@ -103,6 +103,12 @@ class BrokerConfig(ClusterConfig):
         at_least(1),
         "Elements that the arrays of one request may have together; a request with more closes its connection.",
     )
+    max_response_bytes: int = option(
+        "skep.max.response.bytes",
+        100 * 1024 * 1024,
+        at_least(64 * 1024),
+        "The largest response, not counting records; a request for more is refused. Clients take 100 MB by default.",
+    )
     max_client_id_bytes: int = option(
         "skep.max.client.id.bytes", 4096, at_least(1), "The longest client id that a request may carry.", dynamic=False
     )

@@ -57,7 +57,7 @@ from skep.broker.refusals import code_of
 from skep.broker.request import Answer, CloseConnection, Outcome, Parts, Request
 from skep.broker.services import Services
 from skep.wire import apis
-from skep.wire.codec import Body, decode_request, encode_response
+from skep.wire.codec import Body, decode_request, encode_in_slices
 from skep.wire.headers import read_request_header
 from skep.wire.one_batch import OneBatchReader
 
@@ -150,39 +150,45 @@ class Dispatcher:
         return Request(api, header.api_version, header.correlation_id, header.client_id, client_host, body)
 
     def handle(self, request: Request) -> Outcome:
-        """The encoded answer, at once where the handler needs no waiting."""
+        """The encoded response, at once where the handler needs no waiting."""
         try:
             answer = HANDLERS[request.api.key].handle(self._services, request)
             # By type first: asking the abstract classes takes a microsecond, and these two are nearly all.
             if type(answer) is tuple:
                 return answer
-            if type(answer) is dict:
-                return self._encode(request, answer)
-            if isinstance(answer, Awaitable):
+            if type(answer) is not dict and isinstance(answer, Awaitable):
                 return self._finish(request, answer)
-            return self._encode(request, answer)
+            outcome = self._encode(request, answer)
+            return outcome if type(outcome) is tuple else self._finish(request, outcome)
         except CloseConnection:
             raise
         except Exception as error:
             return self._refuse(request, error)
 
-    async def _finish(self, request: Request, answer: Awaitable[Answer]) -> Parts:
+    async def _finish(self, request: Request, outcome: Any) -> Parts:
+        """Awaits what a handler or the encoder has left to do."""
         try:
-            return self._encode(request, await answer)
+            answer = await outcome
+            outcome = self._encode(request, answer) if isinstance(answer, Mapping) else answer
+            parts: Parts = await outcome if isinstance(outcome, Awaitable) else outcome
+            return parts
         except CloseConnection:
             raise
         except Exception as error:
-            return self._refuse(request, error)
+            refused = self._refuse(request, error)
+            return await refused if isinstance(refused, Awaitable) else refused
 
-    @staticmethod
-    def _encode(request: Request, answer: Answer) -> Parts:
+    def _encode(self, request: Request, answer: Any) -> Outcome:
         if type(answer) is dict or isinstance(answer, Mapping):
             # A version of ApiVersions that we do not know is answered in the one that everybody knows.
             version = request.version if request.body is not None else 0
-            return (encode_response(request.api.key, version, request.correlation_id, answer),)
-        return answer
+            max_bytes = self._services.config.max_response_bytes
+            work = encode_in_slices(request.api.key, version, request.correlation_id, answer, max_bytes)
+            return self._services.slicer.run(work)
+        parts: Parts = answer
+        return parts
 
-    def _refuse(self, request: Request, error: Exception) -> Parts:
+    def _refuse(self, request: Request, error: Exception) -> Outcome:
         code = code_of(error)
         if code is ErrorCode.unknown_server_error and not isinstance(error, KafkaError):
             logger.error("%s v%d of %s failed", request.api.name, request.version, request.client_host, exc_info=error)

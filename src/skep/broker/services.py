@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from skep.base.broker_config import BrokerConfig
 from skep.base.clock import Clock
+from skep.base.slicer import Slicer
 from skep.broker.departed import Departed
 from skep.broker.fetch_sessions import FetchSessions
 from skep.broker.follower_fetch import ThrottledReplicas
@@ -30,6 +31,7 @@ class Services:
     replicas: Replicas
     clock: Clock
     executor: Executor
+    slicer: Slicer
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     groups: CoordinatorRuntime[GroupShard]

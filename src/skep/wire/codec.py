@@ -10,7 +10,7 @@ would cost two seconds.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from kio.index import load_payload_module
@@ -18,14 +18,17 @@ from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 
-from skep.base.errors import DecodeError
+from skep.base.errors import DecodeError, ErrorCode, KafkaError
 from skep.wire.apis import SERVED
 from skep.wire.bounds import MAX_ELEMENTS, RequestBounds
-from skep.wire.encoders import response_encoder
+from skep.wire.encoders import ResponseEncoder, response_encoder
 from skep.wire.headers import response_header
 from skep.wire.primitives import INT32
 
 Body = Mapping[str, Any]
+
+JOINED_PARTS = 4096
+"""How many parts of a response are joined at once: some 100 KB."""
 
 
 @functools.cache
@@ -64,11 +67,42 @@ def decode_request(
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, body: Body) -> bytes:
-    """The whole answer, header included, without the length that frames it."""
-    return _response_encoder(api_key, version)(correlation_id, body)
+    """The whole response, header included, without the length that frames it."""
+    out: list[bytes] = []
+    for _ in _response_encoder(api_key, version)(correlation_id, body, out):
+        pass
+    return b"".join(out)
+
+
+def encode_in_slices(
+    api_key: int, version: int, correlation_id: int, body: Body, max_bytes: int
+) -> Generator[None, None, tuple[bytes, ...]]:
+    """``encode_response`` as work for a ``Slicer``. Returns parts, because joining a hundred megabytes takes long too.
+
+    Raises KafkaError INVALID_REQUEST when the response is larger than ``max_bytes``.
+    """
+    encoded: list[bytes] = []
+    out: list[bytes] = []
+    size = 0
+    for _ in _response_encoder(api_key, version)(correlation_id, body, out):
+        if len(out) >= JOINED_PARTS:
+            encoded.append(b"".join(out))
+            out.clear()
+            size += len(encoded[-1])
+            if size > max_bytes:
+                break
+        yield
+    encoded.append(b"".join(out))
+    if size + len(encoded[-1]) > max_bytes:
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"the response to this {SERVED[api_key].name} is larger than {max_bytes} bytes "
+            "(skep.max.response.bytes); ask for less at a time",
+        )
+    return tuple(encoded)
 
 
 @functools.cache
-def _response_encoder(api_key: int, version: int) -> Callable[[int, Body], bytes]:
+def _response_encoder(api_key: int, version: int) -> ResponseEncoder:
     has_header_tags = len(response_header(api_key, version, 0)) > INT32.size
     return response_encoder(response_class(api_key, version), has_header_tags=has_header_tags)

@@ -22,22 +22,27 @@ AttributeError); its traceback shows the generated line, in which the field has 
 import functools
 import linecache
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from skep.wire.encoder_parts import CALLED, ONE_BYTE_LENGTHS, NumberArrays, TaggedField, number_arrays
 from skep.wire.entity_fields import EntityField, Kind, fields_of
 from skep.wire.primitives import compact_string, string, uvarint
 
+ResponseEncoder = Callable[[int, Mapping[str, Any], list[bytes]], Iterator[None]]
+"""From correlation id and body to the whole response, its header included, which is appended to the list.
 
-def response_encoder(entity: Any, *, has_header_tags: bool) -> Callable[[int, Mapping[str, Any]], bytes]:
-    """From correlation id and body to the whole answer, its header included."""
-    source = _Source()
+Yields after every ``PIECE_ELEMENTS`` elements of an array at the latest: a response may have a hundred thousand.
+"""
+
+
+def response_encoder(entity: Any, *, has_header_tags: bool) -> ResponseEncoder:
+    source = _Source(yields=True)
     source.fixed("i", "correlation_id")
     if has_header_tags:
         source.fixed("x")
     source.entity(entity, "body")
-    encode: Callable[[int, Mapping[str, Any]], bytes] = source.compiled(entity, "correlation_id, body")
+    encode: ResponseEncoder = source.compiled(entity, "correlation_id, body, out")
     return encode
 
 
@@ -55,9 +60,12 @@ class _Source:
     Lines that only look values up are written at once. What becomes bytes waits: ``_format`` and ``_values`` are the
     fields of fixed size since the last other field, ``_parts`` the expressions before them; ``flush`` writes these down
     in the order of the fields. It is called before whatever writes to ``out`` in a line of its own.
+
+    With ``yields`` the encoder is a generator that appends to a list it is given; without, it returns bytes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, yields: bool = False) -> None:
+        self._yields = yields
         self._lines: list[str] = []
         self._names: dict[str, Any] = dict(CALLED)
         self._indent = 1
@@ -68,8 +76,11 @@ class _Source:
 
     def compiled(self, entity: Any, parameters: str, of: str = "") -> Any:
         self.flush()
-        head = (f"def encode({parameters}):", "    out = []", "    add = out.append")
-        source = "\n".join((*head, *self._lines, "    return b''.join(out)", ""))
+        head, end = [f"def encode({parameters}):", "    add = out.append"], ["    yield", ""]
+        if not self._yields:
+            head.insert(1, "    out = []")
+            end = ["    return b''.join(out)", ""]
+        source = "\n".join((*head, *self._lines, *end))
         name = f"<encoder of {entity.__name__} v{entity.__version__}{of}>"
         exec(compile(source, name, "exec"), self._names)
         # For tracebacks: there is no file to read the line from.
@@ -225,11 +236,19 @@ class _Source:
     def _loop(self, field: EntityField, values: str) -> None:
         self.flush()
         element = self._new("each")
+        if self._yields:
+            piece = self._new("piece")
+            self._line(f"for {piece} in pieces({values}):")
+            self._indent += 1
+            values = piece
         self._line(f"for {element} in {values}:")
         self._indent += 1
         self.entity(field.nested, element)
         self.flush()
         self._indent -= 1
+        if self._yields:
+            self._line("yield")
+            self._indent -= 1
 
 
 def _tagged_field(entity: Any, tag: int, field: EntityField) -> TaggedField:

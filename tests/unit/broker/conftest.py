@@ -13,6 +13,7 @@ from skep.base.broker_config import read_broker_config
 from skep.base.clock import ManualClock
 from skep.base.errors import KafkaError
 from skep.base.ids import BrokerId
+from skep.base.slicer import Slicer
 from skep.broker.dispatch import HANDLERS
 from skep.broker.fetch_sessions import FetchSessions
 from skep.broker.producer_ids import ProducerIds
@@ -45,6 +46,7 @@ class AdminBroker:
             replicas=None,  # type: ignore[arg-type]  # no handler here touches a log
             clock=clock,
             executor=self._executor,
+            slicer=Slicer(clock),
             fetch_sessions=FetchSessions(clock, 0, 0),
             producer_ids=ProducerIds(catalog),
             groups=None,  # type: ignore[arg-type]  # nor a coordinator

@@ -1,0 +1,113 @@
+"""Long work in slices, so that no client makes the others wait.
+
+The event loop serves everybody, so whoever computes for a second stops the whole broker for a second. Work whose length
+depends on a request, on the number of partitions or on the size of a log is therefore written as a generator that
+yields where it may be interrupted. ``Slicer`` runs it: short work ends in its first slice, without a task and in the
+same turn of the loop; long work goes on a slice at a time, and connections are served in between.
+
+All work of a loop shares one allowance a turn. With a hundred requests under way, each gets its slice in its turn; a
+turn does not become a hundred slices long.
+
+    def _described(services, names):            # between two yields: well under a millisecond
+        described = []
+        for name in names:
+            described.append(_describe(services, name))
+            yield
+        return described
+
+    response = services.slicer.run(_described(services, names))     # the list, or an awaitable of it
+
+What a generator has read before a ``yield`` may have changed after it, as with ``await``.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Generator
+from typing import Any, TypeVar
+
+from skep.base.clock import Clock
+
+T = TypeVar("T")
+
+SLICE_S = 0.005
+"""What all work together may take of one turn of the loop, give or take the stretch between two yields."""
+
+Work = Generator[None, None, T]
+
+
+class Slicer:
+    """Owns the work that did not end in its first slice.
+
+    Between calls ``_queue`` holds it in the order in which it goes on, and ``_next_turn`` is scheduled if and only if
+    the queue is not empty or the allowance is spent. What short work leaves of the allowance counts for the next turn
+    too: that costs work, once in a while, a turn that it need not have waited, and saves a callback every turn.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._queue: deque[tuple[Work[Any], asyncio.Future[Any]]] = deque()
+        self._spent_s = 0.0
+        self._is_scheduled = False
+
+    def run(self, work: Work[T]) -> T | Awaitable[T]:
+        """Runs ``work`` to its end if that takes no longer than what is left of this turn's allowance.
+
+        Otherwise returns an awaitable of the result. When that is cancelled, ``work`` is closed where it stands.
+        """
+        if not self._queue and self._spent_s < SLICE_S:
+            try:
+                self._run_slice(work)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+        return self._enqueue(work)
+
+    async def finish(self, work: Work[T]) -> T:
+        """``run`` for a caller that is a coroutine already."""
+        result = self.run(work)
+        return await result if isinstance(result, asyncio.Future) else result  # type: ignore[return-value]
+
+    def _enqueue(self, work: Work[T]) -> "asyncio.Future[T]":
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._queue.append((work, future))
+        self._schedule()
+        return future
+
+    def _run_slice(self, work: Work[Any]) -> None:
+        """Runs ``work`` until the allowance is spent. StopIteration when it has ended; or whatever it raises."""
+        monotonic = self._clock.monotonic
+        began = monotonic()
+        until = began + SLICE_S - self._spent_s
+        now = began
+        try:
+            while now < until:
+                next(work)
+                now = monotonic()
+        finally:
+            self._spent_s += monotonic() - began
+            if self._spent_s >= SLICE_S:
+                self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._is_scheduled = False
+        self._spent_s = 0.0
+        while self._queue and self._spent_s < SLICE_S:
+            work, future = self._queue.popleft()
+            if future.cancelled():
+                work.close()
+                continue
+            try:
+                self._run_slice(work)
+            except StopIteration as end:
+                future.set_result(end.value)
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                self._queue.append((work, future))
+        if self._queue:
+            self._schedule()
