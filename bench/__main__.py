@@ -32,6 +32,7 @@ from bench import (
     transactions,
 )
 from bench.row import Row
+from bench.stalls import measure as stalls
 
 GROUPS: tuple[ModuleType, ...] = (
     bulk,
@@ -48,6 +49,7 @@ GROUPS: tuple[ModuleType, ...] = (
     replicated,
     failover,
     store_notice,
+    stalls,
     arrow_reading,
     spark_topics,
     spark_growth,
@@ -84,10 +86,20 @@ def measured(names: Sequence[str], scale: float = 1.0) -> list[Row]:
     groups = [group for group in GROUPS if set(group.NAMES) & set(names)]
     for number, group in enumerate(groups, 1):
         print(f"bench: {', '.join(group.NAMES)} ({number} of {len(groups)})", file=sys.stderr, flush=True)
-        for row in group.measure(scale) if getattr(group, "SCALABLE", False) else group.measure():
+        for row in _measured(group, names, scale):
             verdict = "" if row.bar is None else "met" if row.ok else "MISSED"
             print(f"  {row.name}: {row.measured_text}, {row.bar_text}: {verdict}", file=sys.stderr, flush=True)
             rows.append(row)
+    return rows
+
+
+def _measured(group: ModuleType, names: Sequence[str], scale: float) -> Sequence[Row]:
+    if getattr(group, "SCALABLE", False):
+        rows: Sequence[Row] = group.measure(scale)
+    elif getattr(group, "SELECTS", False):
+        rows = group.measure(names)
+    else:
+        rows = group.measure()
     return rows
 
 

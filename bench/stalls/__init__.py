@@ -1,0 +1,1 @@
+"""How long one client can make the others wait."""
