@@ -27,6 +27,8 @@ from skep.base.broker_config import BrokerConfig, read_broker_config
 from skep.base.clock import SystemClock
 from skep.base.errors import OptionError, StartupError, StorageError, StoreUnavailable
 from skep.base.ids import BrokerId, Offset, TopicPartition
+from skep.base.log_queue import configure_logging
+from skep.base.loop_watch import LoopWatch
 from skep.base.os_files import OsFiles
 from skep.base.slicer import Slicer
 from skep.base.tasks import Supervisor
@@ -130,6 +132,11 @@ class Broker:
         directory.check_identity(self.cluster_id, self._node_id)
         self.config = config = self._config_in_force(self._catalog.image)
         self._membership = Membership(store, self._catalog, self._node_id, lingering_s)
+        self._loop_watch = LoopWatch(
+            config.loop_delay_warn_ms / 1000,
+            config.zookeeper_session_timeout_ms / 1000,
+            self._membership.loop_hangs,
+        )
 
         self._on_stop(self._supervisor.close)
         self._replicas = Replicas(
@@ -184,9 +191,11 @@ class Broker:
         return Listener(
             Dispatcher(services),
             self._clock,
+            self._slicer,
             self._executor,
             max_request_bytes=self.config.socket_request_max_bytes,
             queued_max_request_bytes=self.config.queued_max_request_bytes,
+            queued_max_response_bytes=self.config.queued_max_response_bytes,
             max_inflight_requests=self.config.max_inflight_requests,
         )
 
@@ -197,6 +206,8 @@ class Broker:
         self._on_stop(controller.stop)
         controller.start()
         self._supervisor.spawn("membership", self._stay(controller, services))
+        self._on_stop(lambda: _now(self._loop_watch.stop))
+        self._loop_watch.start()
         self._supervisor.repeat(lambda: 100, services.producer_ids.keep_reserve)
         self._housekeeping.on_disk_checked = self._disk_checked
         self._on_stop(self._hand_over)
@@ -256,6 +267,7 @@ class Broker:
         services.replicas.image_changed(old, new)
 
     def _apply(self, services: Services, listener: Listener) -> None:
+        self._loop_watch.warn_s = listener.slow_request_s = self.config.loop_delay_warn_ms / 1000
         listener.max_connections = self.config.max_connections
         listener.max_idle_ms = self.config.connections_max_idle_ms
         services.fetch_sessions.max_sessions = self.config.max_incremental_fetch_session_cache_slots
@@ -320,12 +332,14 @@ def run(texts: Mapping[str, str], *, stop_at_eof: bool = False) -> int:
     """The whole life of a broker process: exit code 0 after a clean stop, 2 when it cannot start."""
     import uvloop
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr, level=logging.INFO)
+    log = configure_logging()
     try:
         uvloop.run(serve(texts, stop_at_eof=stop_at_eof))
     except (OptionError, StartupError, StorageError, StoreUnavailable) as error:
         print(f"skep: {error}", file=sys.stderr)
         return 2
+    finally:
+        log.close()
     return 0
 
 

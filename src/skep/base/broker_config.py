@@ -103,6 +103,22 @@ class BrokerConfig(ClusterConfig):
         at_least(1),
         "Elements that the arrays of one request may have together; a request with more closes its connection.",
     )
+    queued_max_response_bytes: int = option(
+        "skep.queued.max.response.bytes",
+        256 * MEBIBYTE,
+        at_least(MEBIBYTE),
+        "Bytes of responses that clients have not read yet, over all connections; past that, clients that read nothing "
+        "are disconnected.",
+        type=OptionType.LONG,
+        dynamic=False,
+    )
+    loop_delay_warn_ms: int = option(
+        "skep.loop.delay.warn.ms",
+        200,
+        at_least(1),
+        "A request or anything else that holds the event loop for so long is logged with its name.",
+        type=OptionType.LONG,
+    )
     max_response_bytes: int = option(
         "skep.max.response.bytes",
         100 * 1024 * 1024,

@@ -17,11 +17,11 @@ class Clock(Protocol):
 
 
 class SystemClock:
+    # The function itself: every request asks, and a method around it would take three times as long.
+    monotonic = staticmethod(time.monotonic)
+
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
 
 class ManualClock:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
 from skep.base.errors import DecodeError, ErrorCode, KafkaError
+from skep.base.slicer import Work
 from skep.broker.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -57,7 +58,7 @@ from skep.broker.refusals import code_of
 from skep.broker.request import Answer, CloseConnection, Outcome, Parts, Request
 from skep.broker.services import Services
 from skep.wire import apis
-from skep.wire.codec import Body, decode_request, encode_in_slices
+from skep.wire.codec import Body, decode_in_slices, decode_request, encode_in_slices, is_short
 from skep.wire.headers import read_request_header
 from skep.wire.one_batch import OneBatchReader
 
@@ -137,20 +138,25 @@ class Dispatcher:
         api = apis.SERVED.get(header.api_key)
         if api is None:
             raise DecodeError(f"there is no API {header.api_key} here")
+        unread = None
         if api.oldest <= header.api_version <= api.newest:
-            body = decode_request(
-                api.key, header.api_version, frame, position, self._services.config.max_request_elements
-            )
-            if api is apis.PRODUCE:
+            limit = self._services.config.max_request_elements
+            if is_short(api.key, header.api_version, frame, position):
+                body = decode_request(api.key, header.api_version, frame, position, limit)
+            else:
+                body, unread = None, decode_in_slices(api.key, header.api_version, frame, position, limit)
+            if api is apis.PRODUCE and body is not None:
                 self._one_batch.remember(header.api_version, header.client_id, body)
         elif api is apis.API_VERSIONS:
             body = None
         else:
             raise DecodeError(f"{api.name} v{header.api_version} is not served, only v{api.oldest} to v{api.newest}")
-        return Request(api, header.api_version, header.correlation_id, header.client_id, client_host, body)
+        return Request(api, header.api_version, header.correlation_id, header.client_id, client_host, body, unread)
 
     def handle(self, request: Request) -> Outcome:
         """The encoded response, at once where the handler needs no waiting."""
+        if request.unread is not None and request.body is None:
+            return self._read_and_handle(request, request.unread)
         try:
             answer = HANDLERS[request.api.key].handle(self._services, request)
             # By type first: asking the abstract classes takes a microsecond, and these two are nearly all.
@@ -164,6 +170,14 @@ class Dispatcher:
             raise
         except Exception as error:
             return self._refuse(request, error)
+
+    async def _read_and_handle(self, request: Request, unread: Work[Any]) -> Parts:
+        try:
+            request.body = await self._services.slicer.finish(unread)
+        except DecodeError as error:
+            raise CloseConnection(str(error)) from None
+        outcome = self.handle(request)
+        return await outcome if isinstance(outcome, Awaitable) else outcome
 
     async def _finish(self, request: Request, outcome: Any) -> Parts:
         """Awaits what a handler or the encoder has left to do."""

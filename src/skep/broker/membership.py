@@ -108,6 +108,12 @@ class Membership:
         self.node = node
         logger.warning("broker %d %s", node.id, "can lead again" if is_willing else "gives its leaderships to others")
 
+    def loop_hangs(self) -> None:
+        """The event loop has not turned for a session timeout: others shall lead. Called in another thread."""
+        if self.others():
+            logger.error("broker %d gives its session up, so that others lead", self.node.id)
+            self._store.end_session()
+
     def others(self) -> list[BrokerId]:
         """The other brokers that are there."""
         return [broker for broker in self._catalog.image.brokers if broker != self.node.id]

@@ -1,7 +1,7 @@
 """What dispatch, handlers and connections pass to each other: requests, answers, and the parts of an answer."""
 
 import os
-from collections.abc import Awaitable, Sequence, Sized
+from collections.abc import Awaitable, Generator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,9 @@ class FileRegion:
 class Request:
     """One decoded request; ``body`` is kio's object of the version that the client chose.
 
+    ``unread`` is the work that makes the body of a long request, None for all others. A long request holds back the
+    ones behind it until it is answered, whatever it asks: it is handled in slices, and nothing may come in between.
+
     Not to be changed; it is not frozen only because that costs a microsecond a request.
     """
 
@@ -67,6 +70,11 @@ class Request:
     client_id: str | None
     client_host: str
     body: Any
+    unread: Generator[None, None, Any] | None = None
+
+    @property
+    def is_long(self) -> bool:
+        return self.unread is not None
 
 
 Parts = Sequence[Sized]

@@ -86,6 +86,10 @@ class SessionLock:
         os.close(self._descriptor)
         self._descriptor = -1
 
+    def bury(self) -> None:
+        """End the session from any thread; whoever acts for it finds it buried."""
+        forget(self._directory, self.name)
+
     def _beat(self, on_buried: Callable[[str], object]) -> None:
         interval_s = self._timeout_s / BEATS_PER_TIMEOUT
         beats, due = 0, 0.0

@@ -124,6 +124,10 @@ class SqliteStore:
     async def wait_session_end(self) -> None:
         await self._session_ended.wait()
 
+    def end_session(self) -> None:
+        if self._thread is not None:
+            self._tables.end_session()
+
     async def delete(self, key: str, *, expected_version: int | None = None, keeps_version: bool = False) -> bool:
         # Versions are the numbers of changes here, and never repeat.
         return await self._write(lambda: self._tables.delete(key, expected_version))

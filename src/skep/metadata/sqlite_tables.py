@@ -245,6 +245,10 @@ class SqliteTables:
                 self._delete_session(session)
                 forget(self._sessions, session)
 
+    def end_session(self) -> None:
+        """From any thread."""
+        self._session.bury()
+
     def _delete_session(self, session: str) -> None:
         keys = self._db.execute("SELECT key FROM entries WHERE session = ?", (session,)).fetchall()
         if keys:

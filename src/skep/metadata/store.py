@@ -74,6 +74,10 @@ class MetadataStore(Protocol):
         """
         ...
 
+    def end_session(self) -> None:
+        """End the session at once, from any thread: for a process whose event loop hangs. The store stays open."""
+        ...
+
     async def get(self, key: str) -> Versioned | None: ...
 
     async def put(self, key: str, value: bytes, *, expected_version: int | None = None) -> int:

@@ -172,6 +172,11 @@ class ZooKeeperStore:
     async def wait_session_end(self) -> None:
         await self._session_ended.wait()
 
+    def end_session(self) -> None:
+        if self._threads is not None:
+            # Closes the session with the server. The loop starts the client again when it turns (_session_lost).
+            self._client.stop()
+
     async def delete(self, key: str, *, expected_version: int | None = None, keeps_version: bool = False) -> bool:
         return await self._call(lambda: self._nodes.delete(key, expected_version, keeps_version))
 

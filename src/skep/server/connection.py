@@ -5,6 +5,10 @@ to wait (a fetch for data, a topic to be created) holds back the ones behind it,
 overlap. Their appends happen in the order of arrival and only their acknowledgements wait, in the same order; without
 this a pipelining producer would pay one sync per request.
 
+Turns. Requests that come together are handled one after the other, for ``TURN_S`` at most; the rest waits for the next
+turn of the event loop, when the other connections have had theirs. A request that takes longer by itself works in
+slices (``base/slicer.py``).
+
 Back-pressure. A client that does not read its answers fills the transport's buffer; then no further request is taken
 and nothing more is read from the socket. File regions stay in their files until the client takes them
 (``sender.py``), so a slow reader of a 50 MiB answer costs no memory.
@@ -28,8 +32,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+TURN_S = 0.005
 WRITE_BUFFER_BYTES = 1024 * 1024
 LAST_ANSWERS_S = 5.0
+SLOWEST_BYTES_PER_S = 1024 * 1024
+"""What counts as progress with a large request."""
 
 
 class _Due:
@@ -41,12 +48,31 @@ class _Due:
         self.parts: Parts | None = None
 
 
+class _Progress:
+    """Whether a number that is looked at now and then grows by ``per_s`` a second."""
+
+    __slots__ = ("_looked", "_per_s", "_slow_since", "_value")
+
+    def __init__(self, per_s: int) -> None:
+        self._per_s = per_s
+        self._value: int | None = None
+        self._looked = self._slow_since = 0.0
+
+    def slow_since(self, now: float, value: int | None) -> float:
+        """When the growth became too slow, as far as was looked; None: there is nothing that should grow."""
+        before, self._value = self._value, value
+        elapsed, self._looked = now - self._looked, now
+        if before is None or value is None or value - before >= self._per_s * elapsed:
+            self._slow_since = now
+        return self._slow_since
+
+
 class Connection(asyncio.BufferedProtocol):
     """Owns its half-read frame, the answers that are due, and the tasks that work on them.
 
     Between calls: ``_due`` has one entry per unanswered request, in order, the first of them without parts;
-    ``_deferred`` is a request that waits for all of them; the socket is read if and only if ``_takes_requests`` and
-    the receive budget has room.
+    ``_deferred`` is a request that waits for all of them; ``_awaits_turn`` is set while frames are left for the next
+    turn; the socket is read if and only if ``_takes_requests`` and the receive budget has room.
     """
 
     def __init__(self, listener: "Listener") -> None:
@@ -54,6 +80,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frames = FrameReader(listener.scratch, listener.max_request_bytes, listener.receive_budget)
         self._due: deque[_Due] = deque()
         self._exclusive = False
+        self._awaits_turn = False
         self._deferred: Request | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -61,7 +88,9 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._has_room = True
         self._region_bytes_seen = 0
-        self._holding_since: float | None = None
+        self._received_slowly = _Progress(SLOWEST_BYTES_PER_S)
+        self._taken = _Progress(1)
+        self._held_bytes = 0
         self.host = self.peer = "?"
         self.last_active = listener.clock.monotonic()
 
@@ -82,6 +111,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = True
         self._frames.close()
+        self._release_long()
         self._sender.close()
         for task in self._tasks:
             task.cancel()
@@ -116,24 +146,41 @@ class Connection(asyncio.BufferedProtocol):
             self.last_active = now
         return self.last_active
 
-    def holding_since(self, now: float) -> float:
-        """Since when, as far as was asked, an unfinished large request of this connection takes room."""
-        if not self._frames.holds_room:
-            self._holding_since = None
-            return now
-        if self._holding_since is None:
-            self._holding_since = now
-        return self._holding_since
+    def receives_slowly_since(self, now: float) -> float:
+        """Since when an unfinished large request takes room and hardly grows; ``now`` when there is no such request."""
+        return self._received_slowly.slow_since(now, self._frames.large_bytes)
+
+    def untaken_bytes(self) -> int:
+        """How much memory the responses take that the client has not read yet."""
+        return self._sender.untaken_bytes()
+
+    def takes_nothing_since(self, now: float) -> float:
+        """Since when the client reads nothing of its responses."""
+        return self._taken.slow_since(now, -self.untaken_bytes() or None)
 
     # Requests in.
 
     def _take_frames(self) -> None:
         """Handles every whole frame that it may, keeps the rest, and stops or starts reading accordingly."""
-        frames = self._frames
+        frames, listener = self._frames, self._listener
+        monotonic = listener.clock.monotonic
+        before = monotonic()
+        until = before + TURN_S
         try:
             more = self._takes_requests()
             while more and (frame := frames.next_frame()) is not None:
-                more = self._take(self._listener.decode(frame, self.host))
+                request = listener.decode(frame, self.host)
+                if request.is_long:
+                    self._held_bytes = len(frame)
+                    listener.receive_budget.hold(self._held_bytes)
+                more = self._take(request)
+                now = monotonic()
+                if now - before > listener.slow_request_s:
+                    listener.report_slow(request, self.peer, len(frame), now - before)
+                before = now
+                if now >= until and more:
+                    self._await_turn()
+                    break
             if not self._closed:
                 self._sender.flush()
                 self._has_room = frames.keep_rest(self._go_on)
@@ -142,10 +189,19 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._adjust_reading()
 
+    def _await_turn(self) -> None:
+        self._awaits_turn = True
+        asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._awaits_turn = False
+        self._go_on()
+
     def _takes_requests(self) -> bool:
         return not (
             self._closed
             or self._exclusive
+            or self._awaits_turn
             or self._deferred is not None
             or len(self._due) >= self._listener.max_inflight_requests
             or not self._sender.is_idle
@@ -153,13 +209,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, request: Request) -> bool:
         """Handles one request, or defers it; whether another may be taken."""
-        is_produce = request.api is PRODUCE
-        if self._due and not is_produce:
+        overlaps = request.api is PRODUCE and not request.is_long
+        if self._due and not overlaps:
             self._deferred = request
             return False
         outcome = self._listener.handle(request)
         if type(outcome) is not tuple and isinstance(outcome, Awaitable):
-            self._exclusive = not is_produce
+            self._exclusive = not overlaps
             due = _Due()
             self._due.append(due)
             self._spawn(self._await_answer(due, outcome))
@@ -198,7 +254,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def _is_quiet(self) -> bool:
-        return not self._due and self._deferred is None and self._sender.is_idle
+        return not self._due and self._deferred is None and not self._awaits_turn and self._sender.is_idle
 
     # Answers out.
 
@@ -221,7 +277,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._sender.send(parts)
         if not self._due:
             self._exclusive = False
+            self._release_long()
         self._go_on()
+
+    def _release_long(self) -> None:
+        """A long request is read from its frame while it is handled, so the frame counts until then."""
+        if self._held_bytes:
+            size, self._held_bytes = self._held_bytes, 0
+            self._listener.receive_budget.release(size, self)
 
     def _storage_failed(self, error: StorageError) -> None:
         self.hang_up(str(error))

@@ -9,18 +9,20 @@ from typing import Protocol
 
 from skep.base.clock import Clock
 from skep.base.errors import StartupError
+from skep.base.slicer import Slicer, Work
 from skep.base.tasks import Supervisor
 from skep.broker.request import Outcome, Request
-from skep.server.connection import Connection
+from skep.server.connection import SLOWEST_BYTES_PER_S, Connection
 from skep.wire.framing import SCRATCH_SIZE, ReceiveBudget
 
 logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
-REAP_INTERVAL_S = 5.0
+REAP_INTERVAL_S = 1.0
 SAY_FULL_AT_MOST_EVERY_S = 10.0
-STALLED_REQUEST_S = 30.0
-"""How long an unfinished request may take room that others wait for (queued.max.request.bytes)."""
+REPORT_SLOW_AT_MOST_EVERY_S = 1.0
+STALLED_S = 3.0
+"""How long a client may make no progress with a large request, or with a response, while others wait for the room."""
 
 
 class Dispatch(Protocol):
@@ -38,26 +40,32 @@ class Listener:
         self,
         dispatch: Dispatch,
         clock: Clock,
+        slicer: Slicer,
         executor: Executor,
         *,
         max_request_bytes: int,
         queued_max_request_bytes: int,
+        queued_max_response_bytes: int,
         max_inflight_requests: int,
     ) -> None:
         self.decode = dispatch.decode
         self.handle = dispatch.handle
         self.clock = clock
+        self._slicer = slicer
         self.executor = executor
         self.max_request_bytes = max_request_bytes
         self.max_inflight_requests = max_inflight_requests
         self.max_connections = 1 << 30
         self.max_idle_ms = -1
+        self.queued_max_response_bytes = queued_max_response_bytes
+        self.slow_request_s = float("inf")
         self.receive_budget = ReceiveBudget(queued_max_request_bytes)
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
         self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
         self._supervisor = Supervisor()
         self._said_full = -SAY_FULL_AT_MOST_EVERY_S
+        self._said_slow = -REPORT_SLOW_AT_MOST_EVERY_S
 
     async def bind(self, host: str, port: int) -> int:
         """Takes the port and returns it, which matters when 0 was asked for. StartupError when it cannot be had."""
@@ -98,15 +106,50 @@ class Listener:
     async def _reap_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(REAP_INTERVAL_S)
-            self.reap(self.clock.monotonic())
+            await self._slicer.finish(self.reap(self.clock.monotonic()))
 
-    def reap(self, now: float) -> None:
-        """Hangs up on connections that are idle too long, or that keep room from others with what they never finish."""
+    def reap(self, now: float) -> Work[None]:
+        """Hangs up on connections that are idle too long, or that keep room from others without making progress."""
+        untaken: list[Connection] = []
         for connection in list(self._connections):
             if self.max_idle_ms >= 0 and connection.idle_since(now) < now - self.max_idle_ms / 1000:
                 connection.hang_up(f"idle for {self.max_idle_ms} ms (connections.max.idle.ms)")
-            elif connection.holding_since(now) < now - STALLED_REQUEST_S and self.receive_budget.is_contended:
-                connection.hang_up(f"a large request unfinished for {STALLED_REQUEST_S:.0f} s while others wait")
+            elif connection.receives_slowly_since(now) < now - STALLED_S and self.receive_budget.is_contended:
+                connection.hang_up(
+                    f"less than {SLOWEST_BYTES_PER_S} bytes/s of a large request for {STALLED_S:.0f} s "
+                    "while others wait (queued.max.request.bytes)"
+                )
+            elif connection.untaken_bytes():
+                untaken.append(connection)
+            yield
+        self._reap_untaken(untaken, now)
+
+    def _reap_untaken(self, untaken: "list[Connection]", now: float) -> None:
+        """Hangs up on those who take nothing of their responses, the largest first, until the rest fits."""
+        held = sum(connection.untaken_bytes() for connection in untaken)
+        for connection in sorted(untaken, key=Connection.untaken_bytes, reverse=True):
+            takes_nothing = connection.takes_nothing_since(now) < now - STALLED_S
+            if held > self.queued_max_response_bytes and takes_nothing:
+                held -= connection.untaken_bytes()
+                connection.hang_up(
+                    f"took nothing of a response for {STALLED_S:.0f} s while there are too many "
+                    "(skep.queued.max.response.bytes)"
+                )
+
+    def report_slow(self, request: Request, peer: str, size: int, took_s: float) -> None:
+        """Logs a request that held the event loop; the client id is what the client calls itself."""
+        now = self.clock.monotonic()
+        if now - self._said_slow >= REPORT_SLOW_AT_MOST_EVERY_S:
+            self._said_slow = now
+            logger.warning(
+                "%s v%d of %s (client id %r, %d bytes) held the event loop for %.0f ms",
+                request.api.name,
+                request.version,
+                peer,
+                request.client_id,
+                size,
+                took_s * 1000,
+            )
 
     async def stop(self) -> None:
         """Stops accepting, then closes what is open; answers that are due are not waited for."""

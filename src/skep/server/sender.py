@@ -105,6 +105,11 @@ class Sender:
         self._pump()
         return self.is_idle
 
+    def untaken_bytes(self) -> int:
+        """What is in memory for a client that has not read it; regions of files are not."""
+        unsent = sum(len(part) for part in self._unsent if isinstance(part, bytes))
+        return unsent + self._transport.get_write_buffer_size()
+
     def flush(self) -> None:
         """Gives the transport what was gathered."""
         if self._gathered:

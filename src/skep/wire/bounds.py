@@ -13,6 +13,7 @@ that may not be null, numbers out of range and bad UTF-8 are left to kio, which 
 """
 
 import dataclasses
+import functools
 import struct
 import types
 import typing
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from skep.base.errors import DecodeError
-from skep.wire.primitives import INT32, read_uvarint, uvarint
+from skep.wire.primitives import INT32, MAX_TAGGED_FIELDS, read_uvarint, uvarint
 
 MAX_ELEMENTS = 200_000
 """Five times what a fetch of 20,000 partitions has when each is of a topic of its own; about 50 MB as objects."""
@@ -44,14 +45,21 @@ _FIXED_SIZES = {
     "uuid": 16,
 }
 
-_Cuts = list[tuple[int, int, bytes]]
+Cuts = list[tuple[int, int, bytes]]
 """What is to be replaced in the frame: from, to, by what; in the order of the frame."""
 
-_Walk = Callable[[memoryview, int, int, _Cuts], tuple[int, int]]
+Walk = Callable[[memoryview, int, int, Cuts], tuple[int, int]]
 """From a position and the number of elements that are left of the limit, to the position and number after the walk.
 
 The position may come to lie past the end of the frame; whatever looks there raises IndexError or struct.error.
 """
+
+
+class TooManyElements(DecodeError):
+    """The arrays and tagged fields of a request have more elements than allowed; ``count`` is that of the last one."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"an array of {count} elements is more than a request may have (skep.max.request.elements)")
 
 
 class RequestBounds:
@@ -60,21 +68,24 @@ class RequestBounds:
     __slots__ = ("_walk",)
 
     def __init__(self, entity: Any) -> None:
-        self._walk = _compiled(_Statements().entity(entity))
+        self._walk = walk_of(entity)
 
     def checked(self, frame: memoryview, position: int, max_elements: int = MAX_ELEMENTS) -> tuple[memoryview, int]:
-        """What kio can read, and from where: the frame itself, or a copy without the fields that are not known."""
-        cuts: _Cuts = []
+        """What kio can read, and from where: the frame itself, or a copy without the fields that are not known.
+
+        Raises TooManyElements beyond ``max_elements``, another DecodeError when the lengths are impossible.
+        """
+        cuts: Cuts = []
         try:
             end, _ = self._walk(frame, position, max_elements, cuts)
         except (IndexError, struct.error):
             raise DecodeError("the frame ends inside the request") from None
         if end > len(frame):
             raise DecodeError("the frame ends inside the request")
-        return (memoryview(_cut(frame, position, cuts)), 0) if cuts else (frame, position)
+        return (memoryview(cut(frame, position, cuts)), 0) if cuts else (frame, position)
 
 
-def _cut(frame: memoryview, position: int, cuts: _Cuts) -> bytes:
+def cut(frame: memoryview, position: int, cuts: Cuts) -> bytes:
     parts: list[bytes | memoryview] = []
     for start, end, instead in cuts:
         parts += (frame[position:start], instead)
@@ -92,16 +103,13 @@ class _Statements:
         self._skipped = 0
 
     def entity(self, entity: Any) -> "_Statements":
-        tagged: dict[int, _Walk] = {}
         for field in dataclasses.fields(entity):
-            if (tag := field.metadata.get("tag")) is not None:
-                tagged[int(tag)] = _compiled(_Statements().field(entity, field))
-            else:
+            if "tag" not in field.metadata:
                 self.field(entity, field)
         if entity.__flexible__:
             self.flush()
             known = f"known{len(self.names)}"
-            self.names[known] = tagged
+            self.names[known] = _tagged_fields(entity)
             self._add(
                 "if frame[p]:", f"    p, left = walk_tagged(frame, p, left, cuts, {known})", "else:", "    p += 1"
             )
@@ -168,7 +176,9 @@ class _Statements:
         else:
             self._add(f"{count}, = i32(frame, p)", "p += 4")
         self._add(f"if {count} < {-1 if is_nullable else 0}: refuse_null()")
-        self._add(f"left -= {count}", f"if left < 0: refuse_count({count})", f"for _ in range({count}):")
+        # A null array has the count -1, which must not add to what is left.
+        self._add(f"if {count} > 0: left -= {count}")
+        self._add(f"if left < 0: refuse_count({count})", f"for _ in range({count}):")
         before = len(self.lines)
         self._indent += 1
         if dataclasses.is_dataclass(element):
@@ -176,7 +186,7 @@ class _Statements:
         else:
             self._primitive(entity, kafka_type)
         if len(self.lines) == before:
-            # All of fixed size: no loop. A null array has the count -1.
+            # All of fixed size: no loop.
             self.lines.pop()
             self._indent -= 1
             self._add(f"if {count} > 0: p += {count} * {self._skipped}")
@@ -186,11 +196,37 @@ class _Statements:
             self._indent -= 1
 
 
-def _compiled(statements: _Statements) -> _Walk:
+def walk_of(entity: Any) -> Walk:
+    """The walk over a whole structure."""
+    return _compiled(_Statements().entity(entity))
+
+
+def field_walk(entity: Any, name: str) -> Walk:
+    """The walk over one field that has no tag."""
+    [field] = [field for field in dataclasses.fields(entity) if field.name == name]
+    return _compiled(_Statements().field(entity, field))
+
+
+def tagged_walk(entity: Any) -> Walk | None:
+    """The walk over the tagged fields at the end of a structure; None where the version has none."""
+    if not entity.__flexible__:
+        return None
+    return functools.partial(_walk_tagged, known=_tagged_fields(entity))
+
+
+def _tagged_fields(entity: Any) -> dict[int, Walk]:
+    return {
+        int(field.metadata["tag"]): _compiled(_Statements().field(entity, field))
+        for field in dataclasses.fields(entity)
+        if "tag" in field.metadata
+    }
+
+
+def _compiled(statements: _Statements) -> Walk:
     statements.flush()
     source = "\n".join(("def walk(frame, p, left, cuts):", *statements.lines, "    return p, left"))
     exec(source, statements.names)
-    walk: _Walk = statements.names["walk"]
+    walk: Walk = statements.names["walk"]
     return walk
 
 
@@ -214,11 +250,16 @@ def _refuse_null() -> None:
 
 
 def _refuse_count(count: int) -> None:
-    raise DecodeError(f"an array of {count} elements is more than a request may have (skep.max.request.elements)")
+    raise TooManyElements(count)
 
 
-def _walk_tagged(frame: memoryview, start: int, left: int, cuts: _Cuts, known: dict[int, _Walk]) -> tuple[int, int]:
+def _walk_tagged(frame: memoryview, start: int, left: int, cuts: Cuts, known: dict[int, Walk]) -> tuple[int, int]:
     count, position = read_uvarint(frame, start)
+    if count > MAX_TAGGED_FIELDS:
+        raise DecodeError(f"{count} tagged fields in one structure, {MAX_TAGGED_FIELDS} are the most")
+    left -= count
+    if left < 0:
+        _refuse_count(count)
     kept: list[bytes] = []
     is_cut = False
     for _ in range(count):
@@ -227,12 +268,12 @@ def _walk_tagged(frame: memoryview, start: int, left: int, cuts: _Cuts, known: d
         if position + length > len(frame):
             raise DecodeError("the frame ends inside a tagged field")
         if tag in known:
-            cuts_within: _Cuts = []
+            cuts_within: Cuts = []
             end, left = known[tag](frame, position, left, cuts_within)
             if end != position + length:
                 raise DecodeError(f"tagged field {tag} announces {length} bytes and has {end - position}")
             is_cut |= bool(cuts_within)
-            content = _cut(frame[:end], position, cuts_within)
+            content = cut(frame[:end], position, cuts_within)
             kept.append(uvarint(tag) + uvarint(len(content)) + content)
         position += length
     if is_cut or len(kept) < count:

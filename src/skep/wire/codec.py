@@ -20,12 +20,21 @@ from kio.static.constants import EntityType
 
 from skep.base.errors import DecodeError, ErrorCode, KafkaError
 from skep.wire.apis import SERVED
-from skep.wire.bounds import MAX_ELEMENTS, RequestBounds
+from skep.wire.bounds import MAX_ELEMENTS, RequestBounds, TooManyElements
 from skep.wire.encoders import ResponseEncoder, response_encoder
+from skep.wire.framing import SCRATCH_SIZE
 from skep.wire.headers import response_header
+from skep.wire.large_request import large_request_reader
 from skep.wire.primitives import INT32
 
 Body = Mapping[str, Any]
+
+SHORT_FRAME_BYTES = SCRATCH_SIZE
+LONG_FRAME_BYTES = 4 * 1024 * 1024
+SHORT_ELEMENTS = 500
+"""Of a frame between these two sizes: 20 us each when they are batches to be appended."""
+
+_NOT_A_REQUEST = (DecodeError, SerialError, ValueError, OverflowError)
 
 JOINED_PARTS = 4096
 """How many parts of a response are joined at once: some 100 KB."""
@@ -60,9 +69,38 @@ def decode_request(
         # kio believes the lengths that it reads: first see that they can be.
         frame, position = bounds.checked(frame, position, max_elements)
         request, _ = read(frame.toreadonly(), position)
-    except (DecodeError, SerialError, ValueError, OverflowError) as error:
+    except _NOT_A_REQUEST as error:
         raise DecodeError(f"{SERVED[api_key].name} v{version}: {error}") from None
     # Bytes behind the request are left alone, as Kafka leaves them: librdkafka sends three too many in Metadata v13.
+    return request
+
+
+def is_short(api_key: int, version: int, frame: memoryview, position: int) -> bool:
+    """Whether ``decode_request``, and a handler that does not look at the clock, take a few milliseconds at most.
+
+    If not, the frame has a buffer of its own, and ``decode_in_slices`` reads it.
+    """
+    if len(frame) <= SHORT_FRAME_BYTES:
+        return True
+    if len(frame) > LONG_FRAME_BYTES:
+        return False
+    try:
+        _request_reader(api_key, version)[0].checked(frame, position, SHORT_ELEMENTS)
+    except TooManyElements:
+        return False
+    except DecodeError:
+        pass  # decode_request says so too
+    return True
+
+
+def decode_in_slices(
+    api_key: int, version: int, frame: memoryview, position: int, max_elements: int
+) -> Generator[None, None, Any]:
+    """``decode_request`` as work for a ``Slicer``. The frame stays as it is until the work has ended."""
+    try:
+        request = yield from large_request_reader(request_class(api_key, version)).read(frame, position, max_elements)
+    except _NOT_A_REQUEST as error:
+        raise DecodeError(f"{SERVED[api_key].name} v{version}: {error}") from None
     return request
 
 

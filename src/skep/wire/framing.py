@@ -48,6 +48,10 @@ class ReceiveBudget:
         self.held += size
         return True
 
+    def hold(self, size: int) -> None:
+        """Counts a whole request that is still needed though its reader has given it out."""
+        self.held += size
+
     def release(self, size: int, reader: object) -> None:
         """All that ``reader`` holds."""
         self.held -= size
@@ -79,9 +83,9 @@ class FrameReader:
         self._view: memoryview = scratch[:0]
 
     @property
-    def holds_room(self) -> bool:
-        """Whether an unfinished request of this reader counts against the budget."""
-        return self._own is not None
+    def large_bytes(self) -> int | None:
+        """How much there is of an unfinished request that counts against the budget; None when there is none."""
+        return None if self._own is None else self._filled
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes go; never empty."""

@@ -6,6 +6,9 @@ from skep.base.errors import DecodeError
 
 INT32 = struct.Struct(">i")
 
+MAX_TAGGED_FIELDS = 1000
+"""Of one structure. Kafka's messages have up to eight; each one that is not known costs a microsecond to skip."""
+
 
 def uvarint(number: int) -> bytes:
     if number < 0x80:
@@ -35,6 +38,8 @@ def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
 def skip_tagged_fields(buffer: memoryview, position: int) -> int:
     """The position behind tagged fields that nobody here knows (KIP-482)."""
     count, position = read_uvarint(buffer, position)
+    if count > MAX_TAGGED_FIELDS:
+        raise DecodeError(f"{count} tagged fields in one structure, {MAX_TAGGED_FIELDS} are the most")
     for _ in range(count):
         _tag, position = read_uvarint(buffer, position)
         size, position = read_uvarint(buffer, position)

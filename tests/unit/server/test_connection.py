@@ -8,7 +8,7 @@ import pytest
 from skep.base.clock import ManualClock
 from skep.base.errors import DecodeError
 from skep.broker.request import NO_ANSWER, CloseConnection, Outcome, Parts, Request
-from skep.server.connection import Connection
+from skep.server.connection import TURN_S, Connection
 from skep.wire import apis
 from skep.wire.framing import SCRATCH_SIZE, ReceiveBudget
 from tests.unit.server.outgoing import framed, turns
@@ -54,6 +54,7 @@ class FakeListener:
     max_request_bytes = 1000
     max_inflight_requests = MAX_INFLIGHT
     executor = None
+    slow_request_s = 1.0
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -61,16 +62,21 @@ class FakeListener:
         self.receive_budget = ReceiveBudget(10_000)
         self.handled: list[str] = []
         self.waiting: dict[str, asyncio.Future[Parts]] = {}
+        self.slow: list[tuple[str, float]] = []
 
     def decode(self, frame: memoryview, client_host: str) -> Request:
         text = bytes(frame).decode()
         if text == "nonsense":
             raise DecodeError(text)
-        return Request(apis.PRODUCE if text.startswith("produce") else apis.METADATA, 0, 0, None, client_host, text)
+        api = apis.PRODUCE if text.startswith("produce") else apis.METADATA
+        unread = (step for step in ()) if "long" in text else None
+        return Request(api, 0, 0, None, client_host, text, unread)
 
     def handle(self, request: Request) -> Outcome:
         text: str = request.body
         self.handled.append(text)
+        if "ms" in text:
+            self.clock.advance_ms(int(text.split("-")[1].removesuffix("ms")))
         if text.endswith("acks-0"):
             return NO_ANSWER
         if text.endswith("hang-up"):
@@ -88,6 +94,9 @@ class FakeListener:
 
     def forget(self, connection: Connection) -> None:
         pass
+
+    def report_slow(self, request: Request, peer: str, size: int, took_s: float) -> None:
+        self.slow.append((request.body, took_s))
 
 
 class Client:
@@ -225,3 +234,59 @@ async def test_a_lost_connection_ends_what_it_waits_for(client: Client) -> None:
     await turns(3)
     assert client.listener.waiting["fetch-1"].cancelled()
     assert client.listener.handled == ["fetch-1"]
+
+
+async def test_requests_that_come_together_take_no_more_than_their_share_of_a_turn(client: Client) -> None:
+    names = [f"metadata-2ms-{number}-at-once" for number in range(9)]
+    client.send(*names)
+    a_turn = -(-round(TURN_S * 1000) // 2)
+    assert client.listener.handled == names[:a_turn]
+    assert client.answers() == names[:a_turn]
+    assert not client.transport.is_reading
+    await turns(1)
+    assert client.listener.handled == names[: 2 * a_turn]
+    await turns(5)
+    assert client.answers() == names[a_turn:]
+    assert client.transport.is_reading
+
+
+async def test_requests_left_for_the_next_turn_are_answered_though_the_client_sends_nothing_more(
+    client: Client,
+) -> None:
+    client.send("metadata-6ms-at-once", "metadata-1-at-once")
+    assert client.connection.eof_received()
+    await turns(2)
+    assert client.answers() == ["metadata-6ms-at-once", "metadata-1-at-once"]
+    assert client.transport.is_closed
+
+
+async def test_a_connection_that_is_lost_while_it_awaits_its_turn_handles_nothing_more(client: Client) -> None:
+    client.send("metadata-6ms-at-once", "metadata-1-at-once")
+    client.connection.connection_lost(None)
+    await turns(2)
+    assert client.listener.handled == ["metadata-6ms-at-once"]
+
+
+async def test_a_slow_request_is_reported_with_its_time(client: Client) -> None:
+    client.send("metadata-2ms-at-once", "metadata-1500ms-at-once")
+    assert client.listener.slow == [("metadata-1500ms-at-once", pytest.approx(1.5))]
+
+
+async def test_a_long_produce_does_not_overlap(client: Client) -> None:
+    client.send("produce-1", "produce-long", "produce-2")
+    assert client.listener.handled == ["produce-1"]
+    await turns(2)
+    await client.answer("produce-1")
+    assert client.listener.handled == ["produce-1", "produce-long"]
+    assert client.listener.receive_budget.held > 0
+    await client.answer("produce-long")
+    assert client.listener.receive_budget.held == 0
+    assert client.listener.handled == ["produce-1", "produce-long", "produce-2"]
+
+
+async def test_the_frame_of_a_long_request_counts_until_its_connection_is_lost(client: Client) -> None:
+    client.send("fetch-long")
+    assert client.listener.receive_budget.held > 0
+    await turns(2)
+    client.connection.connection_lost(None)
+    assert client.listener.receive_budget.held == 0

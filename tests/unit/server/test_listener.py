@@ -3,20 +3,29 @@
 import pytest
 
 from skep.base.clock import ManualClock
-from skep.server.listener import STALLED_REQUEST_S, Listener
+from skep.base.slicer import Slicer
+from skep.server.listener import STALLED_S, Listener
 
 
 class FakeConnection:
-    def __init__(self, idle_since=0.0, holding_since=None):
+    def __init__(self, idle_since=0.0, slow_since=None, untaken=0, untaken_since=None):
         self._idle_since = idle_since
-        self._holding_since = holding_since
+        self._slow_since = slow_since
+        self._untaken = untaken
+        self._untaken_since = untaken_since
         self.reason = None
 
     def idle_since(self, now):
         return self._idle_since
 
-    def holding_since(self, now):
-        return now if self._holding_since is None else self._holding_since
+    def receives_slowly_since(self, now):
+        return now if self._slow_since is None else self._slow_since
+
+    def untaken_bytes(self):
+        return self._untaken
+
+    def takes_nothing_since(self, now):
+        return now if self._untaken_since is None else self._untaken_since
 
     def hang_up(self, reason):
         self.reason = reason
@@ -30,14 +39,22 @@ class NoDispatch:
         raise AssertionError
 
 
+def reap(listener, now):
+    for _ in listener.reap(now):
+        pass
+
+
 @pytest.fixture
 def listener():
+    clock = ManualClock()
     listener = Listener(
         NoDispatch(),
-        ManualClock(),
+        clock,
+        Slicer(clock),
         None,
         max_request_bytes=100,
         queued_max_request_bytes=100,
+        queued_max_response_bytes=100,
         max_inflight_requests=10,
     )
     listener.max_idle_ms = 60_000
@@ -48,7 +65,7 @@ def test_only_the_idle_are_hung_up_on(listener):
     idle, busy = FakeConnection(idle_since=0.0), FakeConnection(idle_since=30.0)
     for connection in (idle, busy):
         assert listener.admit(connection)
-    listener.reap(61.0)
+    reap(listener, 61.0)
     assert "connections.max.idle.ms" in idle.reason
     assert busy.reason is None
 
@@ -57,23 +74,43 @@ def test_no_limit_no_reaping(listener):
     listener.max_idle_ms = -1
     connection = FakeConnection(idle_since=0.0)
     listener.admit(connection)
-    listener.reap(1e9)
+    reap(listener, 1e9)
     assert connection.reason is None
 
 
 def test_an_unfinished_request_goes_only_when_others_wait_for_its_room(listener):
-    stalled = FakeConnection(idle_since=100.0, holding_since=100.0)
+    stalled = FakeConnection(idle_since=100.0, slow_since=100.0)
     listener.admit(stalled)
     budget = listener.receive_budget
-    listener.reap(101.0 + STALLED_REQUEST_S)
+    reap(listener, 101.0 + STALLED_S)
     assert stalled.reason is None
     one, other = object(), object()
     assert budget.take(200, one, lambda: None)
     assert not budget.take(200, other, lambda: None)
-    listener.reap(99.0 + STALLED_REQUEST_S)
+    reap(listener, 99.0 + STALLED_S)
     assert stalled.reason is None
-    listener.reap(101.0 + STALLED_REQUEST_S)
-    assert "unfinished" in stalled.reason
+    reap(listener, 101.0 + STALLED_S)
+    assert "queued.max.request.bytes" in stalled.reason
+
+
+def test_of_those_who_read_nothing_the_largest_go_until_the_rest_fits(listener):
+    small, large, reading, recent = (
+        FakeConnection(100.0, untaken=60, untaken_since=1.0),
+        FakeConnection(100.0, untaken=70, untaken_since=1.0),
+        FakeConnection(100.0, untaken=1000),
+        FakeConnection(100.0, untaken=10, untaken_since=99.0),
+    )
+    for connection in (small, large, recent):
+        listener.admit(connection)
+    reap(listener, 100.0)
+    assert "skep.queued.max.response.bytes" in large.reason
+    assert small.reason is None
+    listener.forget(large)
+    listener.admit(reading)
+    reap(listener, 101.0)
+    assert small.reason is not None
+    assert reading.reason is None
+    assert recent.reason is None
 
 
 def test_one_connection_too_many_is_not_admitted(listener):

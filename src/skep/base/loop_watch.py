@@ -1,0 +1,128 @@
+"""Watches the event loop: how late it is, who held it, and whether it still turns.
+
+The loop ticks every ``TICK_S``; how late a tick comes is the delay that every client felt, and goes into a histogram. A
+thread looks at the ticks. While one is overdue it notes where the loop's thread is, so that the log line can say who
+held it. A loop that does not tick for the whole session timeout is as good as dead, though its process is alive and
+its session is kept by other threads: then the session is ended, and another broker leads.
+"""
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.05
+BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+REPORT_AT_MOST_EVERY_S = 1.0
+OURS = "skep"
+
+
+class DelayHistogram:
+    """How many ticks were late by how much: ``counts[i]`` by less than ``BOUNDS_MS[i]``, the last one by more."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_MS) + 1)
+        self.worst_s = 0.0
+
+    def add(self, delay_s: float) -> None:
+        delay_ms = delay_s * 1000
+        place = next((i for i, bound in enumerate(BOUNDS_MS) if delay_ms < bound), len(BOUNDS_MS))
+        self.counts[place] += 1
+        self.worst_s = max(self.worst_s, delay_s)
+
+    def quantile_ms(self, part: float) -> float:
+        """The bound below which ``part`` of all ticks lie; infinity when that is above all bounds."""
+        wanted, seen = part * sum(self.counts), 0
+        for bound, count in zip(BOUNDS_MS, self.counts, strict=False):
+            seen += count
+            if seen >= wanted:
+                return bound
+        return float("inf")
+
+
+class LoopWatch:
+    """Owns the ticks of the loop that it is started in, and the thread that looks at them.
+
+    ``warn_s`` is the delay from which on a line is logged. ``on_hang`` is called, in the thread and once for each time
+    the loop hangs, when there was no tick for ``hang_s``.
+    """
+
+    def __init__(self, warn_s: float, hang_s: float, on_hang: Callable[[], None]) -> None:
+        self.warn_s = warn_s
+        self.delays = DelayHistogram()
+        self._hang_s = hang_s
+        self._on_hang = on_hang
+        self._ticked = time.monotonic()
+        self._handle: asyncio.TimerHandle | None = None
+        self._loop_thread = 0
+        self._holder = ""
+        self._reported = -REPORT_AT_MOST_EVERY_S
+        self._unreported = 0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="loop-watch", daemon=True)
+
+    def start(self) -> None:
+        self._loop_thread = threading.get_ident()
+        self._ticked = time.monotonic()
+        self._schedule()
+        self._thread.start()
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _schedule(self) -> None:
+        self._handle = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        delay_s = max(0.0, now - self._ticked - TICK_S)
+        holder, self._holder = self._holder, ""
+        self._ticked = now
+        self.delays.add(delay_s)
+        if delay_s >= self.warn_s:
+            self._report(now, delay_s, holder)
+        self._schedule()
+
+    def _report(self, now: float, delay_s: float, holder: str) -> None:
+        if now - self._reported < REPORT_AT_MOST_EVERY_S:
+            self._unreported += 1
+            return
+        more = f"; {self._unreported} more since the last report" if self._unreported else ""
+        self._reported, self._unreported = now, 0
+        where = f" in {holder}" if holder else ", or the process did not run"
+        logger.warning("the event loop was held for %.0f ms%s%s", delay_s * 1000, where, more)
+
+    def _look(self) -> None:
+        hung_since = 0.0
+        # A pause of our own (the process was stopped, or the interpreter was held) says nothing about the loop.
+        looked = time.monotonic()
+        while not self._stopped.wait(TICK_S):
+            now = time.monotonic()
+            pause_s, looked = now - looked, now
+            ticked = self._ticked
+            silent_s = now - ticked - TICK_S
+            if silent_s >= self.warn_s and not self._holder:
+                self._holder = self._where()
+            if silent_s >= self._hang_s and ticked != hung_since and pause_s < self._hang_s:
+                hung_since = ticked
+                logger.error("the event loop has not turned for %.1f s, in %s", silent_s, self._where() or "?")
+                self._on_hang()
+
+    def _where(self) -> str:
+        """The innermost function of ours that the loop's thread is in."""
+        frame: FrameType | None = sys._current_frames().get(self._loop_thread)
+        while frame is not None:
+            module = frame.f_globals.get("__name__", "")
+            if module.split(".")[0] == OURS:
+                return f"{module}.{frame.f_code.co_name}, line {frame.f_lineno}"
+            frame = frame.f_back
+        return ""
