@@ -277,7 +277,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._sender.send(parts)
         if not self._due:
             self._exclusive = False
-            self._release_long()
+            if self._deferred is None:  # else that one may be the long one
+                self._release_long()
         self._go_on()
 
     def _release_long(self) -> None:

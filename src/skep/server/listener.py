@@ -127,7 +127,7 @@ class Listener:
     def _reap_untaken(self, untaken: "list[Connection]", now: float) -> None:
         """Hangs up on those who take nothing of their responses, the largest first, until the rest fits."""
         held = sum(connection.untaken_bytes() for connection in untaken)
-        for connection in sorted(untaken, key=Connection.untaken_bytes, reverse=True):
+        for connection in sorted(untaken, key=lambda one: one.untaken_bytes(), reverse=True):
             takes_nothing = connection.takes_nothing_since(now) < now - STALLED_S
             if held > self.queued_max_response_bytes and takes_nothing:
                 held -= connection.untaken_bytes()

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -58,10 +59,8 @@ def test_who_holds_the_loop_is_named(caplog: pytest.LogCaptureFixture) -> None:
         watch = LoopWatch(TICK_S, PATIENCE_S, lambda: None)
         watch.start()
         # The function that is looked for has to be one of ours.
-        exec(
-            compile("def hold_on(): sleep(0.6)", "held.py", "exec"),
-            held := {"__name__": "skep.held", "sleep": time.sleep},
-        )
+        held: dict[str, Any] = {"__name__": "skep.held", "sleep": time.sleep}
+        exec(compile("def hold_on(): sleep(0.6)", "held.py", "exec"), held)
         held["hold_on"]()
         while not watch.delays.worst_s:
             await asyncio.sleep(TICK_S)

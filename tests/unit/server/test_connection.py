@@ -250,7 +250,7 @@ async def test_requests_that_come_together_take_no_more_than_their_share_of_a_tu
     assert client.transport.is_reading
 
 
-async def test_requests_left_for_the_next_turn_are_answered_though_the_client_sends_nothing_more(
+async def test_requests_left_for_the_next_turn_are_answered_after_the_client_is_done(
     client: Client,
 ) -> None:
     client.send("metadata-6ms-at-once", "metadata-1-at-once")
