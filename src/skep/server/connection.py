@@ -51,7 +51,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, listener: "Listener") -> None:
         self._listener = listener
-        self._frames = FrameReader(listener.scratch, listener.max_request_bytes, listener.receive_budget)
+        self._frames = FrameReader(
+            listener.scratch, listener.max_request_bytes, listener.receive_budget, listener.large_buffers
+        )
         self._due: deque[_Due] = deque()
         self._exclusive = False
         self._deferred: Request | None = None

@@ -12,7 +12,7 @@ from skep.base.errors import StartupError
 from skep.base.tasks import Supervisor
 from skep.broker.request import Outcome, Request
 from skep.server.connection import Connection
-from skep.wire.framing import SCRATCH_SIZE, ReceiveBudget
+from skep.wire.framing import SCRATCH_SIZE, LargeBuffers, ReceiveBudget
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,7 @@ class Listener:
         self.max_idle_ms = -1
         self.receive_budget = ReceiveBudget(queued_max_request_bytes)
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
+        self.large_buffers = LargeBuffers()
         self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
         self._supervisor = Supervisor()

@@ -10,7 +10,7 @@ from skep.base.errors import DecodeError
 from skep.broker.request import NO_ANSWER, CloseConnection, Outcome, Parts, Request
 from skep.server.connection import Connection
 from skep.wire import apis
-from skep.wire.framing import SCRATCH_SIZE, ReceiveBudget
+from skep.wire.framing import SCRATCH_SIZE, LargeBuffers, ReceiveBudget
 from tests.unit.server.outgoing import framed, turns
 
 MAX_INFLIGHT = 3
@@ -59,6 +59,7 @@ class FakeListener:
         self.clock = ManualClock()
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
         self.receive_budget = ReceiveBudget(10_000)
+        self.large_buffers = LargeBuffers()
         self.handled: list[str] = []
         self.waiting: dict[str, asyncio.Future[Parts]] = {}
 
