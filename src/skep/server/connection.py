@@ -57,6 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         self._due: deque[_Due] = deque()
         self._exclusive = False
         self._deferred: Request | None = None
+        self._sends_soon = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._half_closed = False
@@ -215,6 +216,17 @@ class Connection(asyncio.BufferedProtocol):
         except CloseConnection as error:
             self.hang_up(str(error))
             return
+        if len(self._due) == 1:
+            self._send_due()
+        elif self._due and self._due[0].parts is not None and not self._sends_soon:
+            # A sync or a fetch of a follower commits many requests at once, and each of them has a task that runs in
+            # this turn of the loop. Their responses leave in one write when the last of these tasks has run.
+            self._sends_soon = True
+            asyncio.get_running_loop().call_soon(self._send_due)
+
+    def _send_due(self) -> None:
+        """Sends the responses that are there and whose turn it is."""
+        self._sends_soon = False
         if self._closed:
             return
         while self._due and (parts := self._due[0].parts) is not None:

@@ -19,11 +19,13 @@ MAX_INFLIGHT = 3
 class FakeTransport:
     def __init__(self) -> None:
         self.written = b""
+        self.writes = 0
         self.is_reading = True
         self.is_closed = False
 
     def write(self, data: bytes) -> None:
         self.written += data
+        self.writes += 1
 
     def pause_reading(self) -> None:
         assert self.is_reading
@@ -226,3 +228,23 @@ async def test_a_lost_connection_ends_what_it_waits_for(client: Client) -> None:
     await turns(3)
     assert client.listener.waiting["fetch-1"].cancelled()
     assert client.listener.handled == ["fetch-1"]
+
+
+async def test_responses_that_are_ready_in_one_turn_leave_in_one_write(client: Client) -> None:
+    """As after a sync that commits many requests: each of them has a task of its own."""
+    names = [f"produce-{number}" for number in range(MAX_INFLIGHT)]
+    client.send(*names)
+    await turns(2)
+    for name in names:
+        client.listener.waiting.pop(name).set_result((name.encode(),))
+    await turns(3)
+    assert client.answers() == names
+    assert client.transport.writes == 1
+
+
+async def test_a_response_that_is_the_only_one_due_leaves_in_the_turn_in_which_it_is_ready(client: Client) -> None:
+    client.send("produce-1")
+    await turns(1)
+    client.listener.waiting.pop("produce-1").set_result((b"produce-1",))
+    await turns(1)
+    assert client.answers() == ["produce-1"]
