@@ -45,8 +45,9 @@ class Connection(asyncio.BufferedProtocol):
     """Owns its half-read frame, the answers that are due, and the tasks that work on them.
 
     Between calls: ``_due`` has one entry per unanswered request, in order, the first of them without parts;
-    ``_deferred`` is a request that waits for all of them; the socket is read if and only if ``_takes_requests`` and
-    the receive budget has room.
+    ``_deferred`` is a request that waits for all of them. While no request may be taken the socket is read until
+    something has come, which is kept; so a client that asks for one thing at a time, and waits, costs no change of what
+    the loop listens to.
     """
 
     def __init__(self, listener: "Listener") -> None:
@@ -175,7 +176,9 @@ class Connection(asyncio.BufferedProtocol):
         return self._takes_requests()
 
     def _adjust_reading(self) -> None:
-        wanted = self._takes_requests() and self._has_room
+        wanted = self._has_room and (
+            self._takes_requests() or (self._sender.is_idle and self._deferred is None and not self._frames.has_unread)
+        )
         if self._closed or wanted == self._reading:
             return
         self._reading = wanted

@@ -123,8 +123,13 @@ class FrameReader:
         """Whether an unfinished request of this reader counts against the budget."""
         return self._own is not None
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether received bytes wait here: a whole frame, or in a small one's case its beginning."""
+        return bool(self._rest) if self._own is None else self._filled == self._need
+
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """Where the next bytes go; never empty, unless a large frame is whole and was not taken."""
         if self._own is not None:
             return self._own[self._filled :]
         rest = self._rest

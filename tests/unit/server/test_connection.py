@@ -248,3 +248,34 @@ async def test_a_response_that_is_the_only_one_due_leaves_in_the_turn_in_which_i
     client.listener.waiting.pop("produce-1").set_result((b"produce-1",))
     await turns(1)
     assert client.answers() == ["produce-1"]
+
+
+async def test_the_socket_is_read_while_a_request_waits_until_something_comes(client: Client) -> None:
+    client.send("fetch-1")
+    assert client.transport.is_reading
+    client.send("fetch-2")
+    assert not client.transport.is_reading
+    assert client.listener.handled == ["fetch-1"]
+    await turns(2)
+    await client.answer("fetch-1")
+    assert client.listener.handled == ["fetch-1", "fetch-2"]
+    assert client.transport.is_reading
+
+
+async def test_a_large_request_behind_one_that_waits_is_received_whole_and_no_further(monkeypatch) -> None:
+    monkeypatch.setattr(FakeListener, "max_request_bytes", 10 * SCRATCH_SIZE)
+    client = Client()
+    client.listener.receive_budget.limit = 10 * SCRATCH_SIZE
+    client.send("fetch-1")
+    body = "x" * (2 * SCRATCH_SIZE) + "at-once"
+    data = framed(body.encode())
+    while data:
+        assert client.transport.is_reading
+        buffer = client.connection.get_buffer(-1)
+        size = min(len(buffer), len(data))
+        buffer[:size], data = data[:size], data[size:]
+        client.connection.buffer_updated(size)
+    assert not client.transport.is_reading
+    await turns(2)
+    await client.answer("fetch-1")
+    assert client.listener.handled == ["fetch-1", body]
