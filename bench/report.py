@@ -14,6 +14,7 @@ from bench.row import Row
 
 RESULTS = Path(__file__).parent / "results"
 
+TITLE = "Skep against its references"
 MET = "#2f7d4f"
 MISSED = "#b3412e"
 
@@ -23,30 +24,34 @@ def as_json(rows: Sequence[Row]) -> dict[str, Any]:
     return {"machine": machine, "rows": [row.as_json() for row in rows]}
 
 
-def print_table(rows: Sequence[Row]) -> None:
-    table = Table(title="Skep against its references")
+def print_table(rows: Sequence[Row], title: str = TITLE) -> None:
+    table = Table(title=title)
     table.add_column("row", no_wrap=True)
     table.add_column("what")
     table.add_column("skep", justify="right")
     table.add_column("reference", justify="right")
     table.add_column("measured", justify="right", no_wrap=True)
+    has_medians = any(row.median is not None for row in rows)
+    if has_medians:
+        table.add_column("median", justify="right", no_wrap=True)
     table.add_column("bar", no_wrap=True)
     table.add_column("", no_wrap=True)
     for row in rows:
         verdict = "" if row.bar is None else "[green]met[/]" if row.ok else "[bold red]MISSED[/]"
-        table.add_row(row.name, row.what, row.ours, row.reference, row.measured_text, row.bar_text, verdict)
+        medians = (["" if row.median is None else row.number(row.median)]) if has_medians else []
+        table.add_row(row.name, row.what, row.ours, row.reference, row.measured_text, *medians, row.bar_text, verdict)
     # In a pipe there is no width to ask for, and a table of 80 columns would be all line breaks.
     console = Console()
     Console(width=max(console.width, 150) if not console.is_terminal else None).print(table)
 
 
-def write_results(rows: Sequence[Row]) -> None:
+def write_results(rows: Sequence[Row], name: str = "results", title: str = TITLE) -> None:
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "results.json").write_text(json.dumps(as_json(rows), indent=2) + "\n")
-    _draw(rows, RESULTS / "results.png")
+    (RESULTS / f"{name}.json").write_text(json.dumps(as_json(rows), indent=2) + "\n")
+    _draw(rows, RESULTS / f"{name}.png", title)
 
 
-def _draw(rows: Sequence[Row], path: Path) -> None:
+def _draw(rows: Sequence[Row], path: Path, title: str) -> None:
     """One bar a row: how far it is from what was asked, on a logarithmic scale, right of the line being better."""
     import matplotlib
 
@@ -77,7 +82,7 @@ def _draw(rows: Sequence[Row], path: Path) -> None:
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.set_xlabel("times as good as the bar asks (logarithmic)")
-    axes.set_title("Skep against its references")
+    axes.set_title(title)
     axes.grid(axis="x", linewidth=0.4, alpha=0.6)
     axes.set_axisbelow(True)
     for side in ("top", "right"):

@@ -28,6 +28,8 @@ class Row:
     reference: str = ""
     unit: str = "x"
     """x: a ratio to the reference; s, MB: what it says."""
+    median: float | None = None
+    """The median of the ratios of single rounds, where ``measured`` is the ratio of the best ones."""
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -62,6 +64,7 @@ class Row:
             "direction": self.direction,
             "unit": self.unit,
             "measured": round(self.measured, 4),
+            **({} if self.median is None else {"median": round(self.median, 4)}),
             "ok": self.ok,
             "ours": self.ours,
             "reference": self.reference,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from skep.base.errors import DecodeError
 from skep.wire import framing
-from skep.wire.framing import FIRST_GROWTH, FrameReader, ReceiveBudget
+from skep.wire.framing import BUFFERS_KEPT, FIRST_GROWTH, FrameReader, LargeBuffers, ReceiveBudget
 
 SCRATCH = 64
 MAX_BYTES = 10 * FIRST_GROWTH
@@ -16,10 +16,12 @@ FIRST_PIECE = 60
 """So much of a large frame is received at first in the tests below; it is still in the scratch buffer then."""
 
 
-def a_reader(budget: ReceiveBudget | None = None, scratch: memoryview | None = None) -> FrameReader:
+def a_reader(
+    budget: ReceiveBudget | None = None, scratch: memoryview | None = None, buffers: LargeBuffers | None = None
+) -> FrameReader:
     if scratch is None:
         scratch = memoryview(bytearray(SCRATCH))
-    return FrameReader(scratch, MAX_BYTES, budget or ReceiveBudget(1 << 40))
+    return FrameReader(scratch, MAX_BYTES, budget or ReceiveBudget(1 << 40), buffers or LargeBuffers())
 
 
 def framed(*frames: bytes) -> bytes:
@@ -78,8 +80,8 @@ def test_one_byte_at_a_time(bodies):
 
 @given(st.lists(frame_bodies, min_size=2, max_size=4), st.randoms(use_true_random=False))
 def test_connections_that_share_the_scratch_buffer_do_not_see_each_others_bytes(all_bodies, random):
-    scratch = memoryview(bytearray(SCRATCH))
-    readers = [a_reader(scratch=scratch) for _ in all_bodies]
+    scratch, buffers = memoryview(bytearray(SCRATCH)), LargeBuffers()
+    readers = [a_reader(scratch=scratch, buffers=buffers) for _ in all_bodies]
     streams = [framed(*bodies) for bodies in all_bodies]
     received: list[list[bytes]] = [[] for _ in all_bodies]
     while any(streams):
@@ -207,6 +209,63 @@ def test_requests_that_together_exceed_the_budget_all_finish_and_hold_little_mor
             assert budget.held <= budget.limit + max(sizes) + 4
     assert sorted(done) == sorted(bytes([n]) * size for n, size in enumerate(sizes))
     assert budget.held == 0
+
+
+def given_bytes(reader: FrameReader, data: bytes) -> memoryview | None:
+    """Gives ``data``, all of it at once, to the reader; the frame that is whole by that, as a view."""
+    buffer = reader.get_buffer()
+    buffer[: len(data)] = data
+    reader.received(len(data))
+    return reader.next_frame()
+
+
+def large_frame(reader: FrameReader, body: bytes) -> memoryview:
+    stream = framed(body)
+    receive(reader, stream[:FIRST_PIECE])
+    frame = given_bytes(reader, stream[FIRST_PIECE:])
+    assert frame is not None
+    return frame
+
+
+def test_the_buffer_of_a_large_frame_is_used_for_the_next_one_of_any_connection():
+    buffers = LargeBuffers()
+    one, other = a_reader(buffers=buffers), a_reader(buffers=buffers)
+    first = large_frame(one, b"1" * 500)
+    assert bytes(first) == b"1" * 500
+    second = large_frame(other, b"2" * 900)
+    assert bytes(second) == b"2" * 900
+    assert first.obj is second.obj
+
+
+def test_a_frame_is_whole_until_it_is_read_although_its_end_wakes_readers_that_wait_for_room():
+    buffers, budget = LargeBuffers(), ReceiveBudget(2 * SCRATCH)
+    finishing, waiting = (a_reader(budget, buffers=buffers) for _ in range(2))
+    stream = framed(b"1" * 3 * SCRATCH)
+    receive(finishing, stream[:FIRST_PIECE])
+
+    def woken() -> None:
+        waiting.replay_rest()
+        assert waiting.next_frame() is None
+        assert waiting.keep_rest(not_called)
+
+    assert receive(waiting, framed(b"2" * 3 * SCRATCH)[:FIRST_PIECE], woken) == []
+    frame = given_bytes(finishing, stream[FIRST_PIECE:])
+    assert waiting.large_bytes is not None
+    assert frame is not None
+    assert bytes(frame) == b"1" * 3 * SCRATCH
+
+
+def test_no_more_buffers_are_kept_than_the_limit_says():
+    buffers = LargeBuffers()
+    readers = [a_reader(buffers=buffers) for _ in range(BUFFERS_KEPT + 3)]
+    for reader in readers:
+        receive(reader, framed(bytes(FIRST_GROWTH - 4))[:FIRST_PIECE])
+    for reader in readers:
+        reader.close()
+    kept = {id(buffers.take(FIRST_GROWTH).obj) for _ in range(BUFFERS_KEPT)}
+    assert len(kept) == BUFFERS_KEPT
+    assert len(buffers.take(FIRST_GROWTH).obj) == FIRST_GROWTH
+    assert buffers._free == []
 
 
 def test_frames_that_were_not_taken_are_there_when_the_connection_takes_requests_again():

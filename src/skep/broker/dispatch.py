@@ -6,6 +6,7 @@ there is no encoding to answer in. The exception is ApiVersions, by which client
 
 import logging
 from collections.abc import Awaitable, Mapping
+from types import CoroutineType
 from typing import Any, Protocol
 
 from skep.base.errors import DecodeError, ErrorCode, KafkaError
@@ -59,6 +60,7 @@ from skep.broker.request import Answer, CloseConnection, Outcome, Parts, Request
 from skep.broker.services import Services
 from skep.wire import apis
 from skep.wire.codec import Body, decode_in_slices, decode_request, encode_in_slices, is_short
+from skep.wire.framing import FIRST_GROWTH
 from skep.wire.headers import read_request_header
 from skep.wire.one_batch import OneBatchReader
 
@@ -144,7 +146,9 @@ class Dispatcher:
             if is_short(api.key, header.api_version, frame, position):
                 body = decode_request(api.key, header.api_version, frame, position, limit)
             else:
-                body, unread = None, decode_in_slices(api.key, header.api_version, frame, position, limit)
+                # Larger frames have a buffer that nobody uses again.
+                kept = memoryview(bytes(frame)) if len(frame) <= FIRST_GROWTH else frame
+                body, unread = None, decode_in_slices(api.key, header.api_version, kept, position, limit)
             if api is apis.PRODUCE and body is not None:
                 self._one_batch.remember(header.api_version, header.client_id, body)
         elif api is apis.API_VERSIONS:
@@ -159,10 +163,10 @@ class Dispatcher:
             return self._read_and_handle(request, request.unread)
         try:
             answer = HANDLERS[request.api.key].handle(self._services, request)
-            # By type first: asking the abstract classes takes a microsecond, and these two are nearly all.
+            # By type first: asking the abstract classes takes a microsecond, and these are nearly all.
             if type(answer) is tuple:
                 return answer
-            if type(answer) is not dict and isinstance(answer, Awaitable):
+            if type(answer) is CoroutineType or (type(answer) is not dict and isinstance(answer, Awaitable)):
                 return self._finish(request, answer)
             outcome = self._encode(request, answer)
             return outcome if type(outcome) is tuple else self._finish(request, outcome)

@@ -139,7 +139,7 @@ def is_intact(batch: Buffer) -> bool:
     return header.magic == 2 and header.size == len(batch) and header.crc == crc_of(batch)
 
 
-def check_produced(records: bytes | None, *, max_message_bytes: int) -> BatchHeader:
+def check_produced(records: Buffer | None, *, max_message_bytes: int) -> BatchHeader:
     """The header of the one batch that a client may send for a partition, or the KafkaError that refuses it.
 
     Refusals, in order: nothing there, torn, magic, more than one batch, too large, CRC, then what the header says of
@@ -215,7 +215,7 @@ def prefix_for(base_offset: int, batch_length: int, leader_epoch: int) -> bytes:
     return _PREFIX.pack(base_offset, batch_length, leader_epoch)
 
 
-def with_append_time(batch: bytes, header: BatchHeader, now_ms: int) -> bytes:
+def with_append_time(batch: Buffer, header: BatchHeader, now_ms: int) -> bytes:
     """The batch stamped with the time of its append; the stamp lies under the CRC, so that is written anew.
 
     Readers give every record of such a batch ``max_timestamp``; the base timestamp is left for their arithmetic.

@@ -6,7 +6,7 @@ records made no sense would keep the whole log from being compacted.
 """
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.records.batch import HEADER_SIZE, BatchHeader
+from skep.records.batch import HEADER_SIZE, BatchHeader, Buffer
 from skep.records.compression import Codec, decompress
 
 LARGEST_UNPACKED = 32 << 20
@@ -21,7 +21,7 @@ class InvalidRecord(KafkaError):
         self.index = index
 
 
-def check_keys(batch: bytes, header: BatchHeader, *, max_records: int) -> None:
+def check_keys(batch: Buffer, header: BatchHeader, *, max_records: int) -> None:
     """InvalidRecord for the first record without a key; KafkaError when the batch is too large, or damaged."""
     if header.records_count > max_records:
         raise KafkaError(
@@ -29,7 +29,7 @@ def check_keys(batch: bytes, header: BatchHeader, *, max_records: int) -> None:
             f"{header.records_count} records in one batch, for a compacted topic {max_records} is the most",
         )
     if header.codec == Codec.NONE:
-        data, position = batch, HEADER_SIZE
+        data, position = bytes(batch), HEADER_SIZE
     else:
         data, position = decompress(header.codec, memoryview(batch)[HEADER_SIZE:], max_size=LARGEST_UNPACKED), 0
     for index in range(header.records_count):

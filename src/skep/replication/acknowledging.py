@@ -1,33 +1,38 @@
 """Who waits for the high watermark: produce requests with acks=all, and coordinators before they answer."""
 
 import asyncio
-from bisect import bisect_right, insort
+from bisect import bisect_right
 
 from skep.base.errors import KafkaError
 from skep.base.ids import Offset
 
 
 class Acknowledgements:
-    """One future for each offset that the high watermark has to reach; ``offsets`` has them in ascending order.
+    """A future for everybody who waits; ``offsets`` has what each of them waits for, in ascending order.
 
-    Those who wait for an offset share its future, so whoever gives up waiting must not cancel it.
+    Nobody shares a future, so whoever gives up may cancel it, and a task can await it without a shield around it. A
+    future that is done before its offset is reached stays in the list until then, or until somebody else waits for the
+    same offset: a batch that is sent again and again does not make the list longer.
     """
 
     __slots__ = ("_futures", "offsets")
 
     def __init__(self) -> None:
-        self._futures: dict[Offset, asyncio.Future[None]] = {}
+        self._futures: list[asyncio.Future[None]] = []
         self.offsets: list[Offset] = []
 
     def at(self, offset: Offset) -> "asyncio.Future[None]":
         """Done when the high watermark is at ``offset``. Who does not care need not await it."""
-        future = self._futures.get(offset)
-        if future is None or future.done():
-            if future is None:
-                # At the end, but for a batch that is sent again after it was given up.
-                insort(self.offsets, offset)
-            future = self._futures[offset] = asyncio.get_running_loop().create_future()
-            future.add_done_callback(_look_at)
+        offsets, futures = self.offsets, self._futures
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_look_at)
+        # At the end, but for a batch that is sent again after it was given up.
+        place = bisect_right(offsets, offset)
+        if place and offsets[place - 1] == offset and futures[place - 1].done():
+            futures[place - 1] = future
+        else:
+            offsets.insert(place, offset)
+            futures.insert(place, future)
         return future
 
     def reached(self, high_watermark: Offset, refusal: KafkaError | None) -> None:
@@ -35,9 +40,9 @@ class Acknowledgements:
         if self.offsets[0] > high_watermark:
             return
         count = bisect_right(self.offsets, high_watermark)
-        reached, self.offsets = self.offsets[:count], self.offsets[count:]
-        for offset in reached:
-            future = self._futures.pop(offset)
+        reached, self._futures = self._futures[:count], self._futures[count:]
+        del self.offsets[:count]
+        for future in reached:
             if future.done():
                 continue
             if refusal is None:
@@ -46,8 +51,8 @@ class Acknowledgements:
                 future.set_exception(refusal)
 
     def give_up(self, error: KafkaError) -> None:
-        futures, self._futures, self.offsets = self._futures, {}, []
-        for future in futures.values():
+        futures, self._futures, self.offsets = self._futures, [], []
+        for future in futures:
             if not future.done():
                 future.set_exception(error)
 

@@ -22,7 +22,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from skep.base.topic_config import NEVER
 from skep.metadata.model import PartitionRecord
-from skep.records.batch import BatchHeader
+from skep.records.batch import BatchHeader, Buffer
 from skep.records.end_txn_marker import MARKER_SIZE
 from skep.replication.acknowledging import Acknowledgements
 from skep.replication.flushing import GroupCommit
@@ -175,7 +175,7 @@ class Partition:
     # Appending, as the leader.
 
     def append(
-        self, batch: bytes, header: BatchHeader, *, acks_all: bool = True
+        self, batch: Buffer, header: BatchHeader, *, acks_all: bool = True
     ) -> tuple[Appended, "asyncio.Future[None] | None"]:
         """Appends one checked batch. The future, where there is one, says when it may be acknowledged.
 

@@ -17,15 +17,28 @@ class Watched(Protocol):
 
 
 class ParkedFetch:
-    """One fetch that found less than ``missing_bytes``. Owns its place in the ``parked`` sets of its partitions."""
+    """One fetch that found less than ``missing_bytes``. Owns its place in the ``parked`` sets of its partitions.
 
-    __slots__ = ("_missing_bytes", "_watched", "_woken", "read_committed")
+    It is in these sets from ``park`` until it is woken or ``wait`` is cancelled. ``park`` is not a part of ``wait``, so
+    that a fetch can be parked in the turn of the loop in which it looked: with a turn in between it would have to look
+    again.
+    """
+
+    __slots__ = ("_missing_bytes", "_timer", "_watched", "_woken", "read_committed")
 
     def __init__(self, watched: Iterable[Watched], missing_bytes: int, *, read_committed: bool = False) -> None:
         self.read_committed = read_committed
         self._watched = list(watched)
         self._missing_bytes = missing_bytes
+        self._timer: asyncio.TimerHandle | None = None
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def park(self, timeout_ms: float) -> "ParkedFetch":
+        """Have the partitions wake it, and the time when it is up. Whoever parks it has to ``wait``."""
+        for watched in self._watched:
+            watched.parked.add(self)
+        self._timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self.wake)
+        return self
 
     def more(self, size: int) -> None:
         """``size`` more bytes can be read from one of the partitions."""
@@ -34,21 +47,24 @@ class ParkedFetch:
             self.wake()
 
     def wake(self) -> None:
-        """Have the fetch look again: enough came, or a partition went away."""
+        """Have the fetch look again: enough came, the time is up, or a partition went away."""
         if not self._woken.done():
             self._woken.set_result(None)
+            self._leave()
 
-    async def wait(self, timeout_ms: float) -> None:
-        """Returns when woken or when the time is up. Cancelled (the client left), it leaves every partition."""
-        for watched in self._watched:
-            watched.parked.add(self)
-        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self.wake)
+    async def wait(self) -> None:
+        """Returns when it is woken. Cancelled (the client left), it leaves every partition."""
         try:
             await self._woken
-        finally:
-            timer.cancel()
-            for watched in self._watched:
-                watched.parked.discard(self)
+        except asyncio.CancelledError:
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for watched in self._watched:
+            watched.parked.discard(self)
 
 
 class Tail:

@@ -72,16 +72,20 @@ class Connection(asyncio.BufferedProtocol):
 
     Between calls: ``_due`` has one entry per unanswered request, in order, the first of them without parts;
     ``_deferred`` is a request that waits for all of them; ``_awaits_turn`` is set while frames are left for the next
-    turn; the socket is read if and only if ``_takes_requests`` and the receive budget has room.
+    turn. While no request may be taken the socket is read until something has come, which is kept; so a client that
+    asks for one thing at a time, and waits, costs no change of what the loop listens to.
     """
 
     def __init__(self, listener: "Listener") -> None:
         self._listener = listener
-        self._frames = FrameReader(listener.scratch, listener.max_request_bytes, listener.receive_budget)
+        self._frames = FrameReader(
+            listener.scratch, listener.max_request_bytes, listener.receive_budget, listener.large_buffers
+        )
         self._due: deque[_Due] = deque()
         self._exclusive = False
         self._awaits_turn = False
         self._deferred: Request | None = None
+        self._sends_soon = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._half_closed = False
@@ -228,7 +232,9 @@ class Connection(asyncio.BufferedProtocol):
         return self._takes_requests()
 
     def _adjust_reading(self) -> None:
-        wanted = self._takes_requests() and self._has_room
+        wanted = self._has_room and (
+            self._takes_requests() or (self._sender.is_idle and self._deferred is None and not self._frames.has_unread)
+        )
         if self._closed or wanted == self._reading:
             return
         self._reading = wanted
@@ -269,6 +275,17 @@ class Connection(asyncio.BufferedProtocol):
         except CloseConnection as error:
             self.hang_up(str(error))
             return
+        if len(self._due) == 1:
+            self._send_due()
+        elif self._due and self._due[0].parts is not None and not self._sends_soon:
+            # A sync or a fetch of a follower commits many requests at once, and each of them has a task that runs in
+            # this turn of the loop. Their responses leave in one write when the last of these tasks has run.
+            self._sends_soon = True
+            asyncio.get_running_loop().call_soon(self._send_due)
+
+    def _send_due(self) -> None:
+        """Sends the responses that are there and whose turn it is."""
+        self._sends_soon = False
         if self._closed:
             return
         while self._due and (parts := self._due[0].parts) is not None:

@@ -13,7 +13,7 @@ from skep.base.slicer import Slicer, Work
 from skep.base.tasks import Supervisor
 from skep.broker.request import Outcome, Request
 from skep.server.connection import SLOWEST_BYTES_PER_S, Connection
-from skep.wire.framing import SCRATCH_SIZE, ReceiveBudget
+from skep.wire.framing import SCRATCH_SIZE, LargeBuffers, ReceiveBudget
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ class Listener:
         self.slow_request_s = float("inf")
         self.receive_budget = ReceiveBudget(queued_max_request_bytes)
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
+        self.large_buffers = LargeBuffers()
         self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
         self._supervisor = Supervisor()

@@ -17,6 +17,7 @@ from skep.records.batch import (
     LENGTH_END,
     PREFIX_SIZE,
     BatchHeader,
+    Buffer,
     prefix_for,
     read_header,
     with_append_time,
@@ -63,7 +64,7 @@ class AppendableLog(DurableLog):
 
     def append(
         self,
-        batch: bytes,
+        batch: Buffer,
         header: BatchHeader,
         leader_epoch: LeaderEpoch,
         now_ms: int,

@@ -3,6 +3,9 @@
 A producer says the same again and again, but for the correlation id, the partition and the batch. What it said before
 the partition is looked up by its bytes: client id, acks, timeout and topic come from the first such request, which kio
 has read. Whatever looks different is None here, and kio's. A property test holds the two against each other.
+
+The batch is a view into the frame, which is valid only until the loop receives again (``framing``): it has to be
+checked and written before the next ``await``. kio copies it.
 """
 
 import struct
@@ -36,7 +39,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 class OnePartition(NamedTuple):
     index: int  # type: ignore[assignment]  # the name that Kafka gives it, where tuples have a method
-    records: bytes
+    records: memoryview
 
 
 class OneTopic(NamedTuple):
@@ -89,7 +92,7 @@ class OneBatchReader:
         if not size or frame[end:] != _END:
             return None
         client_id, acks, timeout, topic = head
-        partition = _new(OnePartition, (index, bytes(frame[position:end])))
+        partition = _new(OnePartition, (index, frame[position:end]))
         body = _new(OneBatch, (None, acks, timeout, (_new(OneTopic, (topic, (partition,))),)))
         request: OneBatchRequest = _new(OneBatchRequest, (version, correlation_id, client_id, body))
         return request

@@ -29,11 +29,14 @@ def test_all_up_to_the_mark_are_answered_and_the_others_wait_on():
     run(scenario)
 
 
-def test_those_who_wait_for_the_same_offset_wait_together():
+def test_of_those_who_wait_for_the_same_offset_one_may_give_up():
     async def scenario():
         waiting = Acknowledgements()
-        assert waiting.at(3) is waiting.at(3)
-        assert waiting.at(3) is not waiting.at(4)
+        first, second = waiting.at(3), waiting.at(3)
+        first.cancel()
+        waiting.reached(3, None)
+        assert first.cancelled()
+        assert second.exception() is None
 
     run(scenario)
 
@@ -72,7 +75,7 @@ def test_a_batch_that_is_sent_again_and_again_adds_nobody_who_waits():
         for offset in range(100_000):
             waiting.at(offset)
         for _ in range(1000):
-            waiting.at(500)
-        assert len(waiting.offsets) == len(waiting._futures) == 100_000
+            waiting.at(500).set_exception(TimeoutError())
+        assert len(waiting.offsets) == len(waiting._futures) == 100_001
 
     run(scenario)

@@ -17,7 +17,7 @@ def run(work):
 
 
 async def parked(fetch, timeout_ms=LONG_MS):
-    task = asyncio.create_task(fetch.wait(timeout_ms))
+    task = asyncio.create_task(fetch.park(timeout_ms).wait())
     await asyncio.sleep(0)
     return task
 
@@ -41,7 +41,7 @@ def test_bytes_of_several_partitions_add_up():
 def test_the_timer_ends_the_wait():
     async def scenario():
         watched = Watched()
-        await ParkedFetch([watched], 10).wait(1)
+        await ParkedFetch([watched], 10).park(1).wait()
         assert watched.parked == set()
 
     run(scenario())

@@ -10,7 +10,7 @@ from skep.base.errors import DecodeError
 from skep.broker.request import NO_ANSWER, CloseConnection, Outcome, Parts, Request
 from skep.server.connection import TURN_S, Connection
 from skep.wire import apis
-from skep.wire.framing import SCRATCH_SIZE, ReceiveBudget
+from skep.wire.framing import SCRATCH_SIZE, LargeBuffers, ReceiveBudget
 from tests.unit.server.outgoing import framed, turns
 
 MAX_INFLIGHT = 3
@@ -19,11 +19,13 @@ MAX_INFLIGHT = 3
 class FakeTransport:
     def __init__(self) -> None:
         self.written = b""
+        self.writes = 0
         self.is_reading = True
         self.is_closed = False
 
     def write(self, data: bytes) -> None:
         self.written += data
+        self.writes += 1
 
     def pause_reading(self) -> None:
         assert self.is_reading
@@ -60,6 +62,7 @@ class FakeListener:
         self.clock = ManualClock()
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
         self.receive_budget = ReceiveBudget(10_000)
+        self.large_buffers = LargeBuffers()
         self.handled: list[str] = []
         self.waiting: dict[str, asyncio.Future[Parts]] = {}
         self.slow: list[tuple[str, float]] = []
@@ -290,3 +293,54 @@ async def test_the_frame_of_a_long_request_counts_until_its_connection_is_lost(c
     await turns(2)
     client.connection.connection_lost(None)
     assert client.listener.receive_budget.held == 0
+
+
+async def test_responses_that_are_ready_in_one_turn_leave_in_one_write(client: Client) -> None:
+    """As after a sync that commits many requests: each of them has a task of its own."""
+    names = [f"produce-{number}" for number in range(MAX_INFLIGHT)]
+    client.send(*names)
+    await turns(2)
+    for name in names:
+        client.listener.waiting.pop(name).set_result((name.encode(),))
+    await turns(3)
+    assert client.answers() == names
+    assert client.transport.writes == 1
+
+
+async def test_a_response_that_is_the_only_one_due_leaves_in_the_turn_in_which_it_is_ready(client: Client) -> None:
+    client.send("produce-1")
+    await turns(1)
+    client.listener.waiting.pop("produce-1").set_result((b"produce-1",))
+    await turns(1)
+    assert client.answers() == ["produce-1"]
+
+
+async def test_the_socket_is_read_while_a_request_waits_until_something_comes(client: Client) -> None:
+    client.send("fetch-1")
+    assert client.transport.is_reading
+    client.send("fetch-2")
+    assert not client.transport.is_reading
+    assert client.listener.handled == ["fetch-1"]
+    await turns(2)
+    await client.answer("fetch-1")
+    assert client.listener.handled == ["fetch-1", "fetch-2"]
+    assert client.transport.is_reading
+
+
+async def test_a_large_request_behind_one_that_waits_is_received_whole_and_no_further(monkeypatch) -> None:
+    monkeypatch.setattr(FakeListener, "max_request_bytes", 10 * SCRATCH_SIZE)
+    client = Client()
+    client.listener.receive_budget.limit = 10 * SCRATCH_SIZE
+    client.send("fetch-1")
+    body = "x" * (2 * SCRATCH_SIZE) + "at-once"
+    data = framed(body.encode())
+    while data:
+        assert client.transport.is_reading
+        buffer = client.connection.get_buffer(-1)
+        size = min(len(buffer), len(data))
+        buffer[:size], data = data[:size], data[size:]
+        client.connection.buffer_updated(size)
+    assert not client.transport.is_reading
+    await turns(2)
+    await client.answer("fetch-1")
+    assert client.listener.handled == ["fetch-1", body]

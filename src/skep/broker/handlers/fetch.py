@@ -70,7 +70,22 @@ def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
     max_wait_ms = body.max_wait.total_seconds() * 1000
     if max_wait_ms <= 0:
         return _answer(services, request, session, is_incremental, reading)
-    return _answer_later(services, request, session, is_incremental, int(max_wait_ms), follower)
+    parked = _park(request, reading, follower, max_wait_ms)
+    deadline = services.clock.monotonic() + max_wait_ms / 1000
+    return _answer_later(services, request, session, is_incremental, follower, parked, deadline)
+
+
+def _park(request: Request, reading: _Reading, follower: FollowerFetch | None, left_ms: float) -> ParkedFetch:
+    """No await from the look to here: an append in between would find nobody parked.
+
+    Whatever ``handle`` gives is awaited in any case, because a task takes its first step before its connection can be
+    lost; so a parked fetch always has somebody who takes it out again.
+    """
+    missing = request.body.min_bytes - reading.size
+    if follower is not None:
+        return ParkedFetch([one.tail for one in reading.partitions], missing).park(left_ms)
+    read_committed = request.body.isolation_level == READ_COMMITTED
+    return ParkedFetch(reading.partitions, missing, read_committed=read_committed).park(left_ms)
 
 
 async def _answer_later(
@@ -78,29 +93,24 @@ async def _answer_later(
     request: Request,
     session: FetchSession | None,
     is_incremental: bool,
-    max_wait_ms: int,
     follower: FollowerFetch | None,
+    parked: ParkedFetch,
+    deadline: float,
 ) -> Parts:
-    deadline = services.clock.monotonic() + max_wait_ms / 1000
-    min_bytes = request.body.min_bytes
     # What waits keeps little: each partition once, and of the request no more than its limits.
     wanted = session if session is not None else {one[:2]: one for one in wanted_in(request.body)}.values()
+    body = request.body
     request.body = SimpleNamespace(
-        max_bytes=request.body.max_bytes, isolation_level=request.body.isolation_level, topics=()
+        max_bytes=body.max_bytes, isolation_level=body.isolation_level, min_bytes=body.min_bytes, topics=()
     )
+    del body
     while True:
-        # The look that sent us here is from before this task ran: an append in between found nobody parked. So the
-        # partitions are looked at again, and from there to the parking there is no await.
+        await parked.wait()
         reading = _read(services, request, wanted, follower)
         left_ms = (deadline - services.clock.monotonic()) * 1000
-        if reading.size >= min_bytes or reading.failed or not reading.partitions or left_ms <= 0:
+        if reading.size >= request.body.min_bytes or reading.failed or not reading.partitions or left_ms <= 0:
             return _answer(services, request, session, is_incremental, reading)
-        if follower is not None:
-            await ParkedFetch([one.tail for one in reading.partitions], min_bytes - reading.size).wait(left_ms)
-            continue
-        read_committed = request.body.isolation_level == READ_COMMITTED
-        parked = ParkedFetch(reading.partitions, min_bytes - reading.size, read_committed=read_committed)
-        await parked.wait(left_ms)
+        parked = _park(request, reading, follower, left_ms)
 
 
 def _read(services: Services, request: Request, wanted: Iterable[Wanted], follower: FollowerFetch | None) -> _Reading:

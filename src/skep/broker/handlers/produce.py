@@ -204,17 +204,31 @@ def _verify(
 async def _answer_when_committed(
     services: Services, request: Request, results: _Results, waiting: _Waiting, timeout_s: float
 ) -> Parts:
-    deadline = services.clock.monotonic() + timeout_s
-    names = {id(produced): name for name, produced in results}
+    # The futures are this request's alone, so a timer may end them and a client that leaves cancel them. Awaiting them
+    # as they are takes one turn of the loop; ``wait_for`` and ``shield`` around them took three.
+    timer = asyncio.get_running_loop().call_later(max(0.0, timeout_s), _time_out, waiting)
+    try:
+        return await _answer_committed(services, request, results, waiting, timeout_s)
+    finally:
+        timer.cancel()
+
+
+def _time_out(waiting: _Waiting) -> None:
+    for _, _, committed in waiting:
+        if not committed.done():
+            committed.set_exception(TimeoutError())
+
+
+async def _answer_committed(
+    services: Services, request: Request, results: _Results, waiting: _Waiting, timeout_s: float
+) -> Parts:
     for produced, place, committed in waiting:
         try:
-            if not committed.done():
-                # Shielded: others may wait for the same offset.
-                await asyncio.wait_for(asyncio.shield(committed), max(0.0, deadline - services.clock.monotonic()))
-            committed.result()
+            await committed
         except (KafkaError, StorageError, TimeoutError) as error:
             refusal = _timed_out(timeout_s) if isinstance(error, TimeoutError) else error
-            produced[place] = _refused(services, names[id(produced)], produced[place].partition, refusal)
+            name = next(name for name, partitions in results if partitions is produced)
+            produced[place] = _refused(services, name, produced[place].partition, refusal)
     return _answer(services, request, results)
 
 
