@@ -35,6 +35,16 @@ SLICE_S = 0.005
 Work = Generator[None, None, T]
 
 
+def run_at_once(work: Work[T]) -> T:
+    """Runs ``work`` to its end without a pause, where it is known to be short."""
+    try:
+        while True:
+            next(work)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
 class Slicer:
     """Owns the work that did not end in its first slice.
 

@@ -23,6 +23,7 @@ from uuid import UUID
 
 from skep.base.clock import Clock
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.slicer import Work
 from skep.wire.fetch_response import HAS_TOPIC_ID, FetchedPartition
 
 FINAL_EPOCH = -1
@@ -65,6 +66,8 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
         self.next_epoch = 1
         self.last_used = 0.0
+        self.counted = 0
+        """How many of its partitions count in the sum over all sessions."""
         self._partitions: OrderedDict[tuple[TopicKey, int], _Remembered] = OrderedDict()
 
     def __len__(self) -> int:
@@ -73,15 +76,17 @@ class FetchSession:
     def __iter__(self) -> Iterator[Wanted]:
         return iter([remembered.wanted for remembered in self._partitions.values()])
 
-    def update(self, wanted: Iterable[Wanted], forgotten: Iterable[tuple[TopicKey, int]]) -> None:
+    def update(self, wanted: Iterable[Wanted], forgotten: Iterable[tuple[TopicKey, int]]) -> Work[None]:
         for one in wanted:
             remembered = self._partitions.get((one.topic, one.partition))
             if remembered is None:
                 self._partitions[one.topic, one.partition] = _Remembered(one)
             else:
                 remembered.wanted = one
+            yield
         for key in forgotten:
             self._partitions.pop(key, None)
+            yield
 
     def is_news(self, topic: TopicKey, fetched: FetchedPartition) -> bool:
         """Whether an incremental answer has to carry this; remembers that it does.
@@ -118,15 +123,16 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def session_for(self, request: Any, version: int) -> tuple[FetchSession | None, bool]:
+    def session_for(self, request: Any, version: int) -> Work[tuple[FetchSession | None, bool]]:
         """The session of a request brought up to date (None for a fetch without one), and whether it is incremental.
 
-        KafkaError when the session is unknown, or its epoch or its way of naming topics is not the expected one.
+        Work for a ``Slicer``, because a request may name thousands of partitions. KafkaError when the session is
+        unknown, or its epoch or its way of naming topics is not the expected one.
         """
         session_id, epoch = getattr(request, "session_id", 0), getattr(request, "session_epoch", FINAL_EPOCH)
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._end(session_id)
-            return (self._begin(request, version) if epoch == INITIAL_EPOCH else None), False
+            return ((yield from self._begin(request, version)) if epoch == INITIAL_EPOCH else None), False
         session = self._sessions.get(session_id)
         if session is None:
             raise KafkaError(ErrorCode.fetch_session_id_not_found, f"there is no fetch session {session_id}")
@@ -135,9 +141,9 @@ class FetchSessions:
         if session.uses_topic_ids != (version >= HAS_TOPIC_ID):
             raise KafkaError(ErrorCode.fetch_session_topic_id_error, "the session named topics in another way before")
         session.next_epoch = 1 if epoch == 0x7FFF_FFFF else epoch + 1
-        before = len(session)
-        session.update(wanted_in(request), forgotten_in(request))
-        self._partitions += len(session) - before
+        yield from session.update(wanted_in(request), forgotten_in(request))
+        if self._sessions.get(session_id) is session:  # else it was ended meanwhile
+            self._count(session)
         if not len(session):
             # As Kafka: a session of nothing is over, and what this request names is fetched without one.
             self._end(session_id)
@@ -148,15 +154,15 @@ class FetchSessions:
         self._touch(session)
         return session, True
 
-    def _begin(self, request: Any, version: int) -> FetchSession | None:
+    def _begin(self, request: Any, version: int) -> Work[FetchSession | None]:
         if not self._make_room():
             return None
         session = FetchSession(self._unused_id(), version >= HAS_TOPIC_ID)
-        session.update(wanted_in(request), ())
+        yield from session.update(wanted_in(request), ())
         if not len(session) or self._partitions + len(session) > self.max_partitions:
             return None
         self._sessions[session.session_id] = session
-        self._partitions += len(session)
+        self._count(session)
         self._touch(session)
         return session
 
@@ -174,7 +180,11 @@ class FetchSessions:
     def _end(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            self._partitions -= len(session)
+            self._partitions -= session.counted
+
+    def _count(self, session: FetchSession) -> None:
+        self._partitions += len(session) - session.counted
+        session.counted = len(session)
 
     def _unused_id(self) -> int:
         return next(i for i in (random.randint(1, 0x7FFF_FFFF) for _ in itertools.count()) if i not in self._sessions)
@@ -184,8 +194,8 @@ class FetchSessions:
         self._sessions.move_to_end(session.session_id)
 
 
-def wanted_in(request: Any) -> list[Wanted]:
-    return [
+def wanted_in(request: Any) -> Iterator[Wanted]:
+    return (
         Wanted(
             _topic_key(topic),
             partition.partition,
@@ -197,11 +207,11 @@ def wanted_in(request: Any) -> list[Wanted]:
         )
         for topic in request.topics
         for partition in topic.partitions
-    ]
+    )
 
 
-def forgotten_in(request: Any) -> list[tuple[TopicKey, int]]:
-    return [(_topic_key(topic), partition) for topic in request.forgotten_topics_data for partition in topic.partitions]
+def forgotten_in(request: Any) -> Iterator[tuple[TopicKey, int]]:
+    return ((_topic_key(topic), partition) for topic in request.forgotten_topics_data for partition in topic.partitions)
 
 
 def _topic_key(topic: Any) -> TopicKey:

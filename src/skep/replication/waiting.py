@@ -6,7 +6,6 @@ undecided transactions the bytes say nothing to a read_committed reader: it is w
 """
 
 import asyncio
-from collections.abc import Iterable
 from typing import Protocol
 
 
@@ -19,26 +18,27 @@ class Watched(Protocol):
 class ParkedFetch:
     """One fetch that found less than ``missing_bytes``. Owns its place in the ``parked`` sets of its partitions.
 
-    It is in these sets from ``park`` until it is woken or ``wait`` is cancelled. ``park`` is not a part of ``wait``, so
-    that a fetch can be parked in the turn of the loop in which it looked: with a turn in between it would have to look
-    again.
+    It is in the set of a partition from ``watch`` until it is woken or ``leave`` is called. Whoever parks a fetch looks
+    at each partition again when it has called ``watch``: what came between the first look and this one woke nobody.
     """
 
-    __slots__ = ("_missing_bytes", "_timer", "_watched", "_woken", "read_committed")
+    __slots__ = ("_missing_bytes", "_watched", "_woken", "read_committed")
 
-    def __init__(self, watched: Iterable[Watched], missing_bytes: int, *, read_committed: bool = False) -> None:
+    def __init__(self, missing_bytes: int, *, read_committed: bool = False) -> None:
         self.read_committed = read_committed
-        self._watched = list(watched)
+        self._watched: list[Watched] = []
         self._missing_bytes = missing_bytes
-        self._timer: asyncio.TimerHandle | None = None
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def park(self, timeout_ms: float) -> "ParkedFetch":
-        """Have the partitions wake it, and the time when it is up. Whoever parks it has to ``wait``."""
-        for watched in self._watched:
+    @property
+    def is_woken(self) -> bool:
+        return self._woken.done()
+
+    def watch(self, watched: Watched) -> None:
+        """Have this partition wake it, too."""
+        if not self._woken.done():
+            self._watched.append(watched)
             watched.parked.add(self)
-        self._timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self.wake)
-        return self
 
     def more(self, size: int) -> None:
         """``size`` more bytes can be read from one of the partitions."""
@@ -50,21 +50,23 @@ class ParkedFetch:
         """Have the fetch look again: enough came, the time is up, or a partition went away."""
         if not self._woken.done():
             self._woken.set_result(None)
-            self._leave()
+            self.leave()
 
-    async def wait(self) -> None:
-        """Returns when it is woken. Cancelled (the client left), it leaves every partition."""
+    async def wait(self, timeout_ms: float) -> None:
+        """Returns when it is woken, or when the time is up. Cancelled (the client left), it leaves every partition."""
+        if self._woken.done():
+            return
+        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self.wake)
         try:
             await self._woken
-        except asyncio.CancelledError:
-            self._leave()
-            raise
+        finally:
+            timer.cancel()
+            self.leave()
 
-    def _leave(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+    def leave(self) -> None:
         for watched in self._watched:
             watched.parked.discard(self)
+        self._watched.clear()
 
 
 class Tail:

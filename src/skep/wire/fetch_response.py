@@ -9,10 +9,11 @@ encoder of its own: what does not change is cached, the rest is packed at once.
 
 import functools
 import struct
-from collections.abc import Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from typing import NamedTuple
 from uuid import UUID
 
+from skep.base.slicer import Work, run_at_once
 from skep.wire.apis import FETCH
 from skep.wire.headers import response_header
 from skep.wire.leader_hints import NodeEndpoint, endpoint_tags, tagged_leader
@@ -77,10 +78,22 @@ def encode_fetch_response(
     error_code: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> tuple[Sized, ...]:
-    """The whole answer as parts, header included, without the length that frames it; no part is empty.
+    """The whole response as parts, header included, without the length that frames it; no part is empty.
 
     ``node_endpoints`` are those of the current leaders that are named; versions before 16 do not have them.
     """
+    return run_at_once(encode_fetch_in_slices(version, correlation_id, topics, session_id, error_code, node_endpoints))
+
+
+def encode_fetch_in_slices(
+    version: int,
+    correlation_id: int,
+    topics: Sequence[FetchedTopic],
+    session_id: int = 0,
+    error_code: int = 0,
+    node_endpoints: Sequence[NodeEndpoint] = (),
+) -> Work[tuple[Sized, ...]]:
+    """``encode_fetch_response`` as work for a ``Slicer``: a response may have thousands of partitions."""
     if version >= FETCH.flexible_from and len(topics) == 1 and len(topics[0].partitions) == 1 and not node_endpoints:
         name, topic_id, (partition,) = topics[0]
         if not partition.aborted:
@@ -90,10 +103,10 @@ def encode_fetch_response(
     out.add(response_header(FETCH.key, version, correlation_id))
     out.add(_SESSION.pack(0, error_code, session_id) if version >= HAS_SESSION else _NO_THROTTLE)
     if version >= FETCH.flexible_from:
-        _flexible_topics(out, version, topics)
+        yield from _flexible_topics(out, version, topics)
         out.add(endpoint_tags(node_endpoints) if version >= HAS_NODE_ENDPOINTS else b"\0")
     else:
-        _legacy_topics(out, version, topics)
+        yield from _legacy_topics(out, version, topics)
     return out.finish()
 
 
@@ -148,7 +161,7 @@ class _Parts:
         return tuple(self._parts)
 
 
-def _flexible_topics(out: _Parts, version: int, topics: Sequence[FetchedTopic]) -> None:
+def _flexible_topics(out: _Parts, version: int, topics: Sequence[FetchedTopic]) -> Iterator[None]:
     out.add(uvarint(len(topics) + 1))
     for topic in topics:
         out.add(topic.topic_id.bytes if version >= HAS_TOPIC_ID else compact_string(topic.name))
@@ -165,6 +178,7 @@ def _flexible_topics(out: _Parts, version: int, topics: Sequence[FetchedTopic]) 
             out.add(uvarint(len(records) + 1))
             out.add_records(records)
             out.add(b"\0" if diverging is None and leader is None else _partition_tags(fetched))
+            yield
         out.add(b"\0")
 
 
@@ -172,7 +186,7 @@ def _flexible_aborted(aborted: Sequence[tuple[int, int]]) -> bytes:
     return uvarint(len(aborted) + 1) + b"".join(_ABORTED.pack(*entry) + b"\0" for entry in aborted)
 
 
-def _legacy_topics(out: _Parts, version: int, topics: Sequence[FetchedTopic]) -> None:
+def _legacy_topics(out: _Parts, version: int, topics: Sequence[FetchedTopic]) -> Iterator[None]:
     out.add(INT32.pack(len(topics)))
     for topic in topics:
         out.add(string(topic.name))
@@ -187,6 +201,7 @@ def _legacy_topics(out: _Parts, version: int, topics: Sequence[FetchedTopic]) ->
                 out.add(INT32.pack(partition.preferred_read_replica))
             out.add(INT32.pack(len(partition.records)))
             out.add_records(partition.records)
+            yield
 
 
 def _legacy_aborted(aborted: Sequence[tuple[int, int]] | None) -> bytes:

@@ -6,8 +6,13 @@ import pytest
 
 from skep.base.clock import ManualClock
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.slicer import run_at_once
 from skep.broker.fetch_sessions import EVICT_AFTER_IDLE_S, FetchSessions
 from skep.wire.fetch_response import FetchedPartition
+
+
+def session_for(sessions, request, version):
+    return run_at_once(sessions.session_for(request, version))
 
 
 def fetch(session_id, epoch, partitions=(), forgotten=()):
@@ -34,7 +39,7 @@ def sessions(clock):
 
 
 def begin(sessions, partitions=((0, 0), (1, 0))):
-    session, is_incremental = sessions.session_for(fetch(0, 0, partitions), 12)
+    session, is_incremental = session_for(sessions, fetch(0, 0, partitions), 12)
     assert not is_incremental
     return session
 
@@ -45,7 +50,7 @@ def offsets(session):
 
 def test_a_session_remembers_what_was_asked_for(sessions):
     session = begin(sessions)
-    again, is_incremental = sessions.session_for(fetch(session.session_id, 1, [(1, 7)]), 12)
+    again, is_incremental = session_for(sessions, fetch(session.session_id, 1, [(1, 7)]), 12)
     assert again is session
     assert is_incremental
     assert offsets(session) == {0: 0, 1: 7}
@@ -53,41 +58,41 @@ def test_a_session_remembers_what_was_asked_for(sessions):
 
 def test_forgotten_partitions_are_no_longer_read(sessions):
     session = begin(sessions)
-    sessions.session_for(fetch(session.session_id, 1, forgotten=[0]), 12)
+    session_for(sessions, fetch(session.session_id, 1, forgotten=[0]), 12)
     assert offsets(session) == {1: 0}
 
 
 def test_a_repeated_epoch_is_refused_because_an_answer_may_be_lost(sessions):
     session = begin(sessions)
-    sessions.session_for(fetch(session.session_id, 1), 12)
+    session_for(sessions, fetch(session.session_id, 1), 12)
     with pytest.raises(KafkaError) as error:
-        sessions.session_for(fetch(session.session_id, 1), 12)
+        session_for(sessions, fetch(session.session_id, 1), 12)
     assert error.value.code is ErrorCode.invalid_fetch_session_epoch
 
 
 def test_an_unknown_session_is_refused(sessions):
     with pytest.raises(KafkaError) as error:
-        sessions.session_for(fetch(12345, 1), 12)
+        session_for(sessions, fetch(12345, 1), 12)
     assert error.value.code is ErrorCode.fetch_session_id_not_found
 
 
 def test_a_session_does_not_change_from_names_to_ids(sessions):
     session = begin(sessions)
     with pytest.raises(KafkaError) as error:
-        sessions.session_for(fetch(session.session_id, 1), 13)
+        session_for(sessions, fetch(session.session_id, 1), 13)
     assert error.value.code is ErrorCode.fetch_session_topic_id_error
 
 
 def test_the_final_epoch_ends_the_session(sessions):
     session = begin(sessions)
-    assert sessions.session_for(fetch(session.session_id, -1, [(0, 0)]), 12) == (None, False)
+    assert session_for(sessions, fetch(session.session_id, -1, [(0, 0)]), 12) == (None, False)
     assert len(sessions) == 0
 
 
 def test_after_the_last_epoch_comes_the_first(sessions):
     session = begin(sessions)
     session.next_epoch = 0x7FFF_FFFF
-    sessions.session_for(fetch(session.session_id, 0x7FFF_FFFF), 12)
+    session_for(sessions, fetch(session.session_id, 0x7FFF_FFFF), 12)
     assert session.next_epoch == 1
 
 
@@ -98,17 +103,17 @@ def test_without_a_place_a_fetch_goes_on_without_a_session(sessions, clock):
     clock.advance_ms(int(EVICT_AFTER_IDLE_S * 1000) + 1)
     assert begin(sessions) is not None
     with pytest.raises(KafkaError):
-        sessions.session_for(fetch(first.session_id, 1), 12)
+        session_for(sessions, fetch(first.session_id, 1), 12)
 
 
 def test_a_session_in_use_is_not_the_one_that_gives_way(sessions, clock):
     first, second = begin(sessions), begin(sessions)
     clock.advance_ms(int(EVICT_AFTER_IDLE_S * 1000) + 1)
-    sessions.session_for(fetch(first.session_id, 1), 12)
+    session_for(sessions, fetch(first.session_id, 1), 12)
     begin(sessions)
-    sessions.session_for(fetch(first.session_id, 2), 12)
+    session_for(sessions, fetch(first.session_id, 2), 12)
     with pytest.raises(KafkaError):
-        sessions.session_for(fetch(second.session_id, 1), 12)
+        session_for(sessions, fetch(second.session_id, 1), 12)
 
 
 def test_only_news_is_told(sessions):
@@ -147,16 +152,16 @@ def test_a_fetch_of_more_partitions_than_sessions_may_remember_gets_none(session
 def test_a_session_that_grows_too_large_ends_and_its_room_is_free_again(sessions):
     session = begin(sessions, many(6))
     with pytest.raises(KafkaError) as error:
-        sessions.session_for(fetch(session.session_id, 1, many(11)), 12)
+        session_for(sessions, fetch(session.session_id, 1, many(11)), 12)
     assert error.value.code is ErrorCode.fetch_session_id_not_found
     assert begin(sessions, many(10)) is not None
 
 
 def test_forgotten_partitions_and_ended_sessions_give_their_room_back(sessions):
     session = begin(sessions, many(10))
-    sessions.session_for(fetch(session.session_id, 1, forgotten=[0, 1, 2]), 12)
+    session_for(sessions, fetch(session.session_id, 1, forgotten=[0, 1, 2]), 12)
     other = begin(sessions, many(3))
     assert other is not None
-    sessions.session_for(fetch(session.session_id, -1), 12)
-    sessions.session_for(fetch(other.session_id, -1), 12)
+    session_for(sessions, fetch(session.session_id, -1), 12)
+    session_for(sessions, fetch(other.session_id, -1), 12)
     assert begin(sessions, many(10)) is not None

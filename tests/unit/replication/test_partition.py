@@ -90,7 +90,9 @@ def test_a_reader_that_parks_between_two_syncs_is_woken_by_the_second():
         _, second = partition.append(BATCH, HEADER)
         slow.permits.release()
         await first
-        reader = asyncio.create_task(ParkedFetch([partition], 1).park(60_000).wait())
+        parked = ParkedFetch(1)
+        parked.watch(partition)
+        reader = asyncio.create_task(parked.wait(60_000))
         await asyncio.sleep(0)
         slow.permits.release()
         await second

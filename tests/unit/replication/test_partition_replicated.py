@@ -155,10 +155,11 @@ def test_a_leader_that_is_deposed_refuses_what_waits_and_what_comes():
 def test_a_fetch_of_a_follower_is_woken_by_the_append_and_not_by_the_high_watermark():
     async def scenario():
         leader = led()
-        parked = ParkedFetch([leader.partition.tail], 1)
-        consumer = ParkedFetch([leader.partition], 1)
-        waiting = asyncio.ensure_future(parked.park(10_000).wait())
-        reading = asyncio.ensure_future(consumer.park(10_000).wait())
+        parked, consumer = ParkedFetch(1), ParkedFetch(1)
+        parked.watch(leader.partition.tail)
+        consumer.watch(leader.partition)
+        waiting = asyncio.ensure_future(parked.wait(10_000))
+        reading = asyncio.ensure_future(consumer.wait(10_000))
         await asyncio.sleep(0)
         leader.partition.append(BATCH, HEADER)
         await waiting

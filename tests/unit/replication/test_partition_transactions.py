@@ -24,8 +24,9 @@ def append(partition: Partition, batch: bytes):
 
 
 def park(partition: Partition, missing_bytes: int, *, read_committed: bool) -> asyncio.Task:
-    parked = ParkedFetch([partition], missing_bytes, read_committed=read_committed)
-    return asyncio.ensure_future(parked.park(60_000).wait())
+    parked = ParkedFetch(missing_bytes, read_committed=read_committed)
+    parked.watch(partition)
+    return asyncio.ensure_future(parked.wait(60_000))
 
 
 async def settle() -> None:

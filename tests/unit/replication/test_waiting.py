@@ -16,8 +16,15 @@ def run(work):
     return asyncio.run(asyncio.wait_for(work, 10))
 
 
+def watching(watched, missing_bytes):
+    fetch = ParkedFetch(missing_bytes)
+    for one in watched:
+        fetch.watch(one)
+    return fetch
+
+
 async def parked(fetch, timeout_ms=LONG_MS):
-    task = asyncio.create_task(fetch.park(timeout_ms).wait())
+    task = asyncio.create_task(fetch.wait(timeout_ms))
     await asyncio.sleep(0)
     return task
 
@@ -25,7 +32,7 @@ async def parked(fetch, timeout_ms=LONG_MS):
 def test_bytes_of_several_partitions_add_up():
     async def scenario():
         one, other = Watched(), Watched()
-        fetch = ParkedFetch([one, other], 10)
+        fetch = watching([one, other], 10)
         task = await parked(fetch)
         assert one.parked == other.parked == {fetch}
         fetch.more(6)
@@ -41,7 +48,7 @@ def test_bytes_of_several_partitions_add_up():
 def test_the_timer_ends_the_wait():
     async def scenario():
         watched = Watched()
-        await ParkedFetch([watched], 10).park(1).wait()
+        await watching([watched], 10).wait(1)
         assert watched.parked == set()
 
     run(scenario())
@@ -50,7 +57,7 @@ def test_the_timer_ends_the_wait():
 def test_a_client_that_leaves_takes_its_fetch_along():
     async def scenario():
         watched = Watched()
-        task = await parked(ParkedFetch([watched], 10))
+        task = await parked(watching([watched], 10))
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
@@ -61,10 +68,22 @@ def test_a_client_that_leaves_takes_its_fetch_along():
 
 def test_being_woken_twice_is_being_woken():
     async def scenario():
-        fetch = ParkedFetch([Watched()], 1)
+        fetch = watching([Watched()], 1)
         task = await parked(fetch)
         fetch.wake()
         fetch.more(5)
         await task
+
+    run(scenario())
+
+
+def test_a_fetch_that_was_woken_watches_nothing_more():
+    async def scenario():
+        one, other = Watched(), Watched()
+        fetch = watching([one], 1)
+        fetch.wake()
+        fetch.watch(other)
+        assert one.parked == other.parked == set()
+        await fetch.wait(LONG_MS)
 
     run(scenario())

@@ -7,6 +7,9 @@ Behaviour
     When there is less than ``min_bytes`` the request waits up to ``max_wait``, parked on its partitions
     (``replication/waiting.py``), and then reads again. An error in any partition is answered at once.
 
+    A request, or the session it belongs to, may name thousands of partitions: everything here that goes over all of
+    them is work for the ``Slicer``.
+
     Records stay in their files: what goes back is a list of bytes and file regions. Small ones are read here, which
     saves the connection a write.
 
@@ -21,13 +24,13 @@ Behaviour
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence, Sized
-from types import SimpleNamespace
-from typing import NamedTuple
+from collections.abc import Awaitable, Sequence, Sized
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import Offset
+from skep.base.slicer import Work
 from skep.broker.current_leaders import current_leader, endpoints_of
 from skep.broker.fetch_sessions import FetchSession, TopicKey, Wanted, wanted_in
 from skep.broker.follower_fetch import FollowerFetch, follower_in
@@ -38,7 +41,13 @@ from skep.replication.partition import Partition
 from skep.replication.waiting import ParkedFetch
 from skep.storage.reading import LogSlice
 from skep.wire.codec import Body
-from skep.wire.fetch_response import HAS_SESSION, FetchedPartition, FetchedTopic, encode_fetch_response
+from skep.wire.fetch_response import (
+    HAS_SESSION,
+    FetchedPartition,
+    FetchedTopic,
+    encode_fetch_in_slices,
+    encode_fetch_response,
+)
 from skep.wire.leader_hints import NodeEndpoint
 
 READ_COMMITTED = 1
@@ -47,96 +56,149 @@ READ_AT_ONCE_BYTES = 32 * 1024
 _NO_ID = UUID(int=0)
 
 
+_Seen = tuple[int, int, int, bool]
+"""What a partition was like when it was read."""
+
+
 class _Reading(NamedTuple):
     """What one look at the partitions gave."""
 
     fetched: list[tuple[TopicKey, FetchedPartition]]
-    partitions: list[Partition]
+    partitions: list[tuple[Partition, _Seen]]
     size: int
     failed: bool
 
 
+class _Fetch(NamedTuple):
+    """One request. It may wait for long, so it keeps no more than it needs: of the body its limits, for instance."""
+
+    services: Services
+    version: int
+    correlation_id: int
+    min_bytes: int
+    max_bytes: int
+    read_committed: bool
+    rack_id: str
+    follower: FollowerFetch | None
+    session: FetchSession | None
+    is_incremental: bool
+    wanted: Sequence[Wanted]
+    """Of a fetch without a session; each partition once."""
+
+    def is_done(self, reading: _Reading) -> bool:
+        """Whether there is nothing to wait for."""
+        return reading.size >= self.min_bytes or reading.failed or not reading.partitions
+
+
 def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
-    body = request.body
+    begun = services.slicer.run(_begin(services, request))
+    if isinstance(begun, tuple):
+        return _respond_or_wait(*begun)
+    return _wait_and_respond(begun)
+
+
+async def _wait_and_respond(begun: Awaitable[tuple[_Fetch, _Reading | ErrorCode, float]]) -> Parts:
+    response = _respond_or_wait(*await begun)
+    return await response if isinstance(response, Awaitable) else response
+
+
+def _begin(services: Services, request: Request) -> Work[tuple[_Fetch, _Reading | ErrorCode, float]]:
+    """The request, the first look at its partitions or why there is none, and when it ends."""
+    body, version = request.body, request.version
+    code, session, is_incremental = None, None, False
     try:
-        session, is_incremental = services.fetch_sessions.session_for(body, request.version)
+        session, is_incremental = yield from services.fetch_sessions.session_for(body, version)
     except KafkaError as error:
-        return encode_fetch_response(request.version, request.correlation_id, [], error_code=error.code)
-    wanted = session if session is not None else wanted_in(body)
-    follower = follower_in(body, request.version)
-    reading = _read(services, request, wanted, follower)
-    if reading.size >= body.min_bytes or reading.failed or not reading.partitions:
-        return _answer(services, request, session, is_incremental, reading)
-    max_wait_ms = body.max_wait.total_seconds() * 1000
-    if max_wait_ms <= 0:
-        return _answer(services, request, session, is_incremental, reading)
-    parked = _park(request, reading, follower, max_wait_ms)
-    deadline = services.clock.monotonic() + max_wait_ms / 1000
-    return _answer_later(services, request, session, is_incremental, follower, parked, deadline)
-
-
-def _park(request: Request, reading: _Reading, follower: FollowerFetch | None, left_ms: float) -> ParkedFetch:
-    """No await from the look to here: an append in between would find nobody parked.
-
-    Whatever ``handle`` gives is awaited in any case, because a task takes its first step before its connection can be
-    lost; so a parked fetch always has somebody who takes it out again.
-    """
-    missing = request.body.min_bytes - reading.size
-    if follower is not None:
-        return ParkedFetch([one.tail for one in reading.partitions], missing).park(left_ms)
-    read_committed = request.body.isolation_level == READ_COMMITTED
-    return ParkedFetch(reading.partitions, missing, read_committed=read_committed).park(left_ms)
-
-
-async def _answer_later(
-    services: Services,
-    request: Request,
-    session: FetchSession | None,
-    is_incremental: bool,
-    follower: FollowerFetch | None,
-    parked: ParkedFetch,
-    deadline: float,
-) -> Parts:
-    # What waits keeps little: each partition once, and of the request no more than its limits.
-    wanted = session if session is not None else {one[:2]: one for one in wanted_in(request.body)}.values()
-    body = request.body
-    request.body = SimpleNamespace(
-        max_bytes=body.max_bytes, isolation_level=body.isolation_level, min_bytes=body.min_bytes, topics=()
+        code = error.code
+    fetch = _Fetch(
+        services,
+        version,
+        request.correlation_id,
+        body.min_bytes,
+        min(body.max_bytes, services.config.fetch_max_bytes),
+        body.isolation_level == READ_COMMITTED,
+        getattr(body, "rack_id", ""),
+        follower_in(body, version),
+        session,
+        is_incremental,
+        () if session is not None or code is not None else (yield from _once_each(body)),
     )
-    del body
-    while True:
-        await parked.wait()
-        reading = _read(services, request, wanted, follower)
-        left_ms = (deadline - services.clock.monotonic()) * 1000
-        if reading.size >= request.body.min_bytes or reading.failed or not reading.partitions or left_ms <= 0:
-            return _answer(services, request, session, is_incremental, reading)
-        parked = _park(request, reading, follower, left_ms)
+    deadline = services.clock.monotonic() + body.max_wait.total_seconds()
+    if code is not None:
+        return fetch, code, deadline
+    return fetch, (yield from _read(fetch)), deadline
 
 
-def _read(services: Services, request: Request, wanted: Iterable[Wanted], follower: FollowerFetch | None) -> _Reading:
-    left = min(request.body.max_bytes, services.config.fetch_max_bytes)
-    read_committed = request.body.isolation_level == READ_COMMITTED
-    rack_id = getattr(request.body, "rack_id", "")
+def _once_each(body: Any) -> Work[Sequence[Wanted]]:
+    """What the request names; of a partition that is named again the last counts."""
+    wanted: dict[tuple[TopicKey, int], Wanted] = {}
+    for one in wanted_in(body):
+        wanted[one.topic, one.partition] = one
+        yield
+    return tuple(wanted.values())
+
+
+def _respond_or_wait(fetch: _Fetch, reading: _Reading | ErrorCode, deadline: float) -> Parts | Awaitable[Parts]:
+    if not isinstance(reading, _Reading):
+        return encode_fetch_response(fetch.version, fetch.correlation_id, [], error_code=reading)
+    if fetch.is_done(reading) or fetch.services.clock.monotonic() >= deadline:
+        return fetch.services.slicer.run(_respond(fetch, reading))
+    return _respond_later(fetch, reading, deadline)
+
+
+async def _respond_later(fetch: _Fetch, reading: _Reading, deadline: float) -> Parts:
+    slicer, clock = fetch.services.slicer, fetch.services.clock
+    while not fetch.is_done(reading) and (left_s := deadline - clock.monotonic()) > 0:
+        parked = ParkedFetch(fetch.min_bytes - reading.size, read_committed=fetch.read_committed)
+        try:
+            await slicer.finish(_park(fetch, reading, parked))
+            await parked.wait(left_s * 1000)
+        finally:
+            parked.leave()
+        reading = await slicer.finish(_read(fetch))
+    return await slicer.finish(_respond(fetch, reading))
+
+
+def _park(fetch: _Fetch, reading: _Reading, parked: ParkedFetch) -> Work[None]:
+    """Parks the fetch on what was read. What has changed since then woke nobody, so it is looked for here."""
+    for partition, seen in reading.partitions:
+        parked.watch(partition if fetch.follower is None else partition.tail)
+        if _seen(partition) != seen:
+            parked.wake()
+        if parked.is_woken:
+            return
+        yield
+
+
+def _seen(partition: Partition) -> _Seen:
+    return partition.log.log_end_offset, partition.high_watermark, partition.leader_epoch, partition.is_leader
+
+
+def _read(fetch: _Fetch) -> Work[_Reading]:
+    services, follower = fetch.services, fetch.follower
+    left = fetch.max_bytes
     fetched: list[tuple[TopicKey, FetchedPartition]] = []
-    partitions: list[Partition] = []
+    partitions: list[tuple[Partition, _Seen]] = []
     size = 0
     failed = False
-    for one in wanted:
+    for one in fetch.wanted if fetch.session is None else fetch.session:
         try:
             if follower is None:
-                partition = _find(services, request, one)
-                piece = _read_one(partition, one, left, read_committed, at_least_one=size == 0)
-                if rack_id and (preferred := nearest_replica(services, partition, rack_id)) is not None:
+                partition = _find(services, fetch.version, one)
+                seen = _seen(partition)
+                piece = _read_one(partition, one, left, fetch.read_committed, at_least_one=size == 0)
+                if fetch.rack_id and (preferred := nearest_replica(services, partition, fetch.rack_id)) is not None:
                     piece, failed = piece._replace(records=b"", aborted=None, preferred_read_replica=preferred), True
             else:
                 partition = _led(services, one)
+                seen = _seen(partition)
                 room = services.throttled_replicas.room(follower.broker_id, partition, left)
                 most, at_least_one = (left, size == 0) if room is None else (room, size == 0 < room)
                 piece = follower.read(partition, one, most, _records, at_least_one=at_least_one)
                 if room is not None:
                     services.throttled_replicas.gave(len(piece.records))
                 failed |= piece.error_code != 0 or piece.diverging_epoch is not None
-            partitions.append(partition)
+            partitions.append((partition, seen))
             given = len(piece.records)
             size += given
             left -= given
@@ -148,14 +210,15 @@ def _read(services: Services, request: Request, wanted: Iterable[Wanted], follow
             piece = FetchedPartition(one.partition, ErrorCode.kafka_storage_error)
             failed = True
         fetched.append((one.topic, piece))
+        yield
     return _Reading(fetched, partitions, size, failed)
 
 
-def _find(services: Services, request: Request, one: Wanted) -> Partition:
+def _find(services: Services, version: int, one: Wanted) -> Partition:
     """The replica that a consumer reads from; older ones know of no other than the leader."""
     replicas = services.replicas
     topic = replicas.name_of(one.topic) if isinstance(one.topic, UUID) else one.topic
-    find = replicas.replica if request.version >= READS_FROM_FOLLOWERS else replicas.partition
+    find = replicas.replica if version >= READS_FROM_FOLLOWERS else replicas.partition
     partition = find(topic, one.partition)
     partition.check_leader_epoch(one.current_leader_epoch)
     if not partition.is_leader and one.fetch_offset > partition.log.log_end_offset:
@@ -207,26 +270,23 @@ def _records(found: LogSlice) -> Sized:
     return region
 
 
-def _answer(
-    services: Services, request: Request, session: FetchSession | None, is_incremental: bool, reading: _Reading
-) -> Parts:
+def _respond(fetch: _Fetch, reading: _Reading) -> Work[Parts]:
+    session = fetch.session
     endpoints: Sequence[NodeEndpoint] = ()
     if reading.failed:
-        endpoints = endpoints_of(services, (piece.current_leader for _, piece in reading.fetched))
-    if session is None and len(reading.fetched) == 1:
-        topic, piece = reading.fetched[0]
-        topics_read = (_named(topic, (piece,)),)
-        return encode_fetch_response(request.version, request.correlation_id, topics_read, node_endpoints=endpoints)
+        endpoints = endpoints_of(fetch.services, (piece.current_leader for _, piece in reading.fetched))
     topics: dict[TopicKey, list[FetchedPartition]] = {}
     for topic, piece in reading.fetched:
-        # is_news also writes down what the client is told, so it is asked on a full answer too.
-        if session is None or session.is_news(topic, piece) or not is_incremental:
+        # is_news also writes down what the client is told, so it is asked on a full response too.
+        if session is None or session.is_news(topic, piece) or not fetch.is_incremental:
             topics.setdefault(topic, []).append(piece)
+        yield
     named = [_named(topic, pieces) for topic, pieces in topics.items()]
     session_id = 0 if session is None else session.session_id
-    return encode_fetch_response(
-        request.version, request.correlation_id, named, session_id=session_id, node_endpoints=endpoints
+    parts = yield from encode_fetch_in_slices(
+        fetch.version, fetch.correlation_id, named, session_id, node_endpoints=endpoints
     )
+    return parts
 
 
 def _named(topic: TopicKey, pieces: Sequence[FetchedPartition]) -> FetchedTopic:
