@@ -90,7 +90,7 @@ def test_a_wrong_batch_is_refused_and_the_one_beside_it_is_not(
         ends = [end_of(client, partition) for partition in (0, 1)]
         the_scene.new_lines()
         answer = client.ask(apis.PRODUCE, version, **produce_body({(TOPIC, 0): make(), (TOPIC, 1): GOOD}))
-        bad, good = (topic.partition_responses[0] for topic in answer.responses)
+        bad, good = (one for topic in answer.responses for one in topic.partition_responses)
         assert bad.error_code is code
         assert bad.base_offset == -1
         assert good.error_code is ErrorCode.none

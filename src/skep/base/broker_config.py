@@ -40,6 +40,12 @@ class BrokerConfig(ClusterConfig):
     auto_create_topics_enable: bool = option(
         "auto.create.topics.enable", True, anything, "Whether asking for a topic that does not exist creates it."
     )
+    max_auto_created_topics: int = option(
+        "skep.max.auto.created.topics",
+        100,
+        at_least(1),
+        "Topics that one Metadata request creates at the most; the client asks again for the others.",
+    )
     delete_topic_enable: bool = option("delete.topic.enable", True, anything, "Whether topics may be deleted.")
     max_partitions: int = option(
         "skep.max.partitions", 20_000, at_least(1), "Partitions that one broker holds at the most, over all topics."

@@ -5,9 +5,10 @@ kio needs about 20 microseconds a partition for the same bytes; a property test 
 
 import functools
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from skep.base.slicer import Work, run_at_once
 from skep.wire.apis import PRODUCE
 from skep.wire.headers import response_header
 from skep.wire.leader_hints import NodeEndpoint, endpoint_tags, tagged_leader
@@ -55,17 +56,27 @@ def encode_produce_response(
         if message is None and bad_record is None and leader is None and not node_endpoints:
             fixed = _V5.pack(index, code, offset, time, start)
             return INT32.pack(correlation_id) + _one_partition_of(name) + fixed + _ONE_PARTITION_END
+    return run_at_once(encode_produce_in_slices(version, correlation_id, topics, node_endpoints))
+
+
+def encode_produce_in_slices(
+    version: int, correlation_id: int, topics: Sequence[ProducedTopic], node_endpoints: Sequence[NodeEndpoint]
+) -> Work[bytes]:
+    """``encode_produce_response`` as work for a ``Slicer``: a request may have thousands of batches."""
     header = response_header(PRODUCE.key, version, correlation_id)
     if version >= PRODUCE.flexible_from:
         has_hints = version >= HAS_LEADER_HINTS
         parts = [header, uvarint(len(topics) + 1)]
-        parts += [_flexible_topic(topic, has_hints) for topic in topics]
+        for topic in topics:
+            yield from _flexible_topic(parts, topic, has_hints)
         parts += (_NO_THROTTLE, endpoint_tags(node_endpoints if has_hints else ()))
         return b"".join(parts)
     parts = [header, INT32.pack(len(topics))]
     for name, partitions in topics:
         parts += (string(name), INT32.pack(len(partitions)))
-        parts += [_legacy_partition(version, partition) for partition in partitions]
+        for partition in partitions:
+            parts.append(_legacy_partition(version, partition))
+            yield
     parts.append(_NO_THROTTLE)
     return b"".join(parts)
 
@@ -82,10 +93,11 @@ _ONE_PARTITION_END = _NO_DETAILS_WRITTEN + b"\0" + _NO_THROTTLE + b"\0"
 """No tags of the topic, no throttling, no tags of the answer."""
 
 
-def _flexible_topic(topic: ProducedTopic, has_hints: bool) -> bytes:
+def _flexible_topic(parts: list[bytes], topic: ProducedTopic, has_hints: bool) -> Iterator[None]:
     name, partitions = topic
-    parts = [compact_string(name), uvarint(len(partitions) + 1)]
+    parts += (compact_string(name), uvarint(len(partitions) + 1))
     for partition in partitions:
+        yield
         if partition[5:] == _NO_DETAILS:
             parts.append(_V5.pack(*partition[:5]) + _NO_DETAILS_WRITTEN)
             continue
@@ -96,7 +108,6 @@ def _flexible_topic(topic: ProducedTopic, has_hints: bool) -> bytes:
         tags = b"\0" if leader is None or not has_hints else b"\1" + tagged_leader(_CURRENT_LEADER_TAG, leader)
         parts.append(_V5.pack(*partition[:5]) + errors + text + tags)
     parts.append(b"\0")
-    return b"".join(parts)
 
 
 def _legacy_partition(version: int, partition: ProducedPartition) -> bytes:

@@ -7,7 +7,8 @@ Behaviour
 
     A topic that does not exist is created when ``auto.create.topics.enable`` and the request (before version 4:
     always) allow it, and is answered as it then is. Kafka says LEADER_NOT_AVAILABLE first and lets the client ask
-    again; here the topic can be written to at once.
+    again; here the topic can be written to at once. One request creates ``skep.max.auto.created.topics`` at the most;
+    for the others it gets LEADER_NOT_AVAILABLE.
 
     The controller is the one that elects leaders. Clients send it what changes topics; any other broker does it too.
 
@@ -26,6 +27,7 @@ from typing import Any
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError, StoreUnavailable, VersionConflict
+from skep.base.slicer import Work
 from skep.broker import authorized_operations
 from skep.broker.current_leaders import controller_id
 from skep.broker.request import Request
@@ -36,6 +38,7 @@ from skep.wire.codec import Body
 
 logger = logging.getLogger(__name__)
 
+PARTITIONS_AT_ONCE = 64
 ALL_IS_NULL = 1
 HAS_TOPIC_ID = 12
 
@@ -45,13 +48,13 @@ TopicKey = str | UUID
 def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
     wanted = _wanted(request)
     if wanted is None:
-        return _answer(services, request, services.catalog.image.topics, {})
+        return services.slicer.run(_described(services, request, services.catalog.image.topics, {}))
     if services.config.auto_create_topics_enable and getattr(request.body, "allow_auto_topic_creation", True):
         topics = services.catalog.image.topics
         missing = [key for key in wanted if isinstance(key, str) and key not in topics and key not in INTERNAL_TOPICS]
         if missing:
-            return _answer_with_created(services, request, wanted, missing)
-    return _answer(services, request, wanted, {})
+            return _created_and_described(services, request, wanted, missing)
+    return services.slicer.run(_described(services, request, wanted, {}))
 
 
 def _wanted(request: Request) -> Iterable[TopicKey] | None:
@@ -73,11 +76,13 @@ def _wanted(request: Request) -> Iterable[TopicKey] | None:
     return keys
 
 
-async def _answer_with_created(
+async def _created_and_described(
     services: Services, request: Request, wanted: Iterable[TopicKey], missing: list[str]
 ) -> Body:
-    refused: dict[TopicKey, ErrorCode] = {}
-    for name in missing:
+    most = services.config.max_auto_created_topics
+    # The client asks again for these, and its other requests, and those of others, come in between.
+    refused: dict[TopicKey, ErrorCode] = dict.fromkeys(missing[most:], ErrorCode.leader_not_available)
+    for name in missing[:most]:
         try:
             await auto_create(services, name)
         except KafkaError as error:
@@ -86,12 +91,12 @@ async def _answer_with_created(
         except (StoreUnavailable, VersionConflict) as error:
             refused[name] = ErrorCode.leader_not_available
             logger.warning("topic %s was not created: %s", name, error)
-    return _answer(services, request, wanted, refused)
+    return await services.slicer.finish(_described(services, request, wanted, refused))
 
 
-def _answer(
+def _described(
     services: Services, request: Request, wanted: Iterable[TopicKey], refused: dict[TopicKey, ErrorCode]
-) -> Body:
+) -> Work[Body]:
     image = services.catalog.image
     alive = alive_brokers(services)
     operations = authorized_operations.NOT_ASKED
@@ -102,14 +107,20 @@ def _answer(
         topic = image.topics_by_id.get(key) if isinstance(key, UUID) else image.topics.get(key)
         if topic is None:
             topics.append({**_missing(key, refused), "topic_authorized_operations": operations})
+            yield
             continue
+        partitions: list[dict[str, Any]] = []
+        for start in range(0, len(topic.partitions), PARTITIONS_AT_ONCE):
+            some = topic.partitions[start : start + PARTITIONS_AT_ONCE]
+            partitions += describe_partitions(enumerate(some, start), alive)
+            yield
         topics.append(
             {
                 "error_code": ErrorCode.none,
                 "name": topic.name,
                 "topic_id": topic.topic_id,
                 "is_internal": topic.name in INTERNAL_TOPICS,
-                "partitions": describe_partitions(enumerate(topic.partitions), alive),
+                "partitions": partitions,
                 "topic_authorized_operations": operations,
             }
         )

@@ -27,11 +27,11 @@ Refusals, per partition, in order
 """
 
 import asyncio
-from collections.abc import Awaitable
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Awaitable, Sequence
+from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
+from skep.base.slicer import Work
 from skep.broker.current_leaders import current_leader, endpoints_of
 from skep.broker.refusals import code_of, message_of
 from skep.broker.request import NO_ANSWER, CloseConnection, Parts, Request
@@ -44,7 +44,7 @@ from skep.records.batch import BatchHeader, check_produced
 from skep.records.keys import InvalidRecord, check_keys
 from skep.replication.partition import Partition
 from skep.wire.codec import Body
-from skep.wire.produce_response import ProducedPartition, encode_produce_response
+from skep.wire.produce_response import ProducedPartition, encode_produce_in_slices, encode_produce_response
 
 ALLOWS_ZSTD = 7
 KNOWS_TRANSACTION_ABORTABLE = 11
@@ -52,91 +52,121 @@ _ZSTD = 4
 _ACKS_ALL = -1
 _ACKS = (_ACKS_ALL, 0, 1)
 
-_Results = list[tuple[str, list[ProducedPartition]]]
-_Waiting = list[tuple[list[ProducedPartition], int, "asyncio.Future[None]"]]
-"""Answers that stand only if the records are committed: the list an answer is in, its place there, and when."""
-_Unverified = list[tuple[str, Any, list[ProducedPartition], int, Guard]]
-"""Batches whose transaction another broker is asked about: topic, data, and where the answer is to stand."""
+RESULTS_AT_ONCE = 1024
+"""How many batches of a request are looked at before others get their turn, when all of them are committed."""
+
+
+class _Result:
+    """What became of one partition's batch.
+
+    ``committed`` is what has to be awaited before the result stands; ``unverified`` is a batch, and its guard, whose
+    transaction another broker is asked about.
+    """
+
+    __slots__ = ("committed", "produced", "topic", "unverified")
+
+    def __init__(self, topic: str, produced: ProducedPartition) -> None:
+        self.topic = topic
+        self.produced = produced
+        self.committed: asyncio.Future[None] | None = None
+        self.unverified: tuple[Any, Guard] | None = None
+
+
+class _Produce(NamedTuple):
+    """A request whose batches are with the log. It may wait for long, so it does not keep them."""
+
+    services: Services
+    version: int
+    correlation_id: int
+    acks: int
+    timeout_s: float
+    is_long: bool
+    results: list[_Result]
 
 
 def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
-    results: _Results = []
-    waiting: _Waiting = []
-    unverified: _Unverified = []
-    for topic in request.body.topic_data:
-        name = topic.name
-        produced: list[ProducedPartition] = []
-        results.append((name, produced))
-        for data in topic.partition_data:
-            try:
-                result, synced = _append(services, request, name, data)
-                if synced is not None:
-                    waiting.append((produced, len(produced), synced))
-            except InvalidRecord as error:
-                result = _invalid(data.index, error)
-            except (KafkaError, StorageError) as error:
-                result = _refused(services, name, data.index, error)
-            except AskElsewhere as asked:
-                unverified.append((name, data, produced, len(produced), asked.guard))
-                result = ProducedPartition(data.index, ErrorCode.not_enough_replicas)
-            produced.append(result)
-    if unverified:
-        # A task, not a coroutine: it begins before any that a later request makes, and so keeps their order.
-        return asyncio.ensure_future(_append_verified(services, request, results, waiting, unverified))
-    return _answer_or_wait(services, request, results, waiting)
+    if request.is_long:
+        return _handle_long(services, request)
+    results = [
+        _produce(services, request, topic.name, data)
+        for topic in request.body.topic_data
+        for data in topic.partition_data
+    ]
+    for result in results:
+        if result.unverified is not None:
+            # A task, not a coroutine: it begins before any that a later request makes, and so keeps their order.
+            return asyncio.ensure_future(_append_verified(services, request, results))
+    return _respond_or_wait(_produced(services, request, results))
 
 
-async def _append_verified(
-    services: Services, request: Request, results: _Results, waiting: _Waiting, unverified: _Unverified
-) -> Parts:
+async def _handle_long(services: Services, request: Request) -> Parts:
+    """In slices. The connection handles nothing else of this client meanwhile, so its batches stay in order."""
+
+    def append_all() -> Work[list[_Result]]:
+        results = []
+        for topic in request.body.topic_data:
+            for data in topic.partition_data:
+                results.append(_produce(services, request, topic.name, data))
+                yield
+        return results
+
+    results = await services.slicer.finish(append_all())
+    if any(result.unverified is not None for result in results):
+        return await _append_verified(services, request, results)
+    response = _respond_or_wait(_produced(services, request, results))
+    return await response if isinstance(response, Awaitable) else response
+
+
+def _produced(services: Services, request: Request, results: list[_Result]) -> _Produce:
+    body, timeout_s = request.body, request.body.timeout.total_seconds()
+    return _Produce(services, request.version, request.correlation_id, body.acks, timeout_s, request.is_long, results)
+
+
+def _produce(services: Services, request: Request, topic: str, data: Any) -> _Result:
+    try:
+        produced, committed = _append(services, request, topic, data)
+        result = _Result(topic, produced)
+        result.committed = committed
+        return result
+    except AskElsewhere as asked:
+        result = _Result(topic, ProducedPartition(data.index, ErrorCode.not_enough_replicas))
+        result.unverified = (data, asked.guard)
+        return result
+    except (KafkaError, StorageError) as error:
+        return _Result(topic, _refused(services, topic, data.index, error))
+
+
+async def _append_verified(services: Services, request: Request, results: list[_Result]) -> Parts:
     """Appends what had to wait for the coordinator. Cancelled (the client left), nothing more is appended."""
-    guards = [guard for *_, guard in unverified]
+    unverified = [(result, *result.unverified) for result in results if result.unverified is not None]
+    guards = [guard for _, _, guard in unverified]
     async with services.transactions.verifier.in_turn(request.body.transactional_id, guards):
-        for name, data, produced, place, guard in unverified:
+        for result, data, guard in unverified:
             try:
-                produced[place], synced = _append(services, request, name, data, guard)
-                if synced is not None:
-                    waiting.append((produced, place, synced))
-            except InvalidRecord as error:
-                produced[place] = _invalid(data.index, error)
+                result.produced, result.committed = _append(services, request, result.topic, data, guard)
             except (KafkaError, StorageError) as error:
-                produced[place] = _refused(services, name, data.index, error)
-    answer = _answer_or_wait(services, request, results, waiting)
-    return await answer if isinstance(answer, Awaitable) else answer
+                result.produced = _refused(services, result.topic, data.index, error)
+            result.unverified = None
+    response = _respond_or_wait(_produced(services, request, results))
+    # Of the request nothing is needed any more, and a hundred requests of a hundred MiB may be waiting.
+    del unverified, request
+    return await response if isinstance(response, Awaitable) else response
 
 
-def _answer_or_wait(
-    services: Services, request: Request, results: _Results, waiting: _Waiting
-) -> Parts | Awaitable[Parts]:
-    if waiting and request.body.acks != 0:
-        timeout_s = request.body.timeout.total_seconds()
-        # The records are in the log. A hundred requests of a hundred MiB may be waiting, and must not keep theirs.
-        request.body = _without_records(request.body)
-        return _answer_when_committed(services, request, results, waiting, timeout_s)
-    return _answer(services, request, results)
-
-
-def _invalid(index: int, error: InvalidRecord) -> ProducedPartition:
-    return ProducedPartition(index, error.code, error_message=message_of(error), bad_record=error.index)
+def _respond_or_wait(produce: _Produce) -> Parts | Awaitable[Parts]:
+    if produce.acks != 0:
+        for result in produce.results:
+            if result.committed is not None:
+                return _respond_when_committed(produce)
+    return _respond(produce)
 
 
 def _refused(services: Services, topic: str, index: int, error: Exception) -> ProducedPartition:
+    if isinstance(error, InvalidRecord):
+        return ProducedPartition(index, error.code, error_message=message_of(error), bad_record=error.index)
     code = code_of(error)
     leader = current_leader(services, topic, index, code)
     return ProducedPartition(index, code, error_message=message_of(error), current_leader=leader)
-
-
-def _without_records(body: Any) -> SimpleNamespace:
-    """What is left to answer, also to refuse, a request whose records are appended."""
-    return SimpleNamespace(
-        acks=body.acks,
-        topic_data=[
-            SimpleNamespace(
-                name=topic.name, partition_data=[SimpleNamespace(index=data.index) for data in topic.partition_data]
-            )
-            for topic in body.topic_data
-        ],
-    )
 
 
 def _append(
@@ -201,35 +231,34 @@ def _verify(
     verifier.guards.accepted(place, producer)
 
 
-async def _answer_when_committed(
-    services: Services, request: Request, results: _Results, waiting: _Waiting, timeout_s: float
-) -> Parts:
+async def _respond_when_committed(produce: _Produce) -> Parts:
     # The futures are this request's alone, so a timer may end them and a client that leaves cancel them. Awaiting them
     # as they are takes one turn of the loop; ``wait_for`` and ``shield`` around them took three.
-    timer = asyncio.get_running_loop().call_later(max(0.0, timeout_s), _time_out, waiting)
+    timer = asyncio.get_running_loop().call_later(max(0.0, produce.timeout_s), _time_out, produce)
     try:
-        return await _answer_committed(services, request, results, waiting, timeout_s)
+        for number, result in enumerate(produce.results):
+            try:
+                if result.committed is not None:
+                    await result.committed
+            except (KafkaError, StorageError, TimeoutError) as error:
+                refusal = _timed_out(produce.timeout_s) if isinstance(error, TimeoutError) else error
+                result.produced = _refused(produce.services, result.topic, result.produced.partition, refusal)
+            if number % RESULTS_AT_ONCE == RESULTS_AT_ONCE - 1:
+                await asyncio.sleep(0)
     finally:
         timer.cancel()
+    response = _respond(produce)
+    return await response if isinstance(response, Awaitable) else response
 
 
-def _time_out(waiting: _Waiting) -> None:
-    for _, _, committed in waiting:
-        if not committed.done():
-            committed.set_exception(TimeoutError())
+def _time_out(produce: _Produce) -> None:
+    def end_all() -> Work[None]:
+        for result in produce.results:
+            if result.committed is not None and not result.committed.done():
+                result.committed.set_exception(TimeoutError())
+            yield
 
-
-async def _answer_committed(
-    services: Services, request: Request, results: _Results, waiting: _Waiting, timeout_s: float
-) -> Parts:
-    for produced, place, committed in waiting:
-        try:
-            await committed
-        except (KafkaError, StorageError, TimeoutError) as error:
-            refusal = _timed_out(timeout_s) if isinstance(error, TimeoutError) else error
-            name = next(name for name, partitions in results if partitions is produced)
-            produced[place] = _refused(services, name, produced[place].partition, refusal)
-    return _answer(services, request, results)
+    produce.services.slicer.run(end_all())
 
 
 def _timed_out(timeout_s: float) -> KafkaError:
@@ -238,19 +267,48 @@ def _timed_out(timeout_s: float) -> KafkaError:
     )
 
 
-def _answer(services: Services, request: Request, results: _Results) -> Parts:
-    acks, leaders = request.body.acks, []
-    for name, produced in results:
-        for result in produced:
-            if result.error_code != 0:
-                if acks == 0:
-                    code = ErrorCode(result.error_code).name
-                    raise CloseConnection(f"produce with acks=0 to {name}-{result.partition} failed: {code}")
-                leaders.append(result.current_leader)
-    if acks == 0:
+def _respond(produce: _Produce) -> Parts | Awaitable[Parts]:
+    if produce.is_long:
+        return produce.services.slicer.run(_respond_in_slices(produce))
+    if produce.acks == 0:
+        for result in produce.results:
+            _close_if_failed(result)
         return NO_ANSWER
-    endpoints = endpoints_of(services, leaders) if leaders else ()
-    return (encode_produce_response(request.version, request.correlation_id, results, node_endpoints=endpoints),)
+    leaders = [result.produced.current_leader for result in produce.results if result.produced.error_code]
+    endpoints = endpoints_of(produce.services, leaders) if leaders else ()
+    topics = _by_topic(produce.results)
+    return (encode_produce_response(produce.version, produce.correlation_id, topics, node_endpoints=endpoints),)
+
+
+def _respond_in_slices(produce: _Produce) -> Work[Parts]:
+    leaders = set()
+    for result in produce.results:
+        if produce.acks == 0:
+            _close_if_failed(result)
+        leaders.add(result.produced.current_leader)
+        yield
+    if produce.acks == 0:
+        return NO_ANSWER
+    endpoints = endpoints_of(produce.services, leaders)
+    topics = _by_topic(produce.results)
+    return ((yield from encode_produce_in_slices(produce.version, produce.correlation_id, topics, endpoints)),)
+
+
+def _by_topic(results: list[_Result]) -> Sequence[tuple[str, list[ProducedPartition]]]:
+    if len(results) == 1:
+        return ((results[0].topic, [results[0].produced]),)
+    topics: list[tuple[str, list[ProducedPartition]]] = []
+    for result in results:
+        if not topics or topics[-1][0] != result.topic:
+            topics.append((result.topic, []))
+        topics[-1][1].append(result.produced)
+    return topics
+
+
+def _close_if_failed(result: _Result) -> None:
+    if (code := result.produced.error_code) != 0:
+        name = f"{result.topic}-{result.produced.partition}"
+        raise CloseConnection(f"produce with acks=0 to {name} failed: {ErrorCode(code).name}")
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
