@@ -203,7 +203,7 @@ def test_without_a_broker_one_line_says_so() -> None:
             for arguments in ("topics list", "consume t", "produce t", "bench -n 1")
         ]
         ended = [(*command.communicate(), command.returncode) for command in commands]
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started < 60
     told = f"skep: no broker answers at {nobody} (is it running? start one with: skep serve)\n"
     assert ended == [(b"", told.encode(), 1)] * 4
 

@@ -136,7 +136,7 @@ def test_a_disk_that_fills_up_loses_its_oldest_segments_first(tmp_path: Path, mo
 def test_a_file_that_cannot_grow_concerns_its_partition_alone(flush_messages: str) -> None:
     """A limit on the size of files stands for a disk that only one partition is on."""
     with EmbeddedBroker(options={"log.flush.interval.messages": flush_messages}) as broker:
-        with Witness(broker.bootstrap_servers) as witness, RawClient(broker.bootstrap_servers) as client:
+        with Witness(broker) as witness, RawClient(broker.bootstrap_servers) as client:
             client.create_topic(TOPIC, partitions=2)
             for number in range(300):
                 client.append(TOPIC, batch_of(value(number)))
@@ -171,7 +171,7 @@ def test_a_partition_whose_disk_turns_read_only_is_read_on_and_written_again_lat
     options = {**UNWATCHED, "skep.max.open.files": "1", "log.flush.interval.messages": "1"}
     with (
         boxed_broker(tmp_path, monkeypatch, options, size=32 << 20) as (broker, disk),
-        Witness(broker.bootstrap_servers) as witness,
+        Witness(broker) as witness,
         RawClient(broker.bootstrap_servers) as client,
     ):
         client.create_topic(TOPIC)
