@@ -212,7 +212,7 @@ def test_a_broker_that_dies_is_noticed_and_nothing_is_claimed(topic: str) -> Non
     with EmbeddedBroker() as dying:
         done("topics", "create", topic, "-b", dying.bootstrap_servers)
         with subprocess.Popen(
-            [*SKEP, "produce", topic, "-b", dying.bootstrap_servers, "-X", "message.timeout.ms=1000"],
+            [*SKEP, "produce", topic, "-b", dying.bootstrap_servers, "-X", "message.timeout.ms=5000"],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
         ) as producing:

@@ -59,10 +59,11 @@ def test_the_port_is_the_same_after_kill_and_restart(skep_fresh_broker: Embedded
 
 
 def test_a_paused_broker_keeps_its_connections_and_answers_when_resumed(skep_fresh_broker: EmbeddedBroker) -> None:
-    with RawClient(skep_fresh_broker.bootstrap_servers, timeout_s=0.3) as client:
+    with RawClient(skep_fresh_broker.bootstrap_servers) as client:
         client.ask(apis.METADATA, 9, topics=[])
         skep_fresh_broker.pause()
         client.send(apis.METADATA, 9, topics=[])
+        client.socket.settimeout(0.3)
         with pytest.raises(socket.timeout):
             client.receive_frame()
         skep_fresh_broker.resume()
