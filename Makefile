@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench fuzz torture docs demo clean
+.PHONY: help run test check bench explore fuzz torture docs demo clean
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ check: $(VENV)/.dev ## Format, lint, types, layers, fast tests
 
 bench: $(VENV)/.bench java ## Measure against references of the same run; table, JSON and PNG in bench/results
 	$(BIN)/python -m bench $(ARGS)
+
+explore: $(VENV)/.dev ## Search at random for what the fixed examples of the tests miss (MINUTES=10)
+	$(BIN)/python -m tests.explore --minutes $(or $(MINUTES),10) -- -n $(or $(JOBS),2) $(ARGS)
 
 fuzz: $(VENV)/.dev ## Throw hostile bytes at a broker for a minute (SECONDS=60)
 	$(BIN)/python -m tests.fuzz $(or $(SECONDS),60)

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 from skep.base.errors import StartupError
+from skep.base.reserved_port import ReservedPort
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
@@ -91,7 +92,8 @@ class ZooKeeperServer:
         self._settings = settings
         self._temporary = tempfile.TemporaryDirectory(prefix="skep-zookeeper-") if data_dir is None else None
         self.data_dir = Path(self._temporary.name) if self._temporary is not None else data_dir or Path()
-        self.port = port or free_ports(1)[0]
+        self._reserved = ReservedPort(HOST) if not port else None
+        self.port = self._reserved.number if self._reserved is not None else port
         self._members: Sequence[str] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
@@ -198,6 +200,8 @@ class ZooKeeperServer:
         self._reap()
         if self._temporary is not None:
             self._temporary.cleanup()
+        if self._reserved is not None:
+            self._reserved.release()
 
     def pause(self) -> None:
         """Stop it as by SIGSTOP: it is there and silent."""
@@ -249,7 +253,8 @@ class ZooKeeperEnsemble:
 
     def __init__(self, count: int = 3, data_dir: Path | None = None) -> None:
         numbers = range(1, count + 1)
-        ports = free_ports(3 * count)
+        self._reserved = [ReservedPort(HOST) for _ in range(3 * count)]
+        ports = [port.number for port in self._reserved]
         clients, quorum, election = ports[:count], ports[count : 2 * count], ports[2 * count :]
         self.servers = [
             ZooKeeperServer(None if data_dir is None else data_dir / str(number), port)
@@ -282,6 +287,8 @@ class ZooKeeperEnsemble:
     def stop(self) -> None:
         for server in self.servers:
             server.stop()
+        for port in self._reserved:
+            port.release()
 
     def kill(self, index: int) -> None:
         self.servers[index].kill()
@@ -308,12 +315,3 @@ class ZooKeeperEnsemble:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has now; all taken before any is given back, so they differ."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]

@@ -1,12 +1,14 @@
 """A cluster whose coordinators are on every broker, and which of them coordinates what."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from skep.coordination.partitioner import partition_for
 from skep.testing import EmbeddedCluster
+from tests.waiting import wait_until
 
 COORDINATOR_PARTITIONS = 4
 PARTITIONS = 3
@@ -18,6 +20,11 @@ OPTIONS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "min.insync.replicas": "2",
 }
+MOVING = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
 
 
 @contextlib.contextmanager
@@ -39,6 +46,24 @@ def coordinator_of(cluster: EmbeddedCluster, group: str) -> int:
 def transaction_coordinator_of(cluster: EmbeddedCluster, transactional_id: str) -> int:
     """The same for transactions."""
     return cluster.leader_of("__transaction_state", partition_for(transactional_id, COORDINATOR_PARTITIONS))
+
+
+def committed_offsets(consumer: Consumer, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+    """What the group has committed, asked for again while its coordinator moves.
+
+    librdkafka retries OffsetFetch by itself only after COORDINATOR_LOAD_IN_PROGRESS, and then at the same broker. After
+    the codes with which Kafka sends clients to another coordinator, ``committed`` looks for it and raises.
+    """
+
+    def response() -> list[TopicPartition]:
+        try:
+            return list(consumer.committed(partitions, timeout=30))
+        except KafkaException as error:
+            if error.args[0].code() not in MOVING:
+                raise
+            return []
+
+    return wait_until(response, "the coordinator says what is committed", 60)
 
 
 def bring_back(cluster: EmbeddedCluster, lost: int) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from skep.broker_process import ReservedPort
+from skep.base.reserved_port import ReservedPort
 from skep.testing import EmbeddedBroker, EmbeddedCluster
 from tests.cluster.links import Links
 from tests.cluster.small_disk import SmallDisk

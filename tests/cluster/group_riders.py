@@ -9,10 +9,10 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from skep.testing import EmbeddedCluster
-from tests.cluster.coordinators import PARTITIONS
+from tests.cluster.coordinators import PARTITIONS, committed_offsets
 from tests.waiting import wait_until
 
 TOPIC = "orders"
@@ -123,19 +123,10 @@ def party_of(cluster: EmbeddedCluster, group: str, members: int) -> Iterator[Par
 
 
 def committed_in(cluster: EmbeddedCluster, group: str) -> dict[int, int]:
-    """What the cluster says, to somebody who was not there; asked again while the coordinator is moving."""
+    """What the cluster says, to somebody who was not there."""
     stranger = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "log_level": 0})
-    partitions = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
-
-    def answer() -> list[TopicPartition] | None:
-        try:
-            return list(stranger.committed(partitions, timeout=30))
-        except KafkaException as error:
-            assert error.args[0].code() in (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS), error
-            return None
-
     try:
-        found = wait_until(answer, "the coordinator says what is committed")
+        found = committed_offsets(stranger, [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)])
         return {one.partition: one.offset for one in found if one.offset >= 0}
     finally:
         stranger.close()

@@ -4,8 +4,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from skep.testing import EmbeddedCluster
+from tests.cluster.coordinators import committed_offsets
 from tests.cluster.driving import create, wait_for_isr
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("cluster")
 
@@ -32,8 +32,6 @@ def test_what_was_committed_with_one_broker_survives_its_death_in_the_cluster_it
             wait_for_isr(cluster, "__consumer_offsets", {1, 2, 3}, partition=index)
         cluster.kill(1)
         late = member(cluster)
-        found = wait_until(
-            lambda: [one for one in late.committed([PLACE], timeout=30) if one.error is None], "it is told"
-        )
+        [found] = committed_offsets(late, [PLACE])
         late.close()
-        assert [one.offset for one in found] == [42]
+        assert found.error is None and found.offset == 42

@@ -138,7 +138,7 @@ def test_a_controlled_stop_leaves_no_moment_without_a_leader(cluster: EmbeddedCl
     stopped, enough = threading.Event(), threading.Event()
 
     def produce() -> None:
-        settings = {"bootstrap.servers": cluster.bootstrap_servers, "message.timeout.ms": 5_000, "log_level": 0}
+        settings = {"bootstrap.servers": cluster.bootstrap_servers, "message.timeout.ms": 30_000, "log_level": 0}
         producer = Producer({**settings, "retry.backoff.ms": 20, "linger.ms": 1, "enable.idempotence": True})
         left = 200
         while left:

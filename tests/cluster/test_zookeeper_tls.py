@@ -8,9 +8,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from skep.base.errors import ErrorCode
+from skep.base.reserved_port import ReservedPort
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
-from skep.zookeeper_server import HOST, ZooKeeperServer, free_ports
+from skep.zookeeper_server import HOST, ZooKeeperServer
 from tests.cluster.certificates import Authority, Signed
 from tests.cluster.scenes import run_broker
 from tests.raw_client import RawClient
@@ -25,7 +26,8 @@ class Secure:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.authority = Authority(directory)
-        plain, self.port = free_ports(2)
+        self.reserved = ReservedPort(HOST)
+        self.port = self.reserved.number
         settings = [
             f"secureClientPort={self.port}",
             "secureClientPortAddress=" + HOST,
@@ -35,7 +37,7 @@ class Secure:
             f"ssl.keyStore.location={self.authority.sign('zookeeper').both}",
             f"ssl.trustStore.location={self.authority.certificate}",
         ]
-        self.server = ZooKeeperServer(directory / "zookeeper", plain, settings=settings)
+        self.server = ZooKeeperServer(directory / "zookeeper", settings=settings)
 
     def options(self, shown: Signed | None, trusted: Path) -> dict[str, str]:
         """Of a broker that shows this certificate and believes that authority."""
@@ -59,6 +61,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     one = Secure(tmp_path_factory.mktemp("secure"))
     with one.server:
         yield one
+    one.reserved.release()
 
 
 def test_a_broker_is_a_member_and_keeps_its_metadata_there_for_itself(secure: Secure, tmp_path: Path) -> None:

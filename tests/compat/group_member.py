@@ -53,7 +53,7 @@ def confluent(reporter: Reporter, options: dict[str, Any]) -> None:
             {
                 "partition.assignment.strategy": options["strategy"],
                 "session.timeout.ms": options["session_ms"],
-                "heartbeat.interval.ms": options["session_ms"] // 5,
+                "heartbeat.interval.ms": min(options["session_ms"] // 5, 1_000),
             }
         )
     if options.get("instance"):
@@ -104,7 +104,7 @@ def kafka_python(reporter: Reporter, options: dict[str, Any]) -> None:
         auto_offset_reset="earliest",
         partition_assignment_strategy=[assignors[options["strategy"]]],
         session_timeout_ms=options["session_ms"],
-        heartbeat_interval_ms=options["session_ms"] // 5,
+        heartbeat_interval_ms=min(options["session_ms"] // 5, 1_000),
         auto_commit_interval_ms=200,
         group_instance_id=options.get("instance"),
     )
@@ -144,7 +144,7 @@ def aio(reporter: Reporter, options: dict[str, Any]) -> None:
             auto_offset_reset="earliest",
             partition_assignment_strategy=(assignors[options["strategy"]],),
             session_timeout_ms=options["session_ms"],
-            heartbeat_interval_ms=options["session_ms"] // 5,
+            heartbeat_interval_ms=min(options["session_ms"] // 5, 1_000),
             auto_commit_interval_ms=200,
             group_instance_id=options.get("instance"),
         )

@@ -156,7 +156,7 @@ def generations(servers: str, group: str) -> list[int]:
 def test_a_static_member_restarts_without_a_rebalance(servers: str, topic: str, client: str) -> None:
     create(servers, topic)
     with members_of(servers, topic, topic, client, "range") as start:
-        session = {"session_ms": 20_000}
+        session = {"session_ms": 60_000}
         first, second = start(instance="a", **session), start(instance="b", **session)
         wait_until_shared([first, second], PARTITIONS)
         before, seen_by_first, generation = second.owned, list(first.assignments), generations(servers, topic)[-1]
@@ -198,7 +198,7 @@ def test_a_group_goes_on_after_the_broker_was_killed(topic: str) -> None:
         servers = broker.bootstrap_servers
         create(servers, topic)
         with members_of(servers, topic, topic, "confluent", "range") as start:
-            members: list[Member] = [start(session_ms=6_000) for _ in range(2)]
+            members: list[Member] = [start(session_ms=30_000) for _ in range(2)]
             wait_until_shared(members, PARTITIONS)
             before = generations(servers, topic)
             broker.kill()

@@ -80,7 +80,7 @@ def by_columns(bootstrap: str, topic: str, max_rows: int) -> list[tuple[int, Sen
     ]
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.lists(sent, max_size=30), st.sampled_from(CODECS), st.integers(1, 10), st.integers(1, 20))
 def test_columns_have_what_librdkafka_reads(
     skep_broker: EmbeddedBroker, records: list[Sent], codec: str, batch_records: int, max_rows: int

@@ -12,11 +12,12 @@ from kazoo.security import make_digest_acl
 
 from skep.base.errors import StoreUnavailable, VersionConflict
 from skep.base.ids import BrokerId
+from skep.base.reserved_port import ReservedPort
 from skep.metadata.catalog import Catalog
 from skep.metadata.model import BrokerRecord
 from skep.metadata.store import Put
 from skep.metadata.zookeeper import ZooKeeperStore
-from skep.zookeeper_server import ZooKeeperEnsemble, ZooKeeperServer, free_ports
+from skep.zookeeper_server import ZooKeeperEnsemble, ZooKeeperServer
 from tests.contract.conftest import LONG_SESSION_S, in_event_loop, seen, vanished
 
 
@@ -104,7 +105,7 @@ async def test_a_server_that_is_away_refuses_within_the_session_timeout_and_is_u
         refusals = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(refusal) for refusal in refusals] == [StoreUnavailable] * 4
         assert "ZooKeeper 127.0.0.1:" in str(refusals[0]) and "/away" in str(refusals[0])
-        assert time.monotonic() - began < 2.0 + 5.0
+        assert time.monotonic() - began < 2.0 + 20.0
         await asyncio.to_thread(server.restart)
         assert await when_reached(store, "a") == (b"x", version)
     finally:
@@ -131,7 +132,8 @@ async def test_a_server_that_hangs_refuses_and_is_used_again_when_it_wakes(serve
 
 @in_event_loop
 async def test_a_server_that_is_away_at_the_start_is_waited_for_and_named(caplog):
-    (port,) = free_ports(1)
+    reserved = ReservedPort("127.0.0.1")
+    port = reserved.number
     store = ZooKeeperStore(f"zk://127.0.0.1:{port}/skep", connection_timeout_s=1.5)
     with pytest.raises(StoreUnavailable, match=rf"127\.0\.0\.1:{port}/skep did not answer.*connection\.timeout"):
         await store.open()
@@ -140,6 +142,7 @@ async def test_a_server_that_is_away_at_the_start_is_waited_for_and_named(caplog
     ]
     with pytest.raises(StoreUnavailable, match="not open"):
         await store.get("a")
+    reserved.release()
 
 
 @in_event_loop

@@ -33,7 +33,7 @@ def run(seconds: float, seed: int) -> Report:
         process = psutil.Process(broker.pid)
         hostility = Hostility(broker.bootstrap_servers, random.Random(seed))
         try:
-            with Witness(broker.bootstrap_servers) as witness:
+            with Witness(broker) as witness:
                 witness.go_on()
                 at_first = process.memory_info().rss
                 _attack(hostility, witness, broker, process, time.monotonic() + seconds)

@@ -81,7 +81,7 @@ class Scene:
 
 @contextlib.contextmanager
 def scene(options: Mapping[str, str] | None = None) -> Iterator[Scene]:
-    with EmbeddedBroker(options=options) as broker, Witness(broker.bootstrap_servers) as witness:
+    with EmbeddedBroker(options=options) as broker, Witness(broker) as witness:
         yield Scene(broker, witness)
 
 

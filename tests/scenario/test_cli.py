@@ -203,7 +203,7 @@ def test_without_a_broker_one_line_says_so() -> None:
             for arguments in ("topics list", "consume t", "produce t", "bench -n 1")
         ]
         ended = [(*command.communicate(), command.returncode) for command in commands]
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started < 60
     told = f"skep: no broker answers at {nobody} (is it running? start one with: skep serve)\n"
     assert ended == [(b"", told.encode(), 1)] * 4
 
@@ -212,7 +212,7 @@ def test_a_broker_that_dies_is_noticed_and_nothing_is_claimed(topic: str) -> Non
     with EmbeddedBroker() as dying:
         done("topics", "create", topic, "-b", dying.bootstrap_servers)
         with subprocess.Popen(
-            [*SKEP, "produce", topic, "-b", dying.bootstrap_servers, "-X", "message.timeout.ms=1000"],
+            [*SKEP, "produce", topic, "-b", dying.bootstrap_servers, "-X", "message.timeout.ms=5000"],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
         ) as producing:

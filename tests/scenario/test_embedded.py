@@ -29,8 +29,8 @@ def test_it_is_ready_soon_and_leaves_nothing_behind() -> None:
     process, directory = psutil.Process(broker.pid), broker.data_dir.parent
     assert directory.exists()
     broker.stop()
-    # Well under a second on an idle machine; ten times that is allowed for a busy one.
-    assert took_s < 10
+    # Half a second on an idle machine.
+    assert took_s < 30
     assert not process.is_running()
     assert not directory.exists()
     broker.stop()
@@ -59,10 +59,11 @@ def test_the_port_is_the_same_after_kill_and_restart(skep_fresh_broker: Embedded
 
 
 def test_a_paused_broker_keeps_its_connections_and_answers_when_resumed(skep_fresh_broker: EmbeddedBroker) -> None:
-    with RawClient(skep_fresh_broker.bootstrap_servers, timeout_s=0.3) as client:
+    with RawClient(skep_fresh_broker.bootstrap_servers) as client:
         client.ask(apis.METADATA, 9, topics=[])
         skep_fresh_broker.pause()
         client.send(apis.METADATA, 9, topics=[])
+        client.socket.settimeout(0.3)
         with pytest.raises(socket.timeout):
             client.receive_frame()
         skep_fresh_broker.resume()

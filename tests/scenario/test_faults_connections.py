@@ -4,7 +4,6 @@ import os
 import resource
 import socket
 import statistics
-import time
 from collections.abc import Iterator
 
 import psutil
@@ -12,6 +11,7 @@ import pytest
 
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
+from tests.cpu_time import cpu_s
 from tests.fuzz.scene import MEBIBYTE, Scene, scene
 from tests.raw_client import RawClient
 from tests.raw_requests import batch_of
@@ -36,16 +36,16 @@ def test_5000_idle_connections_cost_little(many_descriptors: int) -> None:
     # The broker keeps half of its descriptors for segments unless it is told how many those need.
     with scene({"skep.max.open.files": "50"}) as crowded, crowded.client() as client:
         client.create_topic("timed")
-        before_s, rss, descriptors = produce_time(client), crowded.rss, open_descriptors(crowded)
+        before_s, rss, descriptors = produce_cpu_s(crowded, client), crowded.rss, open_descriptors(crowded)
         idle = [connect(crowded.broker) for _ in range(many_descriptors)]
         wait_until(
             lambda: open_descriptors(crowded) >= descriptors + many_descriptors, "all connections to be accepted"
         )
         crowded.witness.go_on(10)
-        grown, after_s = crowded.rss - rss, produce_time(client)
+        grown, after_s = crowded.rss - rss, produce_cpu_s(crowded, client)
         each = grown / many_descriptors
         assert each < 8 * 1024, f"{many_descriptors} connections cost {each:.0f} bytes each"
-        assert after_s < 3 * before_s + 0.001, f"a produce took {before_s * 1e6:.0f} us, now {after_s * 1e6:.0f}"
+        assert after_s < 3 * before_s + 0.001, f"a produce cost {before_s * 1e6:.0f} us, now {after_s * 1e6:.0f}"
         for connection in idle:
             connection.close()
         wait_until(lambda: open_descriptors(crowded) <= descriptors, "all connections to be forgotten")
@@ -57,14 +57,14 @@ def connect(broker: EmbeddedBroker) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=30)
 
 
-def produce_time(client: RawClient) -> float:
-    """The median of 300."""
-    times = []
+def produce_cpu_s(crowded: Scene, client: RawClient) -> float:
+    """What the broker computes for one, the median of 300; the witness's rounds are too few to change it."""
+    used = []
     for _ in range(300):
-        started = time.perf_counter()
+        before_s = cpu_s(crowded.broker.pid)
         client.append("timed", batch_of(b"x"))
-        times.append(time.perf_counter() - started)
-    return statistics.median(times)
+        used.append(cpu_s(crowded.broker.pid) - before_s)
+    return statistics.median(used)
 
 
 def open_descriptors(crowded: Scene) -> int:
@@ -81,7 +81,7 @@ def test_out_of_descriptors_those_who_are_there_are_served_and_others_get_in_whe
         # The kernel still completes connections that the broker cannot take; it must not spin or fall over them.
         waiting = [connect(poor.broker) for _ in range(50)]
         poor.witness.go_on(50)
-        assert all(is_served(client) for client in inside)
+        assert all(is_served(client, within_s=30) for client in inside)
         inside[0].create_topic("made-while-poor")
         for client in (*inside[:10], *waiting):
             client.close()
@@ -97,9 +97,9 @@ def test_out_of_descriptors_those_who_are_there_are_served_and_others_get_in_whe
         assert len(lines) < 20, "\n".join(lines[:30])
 
 
-def is_served(client: RawClient) -> bool:
+def is_served(client: RawClient, within_s: float = 5.0) -> bool:
     try:
-        client.socket.settimeout(5)
+        client.socket.settimeout(within_s)
         return bool(client.ask(apis.METADATA, 9, topics=[]).cluster_id)
     except OSError:
         return False

@@ -66,7 +66,7 @@ def test_a_write_that_fails_is_refused_and_the_next_takes_its_place(
 
 
 def test_one_partitions_disk_does_not_concern_the_others(broker: FaultyBroker) -> None:
-    with Witness(broker.bootstrap_servers) as witness, RawClient(broker.bootstrap_servers) as client:
+    with Witness(broker) as witness, RawClient(broker.bootstrap_servers) as client:
         client.create_topic(TOPIC, partitions=2)
         for partition in (0, 1):
             client.append(TOPIC, batch_of(b"before"), partition=partition)
@@ -148,7 +148,7 @@ def test_a_new_partition_that_cannot_be_made_is_refused_and_made_later(broker: F
 
 
 def test_a_read_that_fails_is_that_partitions_error_and_nobody_elses(broker: FaultyBroker) -> None:
-    with Witness(broker.bootstrap_servers) as witness, RawClient(broker.bootstrap_servers) as client:
+    with Witness(broker) as witness, RawClient(broker.bootstrap_servers) as client:
         client.create_topic(TOPIC)
         client.append(TOPIC, batch_of(b"before"))
         broker.os.fail("pread", f"{TOPIC}-0")

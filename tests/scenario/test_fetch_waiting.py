@@ -12,7 +12,7 @@ from tests.raw_client import RawClient
 from tests.raw_requests import Want, batch_of, partitions_in, seconds
 
 LONG_S = 25.0
-SOON_S = 10.0
+SOON_S = 20.0
 A_MOMENT_S = 0.15
 
 

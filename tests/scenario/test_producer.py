@@ -158,7 +158,7 @@ def test_a_broker_that_stays_away_is_an_error_that_names_the_partition(
 ) -> None:
     with ClusterClient(skep_fresh_broker.bootstrap_servers) as cluster:
         create_topic(cluster, topic, 1)
-        with Producer(cluster, delivery_timeout_s=0.3) as producer:
+        with Producer(cluster, delivery_timeout_s=3) as producer:
             producer.send(topic, 0, numbers(0, 10))
             producer.flush()
             skep_fresh_broker.kill()
@@ -369,17 +369,17 @@ class TestTransactions:
                 producer.abort()
             assert refused.value.code is ErrorCode.invalid_txn_state
 
-    def test_one_that_timed_out_cannot_be_committed(
-        self, skep_broker: EmbeddedBroker, cluster: ClusterClient, topic: str
-    ) -> None:
-        create_topic(cluster, topic, 1)
-        with Producer(cluster, transactional_id=topic, transaction_timeout_ms=100) as producer:
-            producer.begin()
-            producer.send(topic, 0, numbers(0, 10))
-            producer.flush()
-            wait_until(lambda: list_open_transactions(cluster, topic) == [], "the transaction has timed out")
-            with pytest.raises(KafkaError, match=r"its timeout is 100 ms \(transaction_timeout_ms\)") as refused:
-                producer.commit()
-            assert refused.value.code in (ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch)
-        init_producer_id(cluster, topic, 1_000)
-        assert values(skep_broker, topic) == []
+    def test_one_that_timed_out_cannot_be_committed(self, topic: str) -> None:
+        options = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
+        with EmbeddedBroker(options=options) as broker, ClusterClient(broker.bootstrap_servers) as cluster:
+            create_topic(cluster, topic, 1)
+            with Producer(cluster, transactional_id=topic, transaction_timeout_ms=3_000) as producer:
+                producer.begin()
+                producer.send(topic, 0, numbers(0, 10))
+                producer.flush()
+                wait_until(lambda: list_open_transactions(cluster, topic) == [], "the transaction has timed out")
+                with pytest.raises(KafkaError, match=r"its timeout is 3000 ms \(transaction_timeout_ms\)") as refused:
+                    producer.commit()
+                assert refused.value.code in (ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch)
+            init_producer_id(cluster, topic, 1_000)
+            assert values(broker, topic) == []

@@ -145,8 +145,9 @@ def test_values_of_ten_megabytes_come_whole(skep_broker: EmbeddedBroker, client:
     assert table.column("value").to_pylist() == values
 
 
-def test_gaps_that_compaction_left_are_passed_over(skep_fresh_broker: EmbeddedBroker, topic: str) -> None:
-    with RawClient(skep_fresh_broker.bootstrap_servers) as client:
+def test_gaps_that_compaction_left_are_passed_over(topic: str) -> None:
+    options = {"log.cleaner.backoff.ms": "100"}
+    with EmbeddedBroker(options=options) as broker, RawClient(broker.bootstrap_servers) as client:
         client.create_topic(
             topic, cleanup_policy="compact", segment_bytes=2000, min_cleanable_dirty_ratio=0.01, segment_ms=100
         )
@@ -155,10 +156,10 @@ def test_gaps_that_compaction_left_are_passed_over(skep_fresh_broker: EmbeddedBr
             client.append(topic, build_batch([record]))
 
         def compacted() -> Any:
-            table = skep.read_arrow(skep_fresh_broker.bootstrap_servers, topic)
+            table = skep.read_arrow(broker.bootstrap_servers, topic)
             return table if table.num_rows < 50 else None
 
-        table = wait_until(compacted, "compaction has taken records")
+        table = wait_until(compacted, "compaction has taken records", 150)
     assert offsets(table) == numbers(table)
     assert numbers(table)[-3:] == [57, 58, 59]
 
@@ -228,7 +229,7 @@ def test_an_open_transaction_ends_the_reading_of_committed_records(
         assert numbers(skep.read_arrow(bootstrap, topic)) == [1]
         assert numbers(skep.read_arrow(bootstrap, topic, isolation="read_uncommitted")) == [1, 2, 3]
         with pytest.raises(TimedOut, match=r"open transaction holds it back at offset 1, 3 is to be read"):
-            skep.read_arrow(bootstrap, topic, end=3, timeout_s=1)
+            skep.read_arrow(bootstrap, topic, end=3, timeout_s=3)
         transactions.end(1, committed=True)
         assert numbers(skep.read_arrow(bootstrap, topic)) == [1, 2, 3]
 
@@ -270,7 +271,7 @@ def test_a_broker_that_starts_again_in_the_middle_costs_time_and_no_record(way: 
 
 
 def test_a_broker_that_stays_away_is_named_when_the_time_is_over(topic: str) -> None:
-    with EmbeddedBroker() as broker, ClusterClient(broker.bootstrap_servers, timeout_s=1) as cluster:
+    with EmbeddedBroker() as broker, ClusterClient(broker.bootstrap_servers, timeout_s=3) as cluster:
         with RawClient(broker.bootstrap_servers) as client:
             client.create_topic(topic)
             fill(client, topic, 30_000)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import skep
-from skep.zookeeper_server import HOST, free_ports
+from skep.base.reserved_port import ReservedPort
+from skep.zookeeper_server import HOST
 from tests.waiting import wait_until
 
 SOURCE = Path(skep.__file__).parent.parent
@@ -48,12 +49,13 @@ def test_it_says_one_line_and_ends_when_asked_to(tmp_path, number):
 
 
 def test_killed_it_takes_the_server_along(tmp_path):
-    (port,) = free_ports(1)
-    with command("--data-dir", str(tmp_path), "--port", str(port)) as process:
+    reserved = ReservedPort(HOST)
+    with command("--data-dir", str(tmp_path), "--port", str(reserved.number)) as process:
         process.stdout.readline()
-        assert is_served(port)
+        assert is_served(reserved.number)
         process.kill()
-    wait_until(lambda: not is_served(port), "the server ended")
+    wait_until(lambda: not is_served(reserved.number), "the server ended")
+    reserved.release()
 
 
 def test_without_java_it_says_so_in_one_line(tmp_path):

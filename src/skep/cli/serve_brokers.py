@@ -8,7 +8,7 @@ from pathlib import Path
 from skep.base.addresses import parse_address, show_address
 from skep.base.broker_config import read_broker_config
 from skep.base.errors import OptionError, StartupError
-from skep.broker_process import ReservedPort
+from skep.base.reserved_port import ReservedPort
 
 METADATA_FILE = "metadata.sqlite"
 _LOCK = ".lock"

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from skep.broker_process import ReservedPort, command, first_line, ready_address
+from skep.base.reserved_port import ReservedPort
+from skep.broker_process import command, first_line, ready_address
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0

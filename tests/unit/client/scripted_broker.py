@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 from skep.wire.apis import API_VERSIONS, METADATA, Api
 from skep.wire.codec import encode_response
 
-PATIENCE_S = 10
+PATIENCE_S = 30
 
 
 class Asked(NamedTuple):

@@ -285,13 +285,13 @@ def test_closing_while_it_connects_is_told_at_once() -> None:
 def test_a_connect_whose_time_is_up_may_be_ended_in_the_same_moment() -> None:
     async def play() -> None:
         async with ScriptedBroker(apis=()) as broker:
-            peer = peer_of(broker, timeout_s=0.1)
+            peer = peer_of(broker)
             connecting = asyncio.get_running_loop().create_task(peer.connect())
             await broker.next()
-            # Its time runs out at nearly the same time as that of connecting; here it is we who end the connection.
-            timer = peer._due[0].timer
-            assert timer is not None
-            timer.cancel()
+            # The time of the first request runs out at nearly the same time as that of connecting; here only the
+            # latter does, and it is we who end the connection.
+            assert peer._connecting is not None
+            peer._connecting.reschedule(asyncio.get_running_loop().time())
             while peer._connecting is not None and not peer._connecting.expired():
                 await asyncio.sleep(0)
             assert peer._connecting is not None

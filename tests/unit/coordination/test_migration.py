@@ -266,6 +266,19 @@ def test_an_empty_group_of_one_kind_turns_into_one_of_the_other_at_once(world):
     assert isinstance(world.driver.replayed().groups[GROUP], ConsumerGroup)
 
 
+def test_a_member_id_that_outlives_the_last_member_does_not_make_a_consumer_group_of_classic_members(world):
+    first = world.client("n", "t").join()
+    second = Classic(world, "t").join()
+    assert second._waiter.reply["error_code"] is ErrorCode.member_id_required
+    first.leave()
+    second.step()
+    second.step()
+    assert second.errors == [ErrorCode.member_id_required, ErrorCode.unknown_member_id]
+    run(world, second)
+    assert kind(world) == "classic" and second.partitions() == set(range(6))
+    assert world.driver.shard.groups[GROUP].state_name == "Stable"
+
+
 def test_an_empty_consumer_group_stays_when_its_successor_cannot_be_written(world):
     world.client("n", "t").join().leave()
     world.driver.refuse_writes = KafkaError(ErrorCode.coordinator_not_available)

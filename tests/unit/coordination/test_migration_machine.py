@@ -113,3 +113,14 @@ class MixedGroups(CommitsOffsets, RuleBasedStateMachine):
 
 TestMixedGroups = MixedGroups.TestCase
 TestMixedGroups.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+def test_the_last_member_of_the_new_protocol_leaves_before_a_classic_one_has_joined():
+    """A schedule that random search found."""
+    state = MixedGroups()
+    state.begin(partitions=1)
+    first = state.come_with_the_new_protocol()
+    state.everybody_goes_on(rounds=1)
+    state.come_with_the_classic_protocol(is_eager=False)
+    state.leave(member=first)
+    state.teardown()

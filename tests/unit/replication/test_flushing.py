@@ -59,7 +59,7 @@ def executor():
 
 
 def run(work):
-    return asyncio.run(asyncio.wait_for(work, 20))
+    return asyncio.run(asyncio.wait_for(work, 30))
 
 
 async def until(condition):

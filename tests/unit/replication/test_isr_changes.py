@@ -90,7 +90,7 @@ class Scene:
         supervisor = Supervisor()
         supervisor.repeat(lambda: 0, self.changes.change_suspects)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while not condition():
                     await asyncio.sleep(0)
         finally:

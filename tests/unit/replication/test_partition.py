@@ -28,7 +28,7 @@ class SlowThread:
 
     def submit(self, job, *args):
         def when_permitted():
-            assert self.permits.acquire(timeout=10)
+            assert self.permits.acquire(timeout=30)
             return job(*args)
 
         return self._executor.submit(when_permitted)
@@ -96,7 +96,7 @@ def test_a_reader_that_parks_between_two_syncs_is_woken_by_the_second():
         await asyncio.sleep(0)
         slow.permits.release()
         await second
-        await asyncio.wait_for(reader, 5)
+        await asyncio.wait_for(reader, 30)
 
     run(scenario, flush_messages=1)
 

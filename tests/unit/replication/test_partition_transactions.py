@@ -73,7 +73,7 @@ def test_what_is_in_a_transaction_wakes_a_reader_of_committed_records_when_it_en
         await settle()
         assert not reader.done(), "it could not read what came"
         partition.append_marker(1, 0, 0, True)
-        await asyncio.wait_for(reader, 10)
+        await asyncio.wait_for(reader, 30)
 
     run(scenario)
 
@@ -84,7 +84,7 @@ def test_a_marker_wakes_a_reader_however_many_bytes_it_waits_for():
         reader = park(partition, 100_000, read_committed=True)
         await settle()
         partition.append_marker(1, 0, 0, False)
-        await asyncio.wait_for(reader, 10)
+        await asyncio.wait_for(reader, 30)
 
     run(scenario)
 
@@ -100,7 +100,7 @@ def test_a_marker_behind_an_older_transaction_wakes_no_reader_of_committed_recor
         assert not reader.done()
         assert partition.last_stable_offset == 0
         partition.append_marker(1, 0, 0, True)
-        await asyncio.wait_for(reader, 10)
+        await asyncio.wait_for(reader, 30)
 
     run(scenario)
 
@@ -110,14 +110,14 @@ def test_other_readers_are_woken_by_bytes_as_ever():
         reader = park(partition, 100, read_committed=False)
         await settle()
         append(partition, transactional(0))
-        await asyncio.wait_for(reader, 10)
+        await asyncio.wait_for(reader, 30)
         committed = park(partition, 100, read_committed=True)
         partition.append_marker(1, 0, 0, True)
         await settle()
         committed_again = park(partition, 100, read_committed=True)
         await settle()
         append(partition, transactional(0, producer=3, is_transactional=False))
-        await asyncio.wait_for(committed_again, 10)
+        await asyncio.wait_for(committed_again, 30)
         committed.cancel()
 
     run(scenario)

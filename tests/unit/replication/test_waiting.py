@@ -13,7 +13,7 @@ class Watched:
 
 
 def run(work):
-    return asyncio.run(asyncio.wait_for(work, 10))
+    return asyncio.run(asyncio.wait_for(work, 30))
 
 
 def watching(watched, missing_bytes):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from skep.base.errors import KafkaError
+from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.groups import classic_joining, classic_leaving, classic_syncing, migration_members
 from skep.coordination.groups.classic_join_request import JoinRequest
 from skep.coordination.groups.classic_leaving import Leaving
@@ -21,7 +21,11 @@ def join(shard: "GroupShard", request: JoinRequest, waiter: Waiter) -> Outcome:
     if not isinstance(group, ConsumerGroup):
         return classic_joining.join(shard, request, waiter)
     classic_joining.check_request(shard, request)
-    if group.is_empty and not request.member_id:
+    if group.is_empty:
+        if request.member_id:
+            # An id given out before the last member left. Admitted here, the group would stay a consumer group with
+            # classic members only, which nobody downgrades. As in Kafka, the client joins again without an id.
+            raise KafkaError(ErrorCode.unknown_member_id, f"{request.group_id!r} has no members")
         return _begin_classic(group, request, waiter, shard)
     return migration_members.join(shard, group, request)
 

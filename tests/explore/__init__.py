@@ -1,0 +1,1 @@
+"""Random search over every test that uses Hypothesis: ``python -m tests.explore --minutes 10``."""
