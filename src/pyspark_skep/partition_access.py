@@ -85,7 +85,10 @@ class PartitionAccess:
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """The first offset that is there and the one that comes next, whether committed or not."""
-        return self._offset(topic, partition, EARLIEST, 0), self._offset(topic, partition, LATEST, 0)
+        return self.log_start_offset(topic, partition), self._offset(topic, partition, LATEST, 0)
+
+    def log_start_offset(self, topic: str, partition: int) -> int:
+        return self._offset(topic, partition, EARLIEST, 0)
 
     def last_stable_offset(self, topic: str, partition: int) -> int:
         return self._offset(topic, partition, LATEST, 1)
@@ -116,7 +119,9 @@ class PartitionAccess:
         aborted = [(one.producer_id, one.first_offset) for one in row.aborted_transactions or ()]
         return Fetched(row.records or b"", row.high_watermark, row.last_stable_offset, aborted)
 
-    def produce(self, topic: str, partition: int, batch: bytes, transactional_id: str) -> None:
+    def produce(self, topic: str, partition: int, batch: bytes, transactional_id: str) -> int | None:
+        """Returns the offset of the first record when all in-sync replicas have the batch. None when the batch was
+        written by an earlier try and its offset is not known any more."""
         body = {
             "transactional_id": transactional_id,
             "acks": -1,
@@ -124,11 +129,12 @@ class PartitionAccess:
             "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
         }
         try:
-            self._ask_leader(topic, partition, PRODUCE, lambda _: body, _produced)
+            return int(self._ask_leader(topic, partition, PRODUCE, lambda _: body, _produced).base_offset)
         except KafkaError as error:
             # The answer to the first try was lost, and others have written under later sequences since.
             if error.code is not ErrorCode.duplicate_sequence_number:
                 raise
+            return None
 
     def _ask_leader(
         self,

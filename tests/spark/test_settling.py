@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from pyspark_skep import commits, decisions, partition_access, settling
 from pyspark_skep.commits import abort_epoch, commit_epoch, commit_job
-from pyspark_skep.decisions import Decision, newest_decision
+from pyspark_skep.decisions import Decision
 from pyspark_skep.driver_transaction import DriverTransaction
 from pyspark_skep.partition_access import Fetched, PartitionAccess
 from pyspark_skep.task_transactions import TaskTransaction
@@ -22,7 +22,7 @@ from skep.client.admin import create_topic
 from skep.client.cluster import ClusterClient
 from skep.client.transacting import init_producer_id, list_open_transactions
 from skep.testing import EmbeddedBroker
-from tests.spark.driver_model import PARTITIONS, Queries, Run, decide, rows_of
+from tests.spark.driver_model import PARTITIONS, Queries, Run, decide, decided, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_a_leader_that_never_knows_more_ends_with_an_error(queries: Queries, mon
         nothing = Fetched(b"", 0, 0, [])
         monkeypatch.setattr(run.access, "fetch", lambda *_, **__: nothing)
         with pytest.raises(CommitFailed, match="holds back __spark_commits"):
-            newest_decision(run.access, query, patience_s=0.2)
+            decided(run, query, patience_s=0.2)
 
 
 def test_what_compaction_took_from_the_end_of_the_decisions_is_believed_when_said_twice(
@@ -135,7 +135,7 @@ def test_what_compaction_took_from_the_end_of_the_decisions_is_believed_when_sai
             return Fetched(b"", 1 << 40, 1 << 40, [])
 
         monkeypatch.setattr(run.access, "fetch", nothing)
-        assert newest_decision(run.access, query, patience_s=10) is None
+        assert decided(run, query) is None
         assert len(asked) % 2 == 0
 
 
@@ -242,12 +242,12 @@ def test_a_repair_that_fails_leaves_nothing_open(queries: Queries, is_stream: bo
         tasks = aborted(run, query)
         append, left = DriverTransaction.append, [2]
 
-        def refuse(driver: DriverTransaction, topic: str, *rest: Any) -> None:
+        def refuse(driver: DriverTransaction, topic: str, *rest: Any) -> int | None:
             if topic == queries.topic:
                 left[0] -= 1
                 if not left[0]:
                     raise KafkaError(ErrorCode.unknown_server_error, "a broker's bug")
-            append(driver, topic, *rest)
+            return append(driver, topic, *rest)
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(DriverTransaction, "append", refuse)
@@ -283,7 +283,7 @@ def test_a_driver_that_was_replaced_and_still_aborts_costs_a_repair_and_no_row(
 
         monkeypatch.setattr(commits, "_abort_open", while_another_decides)
         abort_epoch(old.access, query, 0)
-        found = newest_decision(new.access, query, patience_s=10)
+        found = decided(new, query)
         assert found is not None and len(found.repaired) == 2, "the tasks were aborted after they had been decided"
     queries.expect(query, 0)
     queries.check()
