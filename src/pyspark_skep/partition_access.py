@@ -151,6 +151,8 @@ class PartitionAccess:
             if leader is None:
                 raise KafkaError(ErrorCode.leader_not_available, f"{topic}-{partition} has no leader")
             row = row_of(self.cluster.ask_node(leader, api, body_of(topic_id)))
+            if row.error_code is ErrorCode.not_leader_or_follower:
+                self.cluster.look_elsewhere()
             if row.error_code is not ErrorCode.none:
                 raise KafkaError(row.error_code, f"{api.name} of {topic}-{partition}: {row.error_code.name}")
             return row

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from pyspark_skep import commits, decisions, partition_access, settling
 from pyspark_skep.commits import abort_epoch, commit_epoch, commit_job
-from pyspark_skep.decisions import Decision
+from pyspark_skep.decisions import Decision, newest_decision
 from pyspark_skep.driver_transaction import DriverTransaction
 from pyspark_skep.partition_access import Fetched, PartitionAccess
 from pyspark_skep.task_transactions import TaskTransaction
@@ -96,6 +96,42 @@ def test_a_leader_that_has_nothing_to_give_yet_does_not_hide_a_decision(queries:
         with wrong_at_first(run.access, 3, behind, topic=decisions.TOPIC, committed=True):
             commit_epoch(run.access, query, 0, tasks)
     queries.check()
+
+
+def test_an_old_leader_that_answers_all_reads_does_not_hide_a_decision(
+    queries: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = queries.query()
+    queries.epoch(query, 0, 2)
+    queries.epoch(query, 1, 2)
+    queries.expect(query, 0, 1)
+    with queries.start(query) as run:
+        ask, tasks = run.access._offset, run.tasks(rows_of(query, 1), 1)
+        before = decided_up_to(run, query, epoch=0)
+        asked: list[int] = []
+
+        def old(topic: str, partition: int, which: int, isolation_level: int) -> int:
+            """The end of the log is where it was before epoch 1 was decided, the first twenty times it is asked for."""
+            if topic == decisions.TOPIC and which == partition_access.LATEST and len(asked) < 20:
+                asked.append(1)
+                return before
+            return ask(topic, partition, which, isolation_level)
+
+        monkeypatch.setattr(run.access, "_offset", old)
+        commit_epoch(run.access, query, 1, tasks)
+        assert len(asked) == 20
+    queries.check()
+
+
+def decided_up_to(run: Run, query: str, epoch: int) -> int:
+    """The offset below which that epoch is the newest that is decided."""
+    partition = decisions.partition_of(query)
+    _, end = run.access.bounds(decisions.TOPIC, partition)
+    while True:
+        found = newest_decision(run.access, query, before=end, patience_s=10)
+        if found is not None and found.epoch == epoch:
+            return end
+        end -= 1
 
 
 def test_a_leader_that_does_not_know_its_end_yet_is_asked_again(

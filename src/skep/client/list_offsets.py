@@ -63,6 +63,7 @@ def list_offsets(
                 raise
             reasons = [error.detail]
         if left:
+            cluster.look_elsewhere()
             patience.wait("; ".join(reasons))
     return {one: found[one] for one in wanted}
 

@@ -239,6 +239,7 @@ class PartitionReader:
             self._check_range()
         elif code not in _PASSING:
             raise KafkaError(code, f"the broker at {address} refuses partition {self._name}: {code.name}")
+        self._cluster.look_elsewhere()
         self._patience.wait(f"the broker at {address} answered {code.name} for partition {self._name}")
 
     def _check_range(self) -> None:
