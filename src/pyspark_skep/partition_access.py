@@ -15,8 +15,8 @@ from skep.client.admin import create_topic
 from skep.client.cluster import RETRIABLE, ClusterClient
 from skep.client.errors import Unreachable
 from skep.client.patience import Patience
-from skep.client.topics import TopicInfo, describe_topics, place_of
-from skep.wire.apis import FETCH, LIST_OFFSETS, PRODUCE, Api
+from skep.client.topics import TopicInfo, describe_topics, id_of, place_of
+from skep.wire.apis import FETCH, LIST_OFFSETS, METADATA, PRODUCE, Api
 
 EARLIEST, LATEST = -2, -1
 _RETRIABLE = RETRIABLE | {
@@ -71,6 +71,21 @@ class PartitionAccess:
             # Which one is missing can only be found out by asking for each.
             found = [info for info in map(self.topic, names) if info is not None]
         return {info.name: info.topic_id for info in found}
+
+    def ids_known(self, name: str) -> set[UUID]:
+        """The ids under which any broker knows a topic of this name. Every broker is asked, and has to answer."""
+
+        def ask() -> set[UUID]:
+            body = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
+            found = [
+                topic
+                for node in self.cluster.nodes()
+                for topic in self.cluster.ask_node(node, METADATA, body).topics
+                if topic.error_code is not ErrorCode.unknown_topic_or_partition
+            ]
+            return {id_of(topic) for topic in found}
+
+        return self._patiently(f"topic '{name}'", ask)
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Makes it if there is none; waits for brokers that its replicas need. Returns when those that we ask know it:

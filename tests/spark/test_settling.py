@@ -210,6 +210,36 @@ def test_metadata_that_lack_a_topic_for_a_moment_are_not_believed(
     queries.check()
 
 
+def test_a_topic_that_one_broker_knows_is_not_gone_whatever_another_says(
+    queries: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "BELIEVED_AFTER_S", 0.1)
+    query = queries.query()
+    with queries.start(query) as run:
+        tasks = aborted(run, query)
+        ask = run.access.topic
+        # As a broker says that was cut off before the topic was made.
+        monkeypatch.setattr(run.access, "topic", lambda name: None if name == queries.topic else ask(name))
+        commit_epoch(run.access, query, 0, tasks)
+    queries.expect(query, 0)
+    queries.check()
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["looked up", "written again"])
+def test_rows_past_the_end_of_an_old_leader_are_not_taken_for_lost(queries: Queries, committed: bool) -> None:
+    query = queries.query()
+    with queries.start(query) as run:
+        tasks = aborted(run, query)
+
+        def past_the_end(got: Fetched) -> Fetched:
+            raise KafkaError(ErrorCode.offset_out_of_range, "past the end")
+
+        with wrong_at_first(run.access, 7, past_the_end, topic=queries.topic, committed=committed):
+            commit_epoch(run.access, query, 0, tasks)
+    queries.expect(query, 0)
+    queries.check()
+
+
 @pytest.mark.parametrize("is_made_anew", [False, True])
 def test_rows_of_a_topic_that_was_deleted_went_with_it(
     queries: Queries,
