@@ -4,9 +4,10 @@ Tasks write under transactions and leave them open. The driver's ``commit_epoch`
 epoch was decided before, none:
 
 1. It becomes the driver (``DriverTransaction``). Another one that still runs is fenced.
-2. It reads the query's newest decision.
-3. No decision for this epoch yet: it writes one, in a transaction of its own. *Its commit is the moment from which the
-   rows count*, whatever happens; before it, none of them does.
+2. It begins a transaction with a mark in the decisions' partition and reads the query's newest decision below the
+   mark. Only the leader of now can acknowledge the mark, so the decision is not an old one.
+3. No decision for this epoch yet: it writes one, in the same transaction. *Its commit is the moment from which the rows
+   count*, whatever happens; before it, none of them does.
 4. The transactions of the decision are committed, one after another. That can be done again and again.
 5. What else is open under the query's prefix is aborted: attempts that lost, tasks that outlive their epoch, and when
    the epoch was a replay, all that it wrote.
@@ -28,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pyspark_skep import decisions
-from pyspark_skep.decisions import Decision, newest_decision, rows_of, topics_of
+from pyspark_skep.decisions import Decision, newest_decision, rows_of, topics_of, wait_for_others
 from pyspark_skep.driver_transaction import DriverTransaction, become_producer
 from pyspark_skep.partition_access import PartitionAccess
 from pyspark_skep.settling import aborted_among, without_gone_topics, write_again
@@ -66,27 +67,28 @@ def commit_epoch(
     """Every row of the epoch counts once when this returns. After any error it can be called again, by anybody."""
     ensure_topic(access)
     driver = DriverTransaction(access, driver_id(query))
-    decision = newest_decision(access, query, patience_s=settle_s)
-    if decision is not None and decision.epoch > epoch:
-        _abort_open(access, query)
-        raise CommitFailed(
-            f"epoch {epoch} of query {query} comes after epoch {decision.epoch} was committed. Either another driver "
-            "runs the same query, or its checkpoint was set back: then start it with a new checkpoint"
-        )
-    if decision is None:
-        # With no decision there is the first epoch, or one whose decision was deleted.
-        _check_policy(access)
-    if decision is None or decision.epoch < epoch:
-        decision = Decision(epoch, tuple(tasks), topic_ids=access.topic_ids(topics_of(tasks)))
-        with driver.committed():
+    wait_for_others(access, query, patience_s=settle_s)
+    with driver.committed():
+        decision = _decided_before(access, driver, query, settle_s)
+        if decision is not None and decision.epoch > epoch:
+            _abort_open(access, query)
+            raise CommitFailed(
+                f"epoch {epoch} of query {query} comes after epoch {decision.epoch} was committed. Either another "
+                "driver runs the same query, or its checkpoint was set back: then start it with a new checkpoint"
+            )
+        if decision is None:
+            # With no decision there is the first epoch, or one whose decision was deleted.
+            _check_policy(access)
+        if decision is None or decision.epoch < epoch:
+            decision = Decision(epoch, tuple(tasks), topic_ids=access.topic_ids(topics_of(tasks)))
             _record(driver, query, decision)
-    elif decision.rows != rows_of(tasks):
-        logger.warning(
-            "epoch %d of query %s was committed before with %d rows, and is replayed with %d: the first ones stay, "
-            "these are dropped. Unless the query gives other rows each time it runs (rand(), current_timestamp()), "
-            "its checkpoint was set back or its source has changed: compare input and output",
-            *(epoch, query, decision.rows, rows_of(tasks)),
-        )
+        elif decision.rows != rows_of(tasks):
+            logger.warning(
+                "epoch %d of query %s was committed before with %d rows, and is replayed with %d: the first ones stay, "
+                "these are dropped. Unless the query gives other rows each time it runs (rand(), current_timestamp()), "
+                "its checkpoint was set back or its source has changed: compare input and output",
+                *(epoch, query, decision.rows, rows_of(tasks)),
+            )
     _finish(access, query, decision, driver, settle_s, repair_timeout_ms)
 
 
@@ -104,7 +106,9 @@ def abort_epoch(
         _abort_open(access, query)
         return
     driver = DriverTransaction(access, driver_id(query))
-    decision = newest_decision(access, query, patience_s=settle_s)
+    wait_for_others(access, query, patience_s=settle_s)
+    with driver.committed():
+        decision = _decided_before(access, driver, query, settle_s)
     if decision is not None and decision.epoch == epoch:
         _finish(access, query, decision, driver, settle_s, repair_timeout_ms)
     else:
@@ -157,14 +161,21 @@ def _finish(
             _record(driver, query, decision)
 
 
+def _decided_before(access: PartitionAccess, driver: DriverTransaction, query: str, settle_s: float) -> Decision | None:
+    """Returns the newest of all decisions that were committed before this call."""
+    mark = _append(driver, query, decisions.mark_key(query), None)
+    if mark is None:
+        raise CommitFailed(f"the mark of query {query} in {decisions.TOPIC} was written, and nobody tells where")
+    return newest_decision(access, query, before=mark, patience_s=settle_s)
+
+
 def _record(driver: DriverTransaction, query: str, decision: Decision) -> None:
-    driver.append_record(
-        decisions.TOPIC,
-        decisions.partition_of(query),
-        query.encode(),
-        decisions.encode(decision),
-        time.time_ns() // 1_000_000,
-    )
+    _append(driver, query, query.encode(), decisions.encode(decision))
+
+
+def _append(driver: DriverTransaction, query: str, key: bytes, value: bytes | None) -> int | None:
+    now_ms = time.time_ns() // 1_000_000
+    return driver.append_record(decisions.TOPIC, decisions.partition_of(query), key, value, now_ms)
 
 
 def _commit_open(access: PartitionAccess, tasks: Sequence[TaskTransaction]) -> list[TaskTransaction]:

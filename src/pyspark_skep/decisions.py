@@ -8,6 +8,11 @@ A record of it, key the query's id, value JSON::
 ``wrote`` has partition, first offset, last offset, number of rows; ``topics`` tells a topic from a later one of the
 same name, and lacks those that were gone when it was decided. A query needs its newest decision only; compaction
 keeps that one. It is found from the end of the partition backwards, because it is nearly always among the last records.
+
+A leader that was succeeded and does not know it has an old end. A driver that took it for the end would miss the newest
+decision and decide its epoch again. So the driver first writes a *mark* in its own transaction, with acks=all, and
+reads decisions below the mark's offset only. A mark is a tombstone of a key that no query has; compaction removes it.
+docs/decisions/0007-exactly-once-sink.md has the proof.
 """
 
 import json
@@ -26,8 +31,16 @@ from skep.records.record import iterate_records
 TOPIC = "__spark_commits"
 PARTITIONS = 8
 """Also the divisor that finds a query's partition: more partitions, should somebody add them, stay empty."""
-TOPIC_CONFIGS = {"cleanup.policy": "compact", "max.message.bytes": str(64 << 20)}
-"""A decision has some 30 bytes for each task and partition: 1,000 tasks that write 1,000 partitions each still fit."""
+TOPIC_CONFIGS = {
+    "cleanup.policy": "compact",
+    "max.message.bytes": str(64 << 20),
+    "unclean.leader.election.enable": "false",
+}
+"""A decision has some 30 bytes for each task and partition: 1,000 tasks that write 1,000 partitions each still fit.
+
+A leader from outside the ISR may lack decisions, and no mark shows that. Whatever the broker's default is, none may be
+elected here.
+"""
 VERSION = 1
 _FIRST_STEP = 64
 _FETCH_BYTES = 4 << 20
@@ -63,6 +76,11 @@ def topics_of(tasks: Sequence[TaskTransaction]) -> list[str]:
 
 def partition_of(query: str) -> int:
     return zlib.crc32(query.encode()) % PARTITIONS
+
+
+def mark_key(query: str) -> bytes:
+    """The key of the records that mark how far a driver of this query reads."""
+    return f"{query}/read".encode()
 
 
 def encode(decision: Decision) -> bytes:
@@ -105,16 +123,11 @@ def _task(
     return TaskTransaction(transactional_id, int(producer_id), int(producer_epoch), written)
 
 
-def newest_decision(
-    access: PartitionAccess, query: str, *, patience_s: float, sleep: Callable[[float], None] = time.sleep
-) -> Decision | None:
-    """Of what is committed at the moment of the call.
+Wait = Callable[[int], None]
+"""Is told up to which offset the partition is stable. Returns when it is time to ask again; CommitFailed: no more."""
 
-    Whoever is in the middle of a decision in the same partition, for another query, holds us up until that is ended; a
-    driver that died there, until its transaction times out.
-    """
-    partition = partition_of(query)
-    start, end = access.bounds(TOPIC, partition)
+
+def _waiting(partition: int, patience_s: float, sleep: Callable[[float], None]) -> Wait:
     deadline = time.monotonic() + patience_s
 
     def wait(stable: int) -> None:
@@ -122,6 +135,33 @@ def newest_decision(
             raise CommitFailed(f"an open transaction holds back {TOPIC}-{partition} from offset {stable} on")
         sleep(_PAUSE_S)
 
+    return wait
+
+
+def wait_for_others(access: PartitionAccess, query: str, *, patience_s: float) -> None:
+    """Returns when no transaction is open that began in the query's partition before this call.
+
+    A driver that died in the middle of a decision holds up the others of its partition until its transaction times
+    out. They wait here, before they begin a transaction of their own, which would time out too.
+    """
+    partition = partition_of(query)
+    _, end = access.bounds(TOPIC, partition)
+    wait = _waiting(partition, patience_s, time.sleep)
+    while (stable := access.last_stable_offset(TOPIC, partition)) < end:
+        wait(stable)
+
+
+def newest_decision(
+    access: PartitionAccess, query: str, *, before: int, patience_s: float, sleep: Callable[[float], None] = time.sleep
+) -> Decision | None:
+    """Returns the newest committed decision below the offset ``before``.
+
+    Whoever answers must have all records below ``before`` and know how their transactions ended (its last stable
+    offset is at or above it); a leader that was succeeded has the same records there, or waits.
+    """
+    partition = partition_of(query)
+    start, end = access.log_start_offset(TOPIC, partition), before
+    wait = _waiting(partition, patience_s, sleep)
     while (stable := access.last_stable_offset(TOPIC, partition)) < end:
         wait(stable)
     key, step = query.encode(), _FIRST_STEP
@@ -138,7 +178,7 @@ def newest_decision(
 
 
 def _records(
-    access: PartitionAccess, partition: int, begin: int, end: int, wait: Callable[[int], None]
+    access: PartitionAccess, partition: int, begin: int, end: int, wait: Wait
 ) -> Iterator[tuple[bytes | None, bytes | None]]:
     """Key and value of what is committed from ``begin`` to before ``end``."""
     position, times_empty = begin, 0

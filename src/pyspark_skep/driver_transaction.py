@@ -43,12 +43,18 @@ class DriverTransaction:
         self._identity = become_producer(self._access.cluster, self._id, timeout_ms, current=self._identity)
         self._sequences.clear()
 
-    def append_record(self, topic: str, partition: int, key: bytes, value: bytes, timestamp_ms: int) -> None:
+    def append_record(
+        self, topic: str, partition: int, key: bytes, value: bytes | None, timestamp_ms: int
+    ) -> int | None:
+        """Returns its offset, if that is known."""
         batch = build_batch([NewRecord(key, value, timestamp_ms)], codec=Codec.LZ4, is_transactional=True)
-        self.append(topic, partition, memoryview(batch))
+        return self.append(topic, partition, memoryview(batch))
 
-    def append(self, topic: str, partition: int, batch: memoryview) -> None:
-        """Writes the records of a batch, whoever's they were. The first one begins the transaction."""
+    def append(self, topic: str, partition: int, batch: memoryview) -> int | None:
+        """Writes the records of a batch, whoever's they were. The first one begins the transaction.
+
+        Returns the offset of the first record when all in-sync replicas have them; see ``PartitionAccess.produce``.
+        """
         place = (topic, partition)
         if place not in self._added:
             add_partitions(self._access.cluster, self._id, self._identity, [place])
@@ -56,8 +62,9 @@ class DriverTransaction:
         producer_id, producer_epoch, _ = self._identity
         sequence = self._sequences[place]
         ours = under_producer(batch, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence)
-        self._access.produce(topic, partition, ours, self._id)
+        offset = self._access.produce(topic, partition, ours, self._id)
         self._sequences[place] = (sequence + read_header(batch).records_count) & 0x7FFF_FFFF
+        return offset
 
     @contextmanager
     def committed(self) -> Iterator[None]:

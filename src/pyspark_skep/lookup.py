@@ -26,7 +26,7 @@ from pyspark_skep.positions import (
 from skep.base.errors import ErrorCode, KafkaError, OptionError
 from skep.client.cluster import ClusterClient
 from skep.client.errors import TimedOut, Unreachable
-from skep.client.list_offsets import list_offsets
+from skep.client.list_offsets import list_ends, list_offsets
 from skep.client.shared import shared_cluster
 from skep.client.topics import TopicInfo, describe_topics, list_topics
 
@@ -104,9 +104,16 @@ class Lookup:
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return self._ends(partitions, EARLIEST)
 
-    def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where reading ends for now: with ``read_committed`` before the oldest open transaction."""
-        return self._ends(partitions, LATEST)
+    def latest(
+        self, partitions: Collection[TopicPartition], at_least: Mapping[TopicPartition, int] | None = None
+    ) -> dict[TopicPartition, int]:
+        """Where reading ends for now: with ``read_committed`` before the oldest open transaction.
+
+        ``at_least`` are ends that there were before; what lies below them is not believed at once (``list_ends``).
+        """
+        known = at_least or {}
+        wanted = {one: known.get(one, 0) for one in partitions}
+        return self._patiently(lambda: list_ends(self.cluster, wanted, committed=self._options.committed))
 
     def from_time(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """The first offset whose record is not older; None where there is no such record."""
@@ -153,6 +160,8 @@ class Lookup:
             except KafkaError as error:
                 if error.code not in MISSING or retries >= options.fetch_offset_num_retries:
                     raise
+                # The one that was asked may not have heard of a topic yet.
+                self.cluster.look_elsewhere()
             retries += 1
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -15,8 +15,8 @@ from skep.client.admin import create_topic
 from skep.client.cluster import RETRIABLE, ClusterClient
 from skep.client.errors import Unreachable
 from skep.client.patience import Patience
-from skep.client.topics import TopicInfo, describe_topics, place_of
-from skep.wire.apis import FETCH, LIST_OFFSETS, PRODUCE, Api
+from skep.client.topics import TopicInfo, describe_topics, id_of, place_of
+from skep.wire.apis import FETCH, LIST_OFFSETS, METADATA, PRODUCE, Api
 
 EARLIEST, LATEST = -2, -1
 _RETRIABLE = RETRIABLE | {
@@ -72,6 +72,21 @@ class PartitionAccess:
             found = [info for info in map(self.topic, names) if info is not None]
         return {info.name: info.topic_id for info in found}
 
+    def ids_known(self, name: str) -> set[UUID]:
+        """The ids under which any broker knows a topic of this name. Every broker is asked, and has to answer."""
+
+        def ask() -> set[UUID]:
+            body = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
+            found = [
+                topic
+                for node in self.cluster.nodes()
+                for topic in self.cluster.ask_node(node, METADATA, body).topics
+                if topic.error_code is not ErrorCode.unknown_topic_or_partition
+            ]
+            return {id_of(topic) for topic in found}
+
+        return self._patiently(f"topic '{name}'", ask)
+
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Makes it if there is none; waits for brokers that its replicas need. Returns when those that we ask know it:
         only the one that made it does at once."""
@@ -85,7 +100,10 @@ class PartitionAccess:
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """The first offset that is there and the one that comes next, whether committed or not."""
-        return self._offset(topic, partition, EARLIEST, 0), self._offset(topic, partition, LATEST, 0)
+        return self.log_start_offset(topic, partition), self._offset(topic, partition, LATEST, 0)
+
+    def log_start_offset(self, topic: str, partition: int) -> int:
+        return self._offset(topic, partition, EARLIEST, 0)
 
     def last_stable_offset(self, topic: str, partition: int) -> int:
         return self._offset(topic, partition, LATEST, 1)
@@ -116,7 +134,9 @@ class PartitionAccess:
         aborted = [(one.producer_id, one.first_offset) for one in row.aborted_transactions or ()]
         return Fetched(row.records or b"", row.high_watermark, row.last_stable_offset, aborted)
 
-    def produce(self, topic: str, partition: int, batch: bytes, transactional_id: str) -> None:
+    def produce(self, topic: str, partition: int, batch: bytes, transactional_id: str) -> int | None:
+        """Returns the offset of the first record when all in-sync replicas have the batch. None when the batch was
+        written by an earlier try and its offset is not known any more."""
         body = {
             "transactional_id": transactional_id,
             "acks": -1,
@@ -124,11 +144,12 @@ class PartitionAccess:
             "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
         }
         try:
-            self._ask_leader(topic, partition, PRODUCE, lambda _: body, _produced)
+            return int(self._ask_leader(topic, partition, PRODUCE, lambda _: body, _produced).base_offset)
         except KafkaError as error:
             # The answer to the first try was lost, and others have written under later sequences since.
             if error.code is not ErrorCode.duplicate_sequence_number:
                 raise
+            return None
 
     def _ask_leader(
         self,
@@ -145,6 +166,8 @@ class PartitionAccess:
             if leader is None:
                 raise KafkaError(ErrorCode.leader_not_available, f"{topic}-{partition} has no leader")
             row = row_of(self.cluster.ask_node(leader, api, body_of(topic_id)))
+            if row.error_code is ErrorCode.not_leader_or_follower:
+                self.cluster.look_elsewhere()
             if row.error_code is not ErrorCode.none:
                 raise KafkaError(row.error_code, f"{api.name} of {topic}-{partition}: {row.error_code.name}")
             return row

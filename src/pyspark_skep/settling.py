@@ -16,7 +16,7 @@ from uuid import UUID
 
 from pyspark_skep.decisions import rows_of, topics_of
 from pyspark_skep.driver_transaction import DriverTransaction
-from pyspark_skep.partition_access import PartitionAccess
+from pyspark_skep.partition_access import Fetched, PartitionAccess
 from pyspark_skep.raw_batches import whole_batches
 from pyspark_skep.task_transactions import TaskTransaction, WrittenRange
 from pyspark_skep.write_errors import CommitFailed, RowsLost
@@ -55,7 +55,9 @@ def _is_gone(access: PartitionAccess, topic: str, topic_id: UUID | None) -> bool
         if found is not None and topic_id in (None, found.topic_id):
             return False
         if time.monotonic() > deadline:
-            return True
+            # The one that was asked may have been cut off since before the topic was made.
+            known = access.ids_known(topic)
+            return topic_id not in known if topic_id is not None else not known
         time.sleep(_PAUSE_S)
 
 
@@ -100,6 +102,8 @@ def _is_committed(access: PartitionAccess, task: TaskTransaction) -> bool:
                 held_back = HeldBack(f"{written.topic}-{written.partition} is said not to be there, and was before")
             elif error.code is not ErrorCode.offset_out_of_range:
                 raise
+            elif not _is_deleted(access, written, written.first_offset):
+                held_back = HeldBack(f"the leader's log ends before offsets of {written}")
             continue
         if fetched.last_stable_offset <= written.last_offset:
             held_back = HeldBack(
@@ -134,13 +138,9 @@ def _write_range_again(
     access: PartitionAccess, task: TaskTransaction, written: WrittenRange, driver: DriverTransaction, deadline: float
 ) -> None:
     count = 0
-    try:
-        for batch, records in _batches_of(access, task, written, deadline):
-            driver.append(written.topic, written.partition, batch)
-            count += records
-    except KafkaError as error:
-        if error.code is not ErrorCode.offset_out_of_range:
-            raise
+    for batch, records in _batches_of(access, task, written, deadline):
+        driver.append(written.topic, written.partition, batch)
+        count += records
     if count != written.rows:
         raise RowsLost(
             f"{written.rows - count} of {written.rows} rows of {written} are no longer in the log: they were "
@@ -149,13 +149,25 @@ def _write_range_again(
         )
 
 
+def _is_deleted(access: PartitionAccess, written: WrittenRange, offset: int) -> bool:
+    """Of an offset that is out of range: whether the log begins after it. Else the leader that was asked is behind."""
+    return offset < access.log_start_offset(written.topic, written.partition)
+
+
 def _batches_of(
     access: PartitionAccess, task: TaskTransaction, written: WrittenRange, deadline: float
 ) -> Iterator[tuple[memoryview, int]]:
     """The batches that the task wrote to a partition, each with its number of records, as far as they are there."""
     position, times_empty = written.first_offset, 0
     while position <= written.last_offset:
-        fetched = access.fetch(written.topic, written.partition, position, committed=False, max_bytes=FETCH_BYTES)
+        try:
+            fetched = access.fetch(written.topic, written.partition, position, committed=False, max_bytes=FETCH_BYTES)
+        except KafkaError as error:
+            if error.code is not ErrorCode.offset_out_of_range:
+                raise
+            if _is_deleted(access, written, position):
+                return
+            fetched = Fetched(b"", 0, 0, [])
         header = None
         for header, batch in whole_batches(fetched.data):
             if header.base_offset > written.last_offset:

@@ -85,7 +85,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit_to_group(begin)
         latest = self._target
         if latest is None:
-            latest = self._ask_latest()
+            latest = self._ask_latest(begin)
+        elif any(losses(begin, latest)):
+            # It was asked for before it was known what was read already.
+            latest = self._target = self._ask_latest(begin)
         for text in losses(begin, latest):
             self._report_once(text)
         self._latest = latest = latest.with_missing(begin)
@@ -140,13 +143,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         self._commit_to_group(StreamOffsets.from_json(end))
 
-    def _ask_latest(self) -> StreamOffsets:
+    def _ask_latest(self, since: StreamOffsets | None = None) -> StreamOffsets:
+        """``since`` is what was read up to before."""
         may_be_missing = not self._options.fail_on_data_loss
 
         def ask() -> StreamOffsets:
             topics = self._lookup.topics(may_be_missing=may_be_missing)
             partitions = self._lookup.partitions(topics, may_be_missing=may_be_missing)
-            return _stream_offsets(topics, self._lookup.latest(partitions))
+            at_least = {
+                (topic, number): before
+                for topic, number in partitions
+                if since is not None and (before := since.known(topic, topics[topic].topic_id, number)) is not None
+            }
+            return _stream_offsets(topics, self._lookup.latest(partitions, at_least))
 
         return _once_more(ask)
 
@@ -198,7 +207,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else:
                 there[topic] = entry
         partitions = [one for one, _ in there.partitions()]
-        earliest, latest = self._lookup.earliest(partitions), self._lookup.latest(partitions)
+        earliest, latest = self._lookup.earliest(partitions), self._lookup.latest(partitions, dict(there.partitions()))
         found = []
         for (topic, number), planned in there.partitions():
             topic_id = there[topic].topic_id

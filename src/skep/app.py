@@ -46,6 +46,7 @@ from skep.metadata.opening import store_for
 from skep.replication.following import Following
 from skep.replication.housekeeping import Housekeeping
 from skep.replication.isr_changes import IsrChanges
+from skep.replication.lease import RENEWALS_PER_BOUND, LeadershipLease
 from skep.replication.replicas import Replicas
 from skep.replication.second_opinion import SecondOpinion
 from skep.server.listener import Listener
@@ -167,6 +168,24 @@ class Broker:
         )
         replicas.on_role = self._following.role_changed
         replicas.on_follower_caught_up = isr_changes.suspect
+        self._keep_lease(isr_changes)
+
+    def _keep_lease(self, isr_changes: IsrChanges) -> None:
+        membership, replicas = self._membership, self._replicas
+        lease = replicas.lease = LeadershipLease(self._clock, self.config.zookeeper_session_timeout_ms / 1000)
+
+        async def tick() -> None:
+            lease.tick()
+
+        async def renew() -> None:
+            # A broker alone is succeeded by nobody.
+            if membership.others():
+                await lease.renew(lambda: self._catalog.is_registered(membership.node))
+
+        repeat, interval_ms = self._supervisor.repeat, max(1, int(lease.interval_s * 1000))
+        repeat(lambda: interval_ms, tick)
+        repeat(lambda: interval_ms, renew)
+        repeat(lambda: interval_ms * RENEWALS_PER_BOUND, lambda: isr_changes.check_leases(replicas.open_partitions()))
 
     def _services(self, coordinators: Coordinators) -> Services:
         config = self.config

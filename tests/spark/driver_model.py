@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from pyspark_skep import decisions
 from pyspark_skep.commits import commit_epoch
-from pyspark_skep.decisions import Decision
+from pyspark_skep.decisions import Decision, newest_decision
 from pyspark_skep.driver_transaction import DriverTransaction
 from pyspark_skep.partition_access import PartitionAccess
 from pyspark_skep.task_transactions import TaskTransaction, WrittenRange, driver_id, task_id
@@ -174,6 +174,12 @@ def decide(run: Run, query: str, decision: Decision) -> None:
     driver = DriverTransaction(run.access, driver_id(query))
     driver.append_record(decisions.TOPIC, decisions.partition_of(query), query.encode(), decisions.encode(decision), 0)
     driver.commit()
+
+
+def decided(run: Run, query: str, patience_s: float = 10) -> Decision | None:
+    """The newest decision below the end of the partition as its leader knows it."""
+    _, end = run.access.bounds(decisions.TOPIC, decisions.partition_of(query))
+    return newest_decision(run.access, query, before=end, patience_s=patience_s)
 
 
 def stop_points(play: Callable[[int, str], bool]) -> int:

@@ -7,7 +7,7 @@ import pytest
 
 from pyspark_skep import decisions
 from pyspark_skep.commits import abort_epoch, abort_job, commit_epoch, commit_job
-from pyspark_skep.decisions import Decision, newest_decision
+from pyspark_skep.decisions import Decision
 from pyspark_skep.driver_transaction import DriverTransaction
 from pyspark_skep.task_transactions import TaskTransaction, WrittenRange, driver_id, task_prefix
 from pyspark_skep.write_errors import CommitFailed, RowsLost
@@ -24,6 +24,7 @@ from tests.spark.driver_model import (
     PARTITIONS,
     Queries,
     decide,
+    decided,
     rows_of,
     stop_points,
     stopped_at,
@@ -152,7 +153,7 @@ def test_tasks_that_time_out_before_the_epoch_ends_are_repaired(queries: Queries
         run.timeout_ms = 60_000
         late = run.task(1, rows_of(query, 0)[4:])
         commit_epoch(run.access, query, 0, [early, late])
-        found = newest_decision(run.access, query, patience_s=10)
+        found = decided(run, query)
         assert found is not None and found.repaired == {early.transactional_id}
     queries.expect(query, 0)
     queries.check()
@@ -264,7 +265,7 @@ def test_a_decision_is_found_behind_those_of_many_other_queries(queries: Queries
     query = queries.query()
     others = [name for name in (f"other-{n}" for n in range(3000)) if same_partition(name, query)]
     with queries.start(query) as run:
-        assert newest_decision(run.access, query, patience_s=10) is None
+        assert decided(run, query) is None
         decide(run, query, Decision(7, ()))
         driver = DriverTransaction(run.access, "spark/others")
         for other in others[:200]:
@@ -272,7 +273,7 @@ def test_a_decision_is_found_behind_those_of_many_other_queries(queries: Queries
                 decisions.TOPIC, decisions.partition_of(other), other.encode(), decisions.encode(Decision(9, ())), 0
             )
         driver.commit()
-        assert newest_decision(run.access, query, patience_s=10) == Decision(7, ())
+        assert decided(run, query) == Decision(7, ())
 
 
 def same_partition(one: str, other: str) -> bool:
@@ -288,7 +289,7 @@ def test_an_aborted_decision_does_not_count(queries: Queries) -> None:
             decisions.TOPIC, decisions.partition_of(query), query.encode(), decisions.encode(Decision(4, ())), 0
         )
         driver.abort()
-        assert newest_decision(run.access, query, patience_s=10) == Decision(3, ())
+        assert decided(run, query) == Decision(3, ())
 
 
 def test_the_rows_of_a_batch_write_are_seen_when_it_is_committed(queries: Queries) -> None:

@@ -22,7 +22,7 @@ from skep.client.admin import create_topic
 from skep.client.cluster import ClusterClient
 from skep.client.transacting import init_producer_id, list_open_transactions
 from skep.testing import EmbeddedBroker
-from tests.spark.driver_model import PARTITIONS, Queries, Run, decide, rows_of
+from tests.spark.driver_model import PARTITIONS, Queries, Run, decide, decided, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +98,42 @@ def test_a_leader_that_has_nothing_to_give_yet_does_not_hide_a_decision(queries:
     queries.check()
 
 
+def test_an_old_leader_that_answers_all_reads_does_not_hide_a_decision(
+    queries: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = queries.query()
+    queries.epoch(query, 0, 2)
+    queries.epoch(query, 1, 2)
+    queries.expect(query, 0, 1)
+    with queries.start(query) as run:
+        ask, tasks = run.access._offset, run.tasks(rows_of(query, 1), 1)
+        before = decided_up_to(run, query, epoch=0)
+        asked: list[int] = []
+
+        def old(topic: str, partition: int, which: int, isolation_level: int) -> int:
+            """The end of the log is where it was before epoch 1 was decided, the first twenty times it is asked for."""
+            if topic == decisions.TOPIC and which == partition_access.LATEST and len(asked) < 20:
+                asked.append(1)
+                return before
+            return ask(topic, partition, which, isolation_level)
+
+        monkeypatch.setattr(run.access, "_offset", old)
+        commit_epoch(run.access, query, 1, tasks)
+        assert len(asked) == 20
+    queries.check()
+
+
+def decided_up_to(run: Run, query: str, epoch: int) -> int:
+    """The offset below which that epoch is the newest that is decided."""
+    partition = decisions.partition_of(query)
+    _, end = run.access.bounds(decisions.TOPIC, partition)
+    while True:
+        found = newest_decision(run.access, query, before=end, patience_s=10)
+        if found is not None and found.epoch == epoch:
+            return end
+        end -= 1
+
+
 def test_a_leader_that_does_not_know_its_end_yet_is_asked_again(
     queries: Queries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +155,7 @@ def test_a_leader_that_never_knows_more_ends_with_an_error(queries: Queries, mon
         nothing = Fetched(b"", 0, 0, [])
         monkeypatch.setattr(run.access, "fetch", lambda *_, **__: nothing)
         with pytest.raises(CommitFailed, match="holds back __spark_commits"):
-            newest_decision(run.access, query, patience_s=0.2)
+            decided(run, query, patience_s=0.2)
 
 
 def test_what_compaction_took_from_the_end_of_the_decisions_is_believed_when_said_twice(
@@ -135,7 +171,7 @@ def test_what_compaction_took_from_the_end_of_the_decisions_is_believed_when_sai
             return Fetched(b"", 1 << 40, 1 << 40, [])
 
         monkeypatch.setattr(run.access, "fetch", nothing)
-        assert newest_decision(run.access, query, patience_s=10) is None
+        assert decided(run, query) is None
         assert len(asked) % 2 == 0
 
 
@@ -170,6 +206,36 @@ def test_metadata_that_lack_a_topic_for_a_moment_are_not_believed(
         monkeypatch.setattr(run.access, "topic", absent)
         commit_epoch(run.access, query, 0, tasks)
         assert left == [0]
+    queries.expect(query, 0)
+    queries.check()
+
+
+def test_a_topic_that_one_broker_knows_is_not_gone_whatever_another_says(
+    queries: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "BELIEVED_AFTER_S", 0.1)
+    query = queries.query()
+    with queries.start(query) as run:
+        tasks = aborted(run, query)
+        ask = run.access.topic
+        # As a broker says that was cut off before the topic was made.
+        monkeypatch.setattr(run.access, "topic", lambda name: None if name == queries.topic else ask(name))
+        commit_epoch(run.access, query, 0, tasks)
+    queries.expect(query, 0)
+    queries.check()
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["looked up", "written again"])
+def test_rows_past_the_end_of_an_old_leader_are_not_taken_for_lost(queries: Queries, committed: bool) -> None:
+    query = queries.query()
+    with queries.start(query) as run:
+        tasks = aborted(run, query)
+
+        def past_the_end(got: Fetched) -> Fetched:
+            raise KafkaError(ErrorCode.offset_out_of_range, "past the end")
+
+        with wrong_at_first(run.access, 7, past_the_end, topic=queries.topic, committed=committed):
+            commit_epoch(run.access, query, 0, tasks)
     queries.expect(query, 0)
     queries.check()
 
@@ -242,12 +308,12 @@ def test_a_repair_that_fails_leaves_nothing_open(queries: Queries, is_stream: bo
         tasks = aborted(run, query)
         append, left = DriverTransaction.append, [2]
 
-        def refuse(driver: DriverTransaction, topic: str, *rest: Any) -> None:
+        def refuse(driver: DriverTransaction, topic: str, *rest: Any) -> int | None:
             if topic == queries.topic:
                 left[0] -= 1
                 if not left[0]:
                     raise KafkaError(ErrorCode.unknown_server_error, "a broker's bug")
-            append(driver, topic, *rest)
+            return append(driver, topic, *rest)
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(DriverTransaction, "append", refuse)
@@ -283,7 +349,7 @@ def test_a_driver_that_was_replaced_and_still_aborts_costs_a_repair_and_no_row(
 
         monkeypatch.setattr(commits, "_abort_open", while_another_decides)
         abort_epoch(old.access, query, 0)
-        found = newest_decision(new.access, query, patience_s=10)
+        found = decided(new, query)
         assert found is not None and len(found.repaired) == 2, "the tasks were aborted after they had been decided"
     queries.expect(query, 0)
     queries.check()

@@ -13,6 +13,7 @@ from pyspark_skep.lookup import TopicMissing
 from pyspark_skep.reading import DataLoss
 from pyspark_skep.stream_reader import StreamReader
 from skep.base.errors import OptionError
+from skep.client import list_offsets
 from skep.testing import EmbeddedBroker
 from tests.spark.conftest import Topics
 from tests.spark.test_batch_reader import shorten
@@ -215,9 +216,32 @@ def test_a_checkpoint_of_another_topic_is_an_error(topics: Topics, topic: str, o
     assert numbers(end) == {topic: {"0": 0}, other: {"0": 0}}
 
 
-def test_a_log_that_ends_before_the_checkpoint_is_an_error_or_is_followed_back(
-    topics: Topics, topic: str, open_stream: Open
+def test_an_end_before_the_checkpoint_is_not_believed_of_a_leader_that_may_be_an_old_one(
+    topics: Topics, topic: str, open_stream: Open, monkeypatch: pytest.MonkeyPatch
 ):
+    topics.create(topic)
+    topics.fill(topic, range(5))
+    reader = open_stream(topic, failOnDataLoss="false")
+    start = reader.initialOffset()
+    end = latest(reader, start)
+    ask, asked = list_offsets.list_offsets, []
+
+    def old_at_first(cluster: Any, wanted: Any, **more: Any) -> Any:
+        asked.append(wanted)
+        found = ask(cluster, wanted, **more)
+        return dict.fromkeys(found, 2) if len(asked) % 4 else found
+
+    monkeypatch.setattr(list_offsets, "list_offsets", old_at_first)
+    assert latest(reader, end) == end
+    assert len(asked) == 4
+    assert len(rows(reader, start, end)) == 5
+    assert len(asked) == 8
+
+
+def test_a_log_that_ends_before_the_checkpoint_is_an_error_or_is_followed_back(
+    topics: Topics, topic: str, open_stream: Open, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(list_offsets, "BELIEVED_AFTER_S", 0.2)
     topics.create(topic)
     topics.fill(topic, range(5))
     strict, lenient = open_stream(topic), open_stream(topic, failOnDataLoss="false")
@@ -304,10 +328,10 @@ def test_a_topic_that_is_deleted_between_two_questions_is_no_riddle(
     start = reader.initialOffset()
     ask_ends = reader._lookup.latest
 
-    def delete_first(partitions: Any) -> Any:
+    def delete_first(*asked: Any) -> Any:
         monkeypatch.undo()
         topics.delete(topic)
-        return ask_ends(partitions)
+        return ask_ends(*asked)
 
     monkeypatch.setattr(reader._lookup, "latest", delete_first)
     assert latest(reader, start) == start

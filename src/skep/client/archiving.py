@@ -14,7 +14,7 @@ from skep.client.archive_folder import ArchiveError, topic_folder
 from skep.client.archive_writing import ArchiveWriter, Piece
 from skep.client.cluster import ClusterClient
 from skep.client.errors import OffsetOutOfRange
-from skep.client.list_offsets import EARLIEST, LATEST, list_offsets
+from skep.client.list_offsets import EARLIEST, list_ends, list_offsets
 from skep.client.partition_reader import PartitionReader
 from skep.client.topics import NO_ID, describe_topics
 from skep.records.columnar import record_schema
@@ -115,7 +115,9 @@ class _Run:
     def plan(self, partition_count: int, until_ms: int | None) -> None:
         every = [(self._topic, partition) for partition in range(partition_count)]
         # The ends first: a log start that moves on in between would else be behind them.
-        ends = list_offsets(self._cluster, dict.fromkeys(every, LATEST), committed=True)
+        archived = self._writer.state.partitions
+        at_least = {one: archived[one[1]].end if one[1] in archived else 0 for one in every}
+        ends: dict[tuple[str, int], int | None] = {**list_ends(self._cluster, at_least, committed=True)}
         if until_ms is not None:
             found = list_offsets(self._cluster, dict.fromkeys(every, until_ms), committed=True)
             ends = {one: ends[one] if offset is None else min(offset, ends[one] or 0) for one, offset in found.items()}

@@ -65,7 +65,7 @@ class ClusterClient:
         self._first: Connection | None = None
         # Brokers that the cluster had when last asked: they go on answering when the given addresses are down.
         self._seen: list[tuple[str, int]] = []
-        self._silent: tuple[str, int] | None = None
+        self._distrusted: tuple[str, int] | None = None
         self._idle: dict[Node, list[Connection]] = {}
 
     def close(self) -> None:
@@ -92,10 +92,28 @@ class ClusterClient:
     def nodes(self) -> list[Node]:
         return _nodes(self.metadata(()))
 
+    def look_elsewhere(self) -> None:
+        """The next question of who leads or coordinates goes to another broker.
+
+        To be called when whoever was named refuses or is silent. A broker that is cut off from the metadata store may
+        name itself for as long as that lasts.
+        """
+        if self._first is not None:
+            self._distrusted = self._first.peer
+            self._first.close()
+            self._first = None
+
     def ask_node(self, node: Node, api: Api, body: Body) -> Any:
-        connection = self.take_connection(node)
+        try:
+            connection = self.take_connection(node)
+        except Unreachable:
+            self.look_elsewhere()
+            raise
         try:
             return connection.ask(api, body)
+        except Unreachable:
+            self.look_elsewhere()
+            raise
         finally:
             self.give_back(node, connection)
 
@@ -132,6 +150,8 @@ class ClusterClient:
                 code = code_of(answer)
                 if code not in RETRIABLE:
                     return node, answer
+                if code is ErrorCode.not_coordinator:
+                    self.look_elsewhere()
             if code not in RETRIABLE or self.clock.monotonic() > deadline:
                 raise KafkaError(code, detail or f"no coordinator for '{key}': {code.name}")
             self.sleep(PAUSE_S)
@@ -164,7 +184,7 @@ class ClusterClient:
         except BaseException as error:
             # Also when the caller is interrupted: the answer would be taken for that to the next request.
             first.close()
-            self._silent = first.peer if isinstance(error, Unreachable) else None
+            self._distrusted = first.peer if isinstance(error, Unreachable) else None
             raise
         self._first = first
         return answer
@@ -172,8 +192,8 @@ class ClusterClient:
     def _connect_first(self) -> Connection:
         failures = []
         others = [address for address in self._seen if address not in self._addresses]
-        # The one that gave no answer last: it may take connections still.
-        for host, port in sorted([*self._addresses, *others], key=lambda address: address == self._silent):
+        # The one that gave no answer, or an old one, last: it may take connections still.
+        for host, port in sorted([*self._addresses, *others], key=lambda address: address == self._distrusted):
             try:
                 return self._connect(host, port)
             except Unreachable as error:

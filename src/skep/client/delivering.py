@@ -95,6 +95,7 @@ class Delivery:
                 for batches, answers in pipe.read():
                     for name in self.queue.answered(batches, answers, time.monotonic()):
                         self._leaders.pop(name, None)
+                        self._cluster.look_elsewhere()
             except ClientError as error:
                 self._lose(node, pipe, error)
 
@@ -190,4 +191,5 @@ class Delivery:
         self.queue.answered(batches, answers, time.monotonic())
 
     def _forget_leader(self, node: Node) -> None:
+        self._cluster.look_elsewhere()
         self._leaders = {name: leader for name, leader in self._leaders.items() if leader != node}

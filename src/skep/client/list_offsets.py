@@ -1,10 +1,10 @@
 """Where a partition begins and ends, and where a moment lies in it: ListOffsets, asked of every leader there is."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client.cluster import ClusterClient, Node
+from skep.client.cluster import PAUSE_S, ClusterClient, Node
 from skep.client.errors import Unreachable
 from skep.client.patience import Patience
 from skep.wire.apis import LIST_OFFSETS
@@ -12,6 +12,8 @@ from skep.wire.apis import LIST_OFFSETS
 LATEST = -1
 EARLIEST = -2
 READ_COMMITTED = 1
+BELIEVED_AFTER_S = 10.0
+"""A deposed leader stops answering after half of the brokers' session timeout, 3 s by default."""
 ASK_AGAIN = frozenset(
     {
         ErrorCode.not_leader_or_follower,
@@ -63,8 +65,30 @@ def list_offsets(
                 raise
             reasons = [error.detail]
         if left:
+            cluster.look_elsewhere()
             patience.wait("; ".join(reasons))
     return {one: found[one] for one in wanted}
+
+
+def list_ends(
+    cluster: ClusterClient, at_least: Mapping[TopicPartition, int], *, committed: bool
+) -> dict[TopicPartition, int]:
+    """The end of each partition, of which it is known that it was at ``at_least`` once.
+
+    One that lies below is believed after ``BELIEVED_AFTER_S`` only. A log that was cut has it, but so has a leader that
+    was succeeded and does not know it yet.
+    """
+    deadline = cluster.clock.monotonic() + min(BELIEVED_AFTER_S, cluster.timeout_s)
+    ends: dict[TopicPartition, int] = {}
+    left: Collection[TopicPartition] = at_least
+    while True:
+        found = list_offsets(cluster, dict.fromkeys(left, LATEST), committed=committed)
+        ends |= {one: offset or 0 for one, offset in found.items()}
+        left = [one for one in left if ends[one] < at_least[one]]
+        if not left or cluster.clock.monotonic() >= deadline:
+            return {one: ends[one] for one in at_least}
+        cluster.look_elsewhere()
+        cluster.sleep(PAUSE_S)
 
 
 def _ask(cluster: ClusterClient, node: Node, wanted: Mapping[TopicPartition, int], committed: bool) -> dict[Any, Any]:

@@ -19,7 +19,7 @@ from skep.client.cluster import ClusterClient, Node, request_timeout_s
 from skep.client.connection import Connection
 from skep.client.errors import ClientError, OffsetOutOfRange, TopicGone, TopicRecreated, Unreachable
 from skep.client.fetching import FETCH_BY_NAME, MAX_WAIT, Fetched, fetch_body, offset_after, read_fetch_answer
-from skep.client.list_offsets import ASK_AGAIN, EARLIEST, LATEST, list_offsets
+from skep.client.list_offsets import ASK_AGAIN, EARLIEST, list_ends, list_offsets
 from skep.client.patience import Patience
 from skep.client.topics import GONE_AFTER_S, NO_ID, place_of
 from skep.wire.apis import FETCH
@@ -189,6 +189,7 @@ class PartitionReader:
             self._gone_since = now
         if now - self._gone_since >= min(GONE_AFTER_S, self._timeout_s):
             raise error
+        self._cluster.look_elsewhere()
         self._patience.wait(str(error))
 
     def _ask(self, connection: Connection, offset: int) -> None:
@@ -239,13 +240,14 @@ class PartitionReader:
             self._check_range()
         elif code not in _PASSING:
             raise KafkaError(code, f"the broker at {address} refuses partition {self._name}: {code.name}")
+        self._cluster.look_elsewhere()
         self._patience.wait(f"the broker at {address} answered {code.name} for partition {self._name}")
 
     def _check_range(self) -> None:
         key = (self._topic, self._partition)
         try:
             begins = list_offsets(self._cluster, {key: EARLIEST}, committed=False)[key] or 0
-            ends = list_offsets(self._cluster, {key: LATEST}, committed=False)[key] or 0
+            ends = list_ends(self._cluster, {key: self.position}, committed=False)[key]
         except KafkaError as error:
             if error.code is not ErrorCode.unknown_topic_or_partition:
                 raise

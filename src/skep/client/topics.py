@@ -51,7 +51,7 @@ def place_of(cluster: ClusterClient, topic: str, partition: int) -> Place:
         raise KafkaError(found.error_code, f"topic '{topic}': {found.error_code.name}")
     nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port) for broker in answer.brokers}
     leader = next((one.leader_id for one in found.partitions if one.partition_index == partition), None)
-    return Place(_id_of(found), nodes.get(leader))
+    return Place(id_of(found), nodes.get(leader))
 
 
 def _metadata(cluster: ClusterClient, names: Iterable[str] | None) -> Any:
@@ -68,11 +68,11 @@ def _described(answer: Any) -> Iterable[tuple[TopicInfo, bool]]:
         if topic.error_code is not ErrorCode.none and topic.error_code not in _PASSING:
             raise KafkaError(topic.error_code, f"topic '{topic.name}': {topic.error_code.name}")
         yield (
-            TopicInfo(topic.name, _id_of(topic), len(topic.partitions)),
+            TopicInfo(topic.name, id_of(topic), len(topic.partitions)),
             bool(getattr(topic, "is_internal", False)),
         )
 
 
-def _id_of(topic: Any) -> UUID:
+def id_of(topic: Any) -> UUID:
     topic_id = getattr(topic, "topic_id", None)
     return NO_ID if topic_id is None else UUID(int=topic_id.int)

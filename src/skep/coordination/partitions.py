@@ -27,6 +27,15 @@ class WritablePartition(Protocol):
     @property
     def leader_epoch(self) -> LeaderEpoch: ...
 
+    @property
+    def is_replicated(self) -> bool:
+        """Whether there are others that can come to lead it."""
+        ...
+
+    def check_leads(self) -> None:
+        """NOT_LEADER_OR_FOLLOWER when another broker may lead it by now without our knowing."""
+        ...
+
     def append(self, batch: bytes, header: BatchHeader) -> tuple[Appended, Committed]: ...
 
     def append_marker(

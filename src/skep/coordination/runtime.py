@@ -8,6 +8,9 @@ also one that only reads, waits until all that was written to its shard before i
 been told to nobody. When a commit fails and this broker still leads, the records are in its log and will be committed:
 the state stands, and whoever asked is told to ask again. A broker that loses the partition unloads the shard, and with
 it what was not committed. So does one that stays the leader in a new epoch: nobody but the log knows what lies between.
+
+A broker that was succeeded and does not know it gets nothing acknowledged, so what it writes is told to nobody. What it
+only reads may be old; an outcome says how sure the broker has to be (``Freshness``).
 """
 
 import asyncio
@@ -25,7 +28,7 @@ from skep.base.tasks import Supervisor
 from skep.coordination.loading import replay_log
 from skep.coordination.partitioner import partition_for
 from skep.coordination.partitions import Partitions, WritablePartition
-from skep.coordination.shard import LATER, Decoder, Outcome, ProducerStamp, Shard, ShardContext, Waiter
+from skep.coordination.shard import LATER, Decoder, Freshness, Outcome, ProducerStamp, Shard, ShardContext, Waiter
 from skep.coordination.timers import Timers
 from skep.metadata.model import TopicRecord
 from skep.records.batch import read_header
@@ -163,7 +166,7 @@ class CoordinatorRuntime(Generic[S]):
             if len(self._by_key) > 100_000:
                 self._by_key.clear()
             self._by_key[key] = active
-        return self._carry_out(active, operation(active.shard))
+        return self._run(active, operation)
 
     def submit_to(self, index: int, operation: Callable[[S], Outcome]) -> Any:
         """``submit`` for the shard of one partition."""
@@ -202,10 +205,19 @@ class CoordinatorRuntime(Generic[S]):
         return active
 
     def _run(self, active: _Active[S], operation: Callable[[S], Outcome]) -> Any:
-        outcome = operation(active.shard)
+        try:
+            outcome = operation(active.shard)
+        except KafkaError:
+            # What an old state refuses, as a fenced producer or an unknown member, the coordinator of now may not.
+            _check_leads(active.partition)
+            raise
         return self._carry_out(active, outcome)
 
     def _carry_out(self, active: _Active[S], outcome: Outcome) -> Any:
+        if outcome.freshness is Freshness.LEASED:
+            _check_leads(active.partition)
+        elif outcome.freshness is Freshness.PROVEN and not outcome.records and active.partition.is_replicated:
+            outcome.records = [active.shard.no_change]
         if outcome.records:
             self._write(active, outcome)
         if outcome.then is not None:
@@ -375,6 +387,13 @@ async def _after(committed: "asyncio.Future[None]", response: Any) -> Any:
     except (KafkaError, StorageError) as error:
         raise for_clients(error) from error
     return response
+
+
+def _check_leads(partition: WritablePartition) -> None:
+    try:
+        partition.check_leads()
+    except KafkaError as error:
+        raise for_clients(error) from error
 
 
 def for_clients(failure: BaseException) -> KafkaError:

@@ -7,6 +7,7 @@ is remembered in the log changes in ``replay``, and what is not (who waits, time
 change what is not in the log at once.
 """
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -45,13 +46,27 @@ LATER: Any = _Later()
 """As a response: whoever asked waits under its waiter, and is answered among the replies of a later outcome."""
 
 
+class Freshness(enum.Enum):
+    """How sure a coordinator must be of an answer for which it writes nothing: another broker may coordinate by now.
+
+    What is written needs no such thing. Only the leader of now can have it acknowledged.
+    """
+
+    ANY = enum.auto()
+    """An old answer does no harm."""
+    LEASED = enum.auto()
+    """Refused when the lease of the partition is over."""
+    PROVEN = enum.auto()
+    """Held back until a record that changes nothing is committed."""
+
+
 @dataclass(slots=True)
 class Outcome:
     """What an operation has decided.
 
     ``response`` answers whoever asked, ``replies`` those who wait since earlier; both go out when all that was written
     to the shard so far is committed, so nobody sees what may yet be lost. A reply that is a KafkaError is raised where
-    it is awaited.
+    it is awaited. ``freshness`` is for outcomes without records.
     """
 
     response: Any = None
@@ -59,6 +74,7 @@ class Outcome:
     replies: Sequence[tuple[Waiter, Any]] = ()
     then: Callable[[], None] | None = None
     producer: ProducerStamp | None = None
+    freshness: Freshness = Freshness.ANY
 
 
 Operation = Callable[[Any], Outcome]
@@ -67,6 +83,11 @@ Operation = Callable[[Any], Outcome]
 
 class Shard(Protocol):
     """The state behind one partition of a coordinator's topic. Nothing in it awaits; the event loop is its lock."""
+
+    @property
+    def no_change(self) -> CoordinatorRecord:
+        """A record that changes nothing, whoever replays it: the tombstone of a key that nothing ever has."""
+        ...
 
     def replay(self, offset: int, key: Any, value: Any, producer: ProducerStamp | None) -> None:
         """Takes in one record; of a transaction that has not ended yet when ``producer`` is given."""

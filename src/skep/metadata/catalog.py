@@ -265,6 +265,13 @@ class Catalog:
             await self._store.put(key, broker.encode(), expected_version=entry.version)
             self._current.become(self.image.with_broker(broker))
 
+    async def is_registered(self, broker: BrokerRecord) -> bool:
+        """Whether the store has this very registration; so the session that made it lives."""
+        entry = await self._store.get(layout.broker_key(broker.id))
+        async with self._current.turn:
+            # A refresh that has begun ends first: with the registration the image is to be as new as the answer.
+            return entry is not None and BrokerRecord.decode(broker.id, entry.value).epoch == broker.epoch
+
     # The controller.
 
     async def become_controller(self, broker_id: BrokerId) -> Controllership | None:

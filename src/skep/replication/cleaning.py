@@ -68,7 +68,8 @@ class Cleaner:
         if partition is self.spared:
             return 0
         now_ms = self._clock.now_ms()
-        if partition.is_leader:
+        # One that was succeeded may not know that the topic keeps its records for longer by now.
+        if partition.is_leader and not partition.is_lease_over:
             segments = segments_to_delete(partition.log, now_ms, up_to=partition.high_watermark)
         else:
             # What expires is the leader's to say, whose log start a follower takes over: with its own clock or its own

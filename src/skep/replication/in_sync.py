@@ -8,6 +8,7 @@ may have it in the set already; one that we want to remove still must, since the
 leader that is elected from either set has everything that was acknowledged.
 """
 
+import math
 from collections.abc import Collection
 
 from skep.base.ids import BrokerId, Offset
@@ -18,9 +19,10 @@ UNKNOWN_EPOCH = -1
 
 
 class Follower:
-    """How far one follower is. ``caught_up_at`` is the last moment at which it had all that the leader had then."""
+    """How far one follower is. ``caught_up_at`` is the last moment at which it had all that the leader had then,
+    ``fetched_at`` the last at which it was heard of."""
 
-    __slots__ = ("_fetched_at", "_leader_end", "broker_epoch", "caught_up_at", "log_end_offset", "log_start_offset")
+    __slots__ = ("_leader_end", "broker_epoch", "caught_up_at", "fetched_at", "log_end_offset", "log_start_offset")
 
     def __init__(self, now: float, *, is_in_sync: bool) -> None:
         # One that was in sync when we began to lead has the whole time to show itself.
@@ -28,7 +30,7 @@ class Follower:
         self.log_end_offset = UNKNOWN_OFFSET
         self.log_start_offset: int = UNKNOWN_OFFSET
         self.broker_epoch = UNKNOWN_EPOCH
-        self._fetched_at = now
+        self.fetched_at = now
         self._leader_end = UNKNOWN_OFFSET
 
     def fetched(self, offset: Offset, leader_end: Offset, now: float, broker_epoch: int) -> None:
@@ -36,10 +38,10 @@ class Follower:
             self.caught_up_at = now
         elif 0 <= self._leader_end <= offset:
             # It has what we had at its last fetch. Without this a follower of a busy leader would never be in sync.
-            self.caught_up_at = max(self.caught_up_at, self._fetched_at)
+            self.caught_up_at = max(self.caught_up_at, self.fetched_at)
         self.log_end_offset = offset
         self.broker_epoch = broker_epoch
-        self._fetched_at = now
+        self.fetched_at = now
         self._leader_end = leader_end
 
 
@@ -117,6 +119,10 @@ class InSyncReplicas:
             if follower.log_end_offset < end:
                 end = follower.log_end_offset
         return end
+
+    def all_heard_at(self) -> float:
+        """The moment since which every member of the ISR, as it is or may be, has fetched; infinity: there is none."""
+        return min((follower.fetched_at for follower in self._members), default=math.inf)
 
     def too_few(self, min_insync_replicas: int) -> str | None:
         """How many are in sync and how many should be; None when there are enough."""

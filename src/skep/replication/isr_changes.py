@@ -103,6 +103,17 @@ class IsrChanges:
             if in_sync is not None and in_sync.silent(now, max_lag_s):
                 self.suspect(partition)
 
+    async def check_leases(self, partitions: Iterable[Partition]) -> None:
+        """Asks the other brokers about what they may lead by now; to be called as often as a lease may end.
+
+        Who waits for an acknowledgement there is told to look for the leader: it may be one of them.
+        """
+        over = [one for one in partitions if one.is_leader and one.is_lease_over]
+        for partition in over:
+            partition.give_up_waiting()
+        if over:
+            await self._ask_others({one.topic_partition.topic for one in over})
+
     async def _change(self, topic: str, partitions: list[Partition]) -> bool:
         """Writes what has to change of the topic; whether it is in doubt who leads it."""
         changes = {partition: change for partition in partitions if (change := self._wanted(partition)) is not None}

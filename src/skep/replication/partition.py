@@ -27,12 +27,14 @@ from skep.records.end_txn_marker import MARKER_SIZE
 from skep.replication.acknowledging import Acknowledgements
 from skep.replication.flushing import GroupCommit
 from skep.replication.in_sync import InSyncReplicas
+from skep.replication.lease import LeadershipLease
 from skep.replication.waiting import ParkedFetch, Tail
 from skep.storage.log import Appended, Log
 from skep.storage.reading import LogSlice
 
 _UNKNOWN_EPOCH = -1
 _IN_DOUBT = "its leader hears neither its followers nor the metadata store: ask another broker"
+_LEASE_IS_OVER = "another broker may lead it by now: this one has not heard of the metadata store and of its followers"
 
 
 class Partition:
@@ -53,6 +55,7 @@ class Partition:
         "in_sync",
         "is_leader",
         "leader_epoch",
+        "lease",
         "log",
         "on_follower_caught_up",
         "parked",
@@ -76,6 +79,7 @@ class Partition:
         self.is_leader = True
         self.in_sync: InSyncReplicas | None = None
         self.on_follower_caught_up: Callable[[Partition], None] = _ignore
+        self.lease: LeadershipLease | None = None
         if high_watermark is not None:
             self.high_watermark = Offset(min(max(high_watermark, log.log_start_offset), log.log_end_offset))
         else:
@@ -166,6 +170,27 @@ class Partition:
         if epoch < self.leader_epoch:
             raise KafkaError(ErrorCode.fenced_leader_epoch, f"epoch {epoch} is over, this is {self.leader_epoch}")
         raise KafkaError(ErrorCode.unknown_leader_epoch, f"epoch {epoch} is not known here yet")
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether there are others that can come to lead it."""
+        return self.in_sync is not None
+
+    @property
+    def is_lease_over(self) -> bool:
+        """Whether another broker may lead by now, and nobody told us (``lease.py``)."""
+        if self.in_sync is None or self.lease is None:
+            return False
+        return self.lease.is_over(self.in_sync.all_heard_at)
+
+    def check_leads(self) -> None:
+        """NOT_LEADER_OR_FOLLOWER when what we know may be old; for those who read what must not be."""
+        if self.is_lease_over:
+            raise self._not_leader(_LEASE_IS_OVER)
+
+    def give_up_waiting(self) -> None:
+        """Whoever waits for its in-sync replicas gets NOT_LEADER_OR_FOLLOWER. What was appended stays."""
+        self._acknowledgements.give_up(self._not_leader(_LEASE_IS_OVER))
 
     def check_knows_committed(self) -> None:
         """OFFSET_NOT_AVAILABLE while what the leader before us had committed may lie past our high watermark."""

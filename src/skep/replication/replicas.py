@@ -25,6 +25,7 @@ from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.replication.cleaning import Cleaner
 from skep.replication.compacting import Compactor
 from skep.replication.departing import Departures
+from skep.replication.lease import LeadershipLease
 from skep.replication.partition import Partition
 from skep.storage.directory import LogDirectory, Work
 
@@ -56,6 +57,7 @@ class Replicas:
         self.node_id = node_id
         self.on_role: OnRole = _ignore
         self.on_follower_caught_up: Callable[[Partition], None] = _ignore
+        self.lease: LeadershipLease | None = None
         self._directory = directory
         self._catalog = catalog
         self._clock = clock
@@ -160,6 +162,7 @@ class Replicas:
         epoch = LeaderEpoch(record.leader_epoch)
         partition = Partition(log, topic.topic_id, epoch, self._clock, self._executor, high_watermark)
         partition.on_follower_caught_up = self.on_follower_caught_up
+        partition.lease = self.lease
         if len(record.replicas) > 1 or record.leader != self.node_id:
             # As if led by nobody, so that whatever the record says is news.
             partition.follow(LeaderEpoch(-1))

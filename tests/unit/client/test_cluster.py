@@ -1,3 +1,4 @@
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,3 +115,36 @@ def test_a_coordinator_that_never_gets_ready_is_given_up_when_the_time_is_over()
         cluster.ask()
     assert given_up.value.code is ErrorCode.coordinator_load_in_progress
     assert 10 <= cluster.clock.monotonic() < 11
+
+
+def test_who_leads_is_asked_of_another_broker_when_the_one_that_was_named_refuses() -> None:
+    cluster = ClusterClient("b1,b2,b3")
+    asked: list[tuple[str, int]] = []
+
+    def connect(host: str, port: int) -> Any:
+        asked.append((host, port))
+        return SimpleNamespace(peer=(host, port), close=lambda: None, ask=lambda api, body: SimpleNamespace(brokers=[]))
+
+    cluster._connect = connect  # type: ignore[method-assign]
+    cluster.look_elsewhere()  # nobody was asked yet
+    for _ in range(3):
+        cluster.metadata()
+        cluster.metadata()
+        cluster.look_elsewhere()
+    assert [host for host, _ in asked] == ["b1", "b2", "b1"]
+
+
+def test_a_coordinator_that_says_it_is_none_is_looked_for_at_another_broker() -> None:
+    cluster = ClusterClient("b1,b2", sleep=lambda _: None)
+    looked: list[str] = []
+    found = SimpleNamespace(error_code=ErrorCode.none, node_id=1, host="b1", port=9092)
+
+    def connect(host: str, port: int) -> Any:
+        looked.append(host)
+        return SimpleNamespace(peer=(host, port), close=lambda: None, ask=lambda api, body: found)
+
+    cluster._connect = connect  # type: ignore[method-assign]
+    codes = iter([ErrorCode.not_coordinator, ErrorCode.none])
+    cluster.ask_node = lambda node, api, body: next(codes)  # type: ignore[assignment, method-assign]
+    cluster.ask_coordinator(GROUP, "g", OFFSET_DELETE, {}, lambda answer: answer)
+    assert looked == ["b1", "b2"]

@@ -68,6 +68,9 @@ class Cluster:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, "topic 't'")
         return dict(self.where)
 
+    def look_elsewhere(self) -> None:
+        """There is no other broker to ask."""
+
     def take_connection(self, node: Node) -> Node:
         return node
 

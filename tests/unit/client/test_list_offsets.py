@@ -9,7 +9,7 @@ from skep.base.clock import ManualClock
 from skep.base.errors import ErrorCode, KafkaError
 from skep.client.cluster import ClusterClient, Node
 from skep.client.errors import TimedOut, Unreachable
-from skep.client.list_offsets import EARLIEST, LATEST, list_offsets
+from skep.client.list_offsets import BELIEVED_AFTER_S, EARLIEST, LATEST, list_ends, list_offsets
 from skep.wire.apis import Api
 from skep.wire.codec import Body
 
@@ -88,3 +88,22 @@ def test_a_refusal_that_does_not_pass_is_raised_at_once() -> None:
     with pytest.raises(KafkaError, match="b1:9092 answered topic_authorization_failed for partition t-0"):
         list_offsets(cluster, {HERE: LATEST}, committed=True)
     assert len(cluster.asked) == 1
+
+
+def test_an_end_below_what_there_was_is_asked_for_again_and_only_that() -> None:
+    cluster = Leaders({HERE: ONE, THERE: ONE})
+
+    def sleep(seconds: float) -> None:
+        cluster.manual.advance_ms(round(seconds * 1000))
+        if len(cluster.asked) == 3:
+            cluster.offsets[THERE] = 300
+
+    cluster.sleep = sleep
+    assert list_ends(cluster, {HERE: 100, THERE: 250}, committed=True) == {HERE: 100, THERE: 300}
+    assert cluster.asked == [(ONE, [HERE, THERE]), *[(ONE, [THERE])] * 3]
+
+
+def test_an_end_below_what_there_was_is_believed_after_a_while() -> None:
+    cluster = Leaders({HERE: ONE})
+    assert list_ends(cluster, {HERE: 101}, committed=True) == {HERE: 100}
+    assert cluster.manual.monotonic() == pytest.approx(BELIEVED_AFTER_S, abs=0.2)

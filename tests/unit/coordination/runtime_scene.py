@@ -42,6 +42,10 @@ class Numbers:
         self.waiting: list[Any] = []
         self.was_loaded = False
 
+    @property
+    def no_change(self):
+        return CoordinatorRecord(Text(""), None)
+
     def replay(self, offset, key, value, producer):
         texts = self.texts if producer is None else self.pending.setdefault(producer.producer_id, {})
         if value == Text("damned"):

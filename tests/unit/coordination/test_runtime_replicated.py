@@ -6,8 +6,9 @@ import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
-from skep.coordination.shard import LATER, Outcome
+from skep.coordination.shard import LATER, Freshness, Outcome
 from skep.metadata.model import PartitionRecord, TopicRecord
+from skep.replication.lease import LeadershipLease
 from tests.unit.coordination.runtime_scene import (
     ELSEWHERE,
     HERE,
@@ -148,5 +149,70 @@ def test_a_shard_that_leaves_while_it_loads_is_not_read_to_the_end():
             await asyncio.sleep(0.001)
         catch_up(scene)
         assert scene.runtime.submit_to(0, get("a")) == "one"
+
+    run(scenario)
+
+
+def read(key: str, freshness: Freshness):
+    return lambda shard: Outcome(shard.texts.get(key), freshness=freshness)
+
+
+def lose_lease(scene: Scene) -> None:
+    """The store is never heard of, and the follower has not been for longer than the bound."""
+    scene.replicas.partition(TOPIC, 0).lease = LeadershipLease(scene.clock, 2.0)
+    scene.clock.advance_ms(1500)
+
+
+def test_a_proven_answer_waits_until_a_record_that_changes_nothing_is_committed():
+    async def scenario(scene):
+        follow(scene, replicated(scene))
+        written = asyncio.ensure_future(scene.runtime.submit_to(0, put("a", "one")))
+        catch_up(scene)
+        assert await written == "put"
+        end = scene.replicas.partition(TOPIC, 0).log.log_end_offset
+        told = asyncio.ensure_future(scene.runtime.submit_to(0, read("a", Freshness.PROVEN)))
+        await asyncio.sleep(0)
+        assert scene.replicas.partition(TOPIC, 0).log.log_end_offset == end + 1
+        assert not told.done()
+        catch_up(scene)
+        assert await told == "one"
+
+    run(scenario)
+
+
+def test_a_proven_answer_of_a_coordinator_that_was_succeeded_is_never_given():
+    async def scenario(scene):
+        follow(scene, replicated(scene))
+        scene.runtime.submit_to(0, get("a"))
+        told = asyncio.ensure_future(scene.runtime.submit_to(0, read("a", Freshness.PROVEN)))
+        await asyncio.sleep(0)
+        follow(scene, replicated(scene, 1, ELSEWHERE))
+        with pytest.raises(KafkaError) as refused:
+            await told
+        assert refused.value.code is ErrorCode.not_coordinator
+
+    run(scenario)
+
+
+def test_where_nobody_else_can_coordinate_a_proven_answer_costs_no_record():
+    async def scenario(scene):
+        assert scene.runtime.submit_to(0, read("a", Freshness.PROVEN)) is None
+        assert scene.replicas.partition(TOPIC, 0).log.log_end_offset == 0
+
+    run(scenario)
+
+
+def test_when_the_lease_is_over_a_leased_answer_and_every_refusal_send_the_client_to_look_elsewhere():
+    def refuse(shard):
+        raise KafkaError(ErrorCode.producer_fenced, "by what we know")
+
+    async def scenario(scene):
+        follow(scene, replicated(scene))
+        assert scene.runtime.submit_to(0, read("a", Freshness.LEASED)) is None
+        assert refusal(lambda: scene.runtime.submit_to(0, refuse)) is ErrorCode.producer_fenced
+        lose_lease(scene)
+        assert refusal(lambda: scene.runtime.submit_to(0, read("a", Freshness.LEASED))) is ErrorCode.not_coordinator
+        assert refusal(lambda: scene.runtime.submit_to(0, refuse)) is ErrorCode.not_coordinator
+        assert scene.runtime.submit_to(0, get("a")) is None, "what may be old is answered"
 
     run(scenario)

@@ -33,10 +33,11 @@ def handle(services: Services, request: Request) -> Body:
 
 def _describe(services: Services, topic: str, index: int) -> dict[str, Any]:
     try:
-        producers = services.replicas.partition(topic, index).log.producers
+        partition = services.replicas.partition(topic, index)
+        partition.check_leads()
     except ANSWERABLE as error:
         return _refused(index, code_of(error), message_of(error))
-    return {"partition_index": index, "active_producers": [_shown(state) for state in producers.states()]}
+    return {"partition_index": index, "active_producers": [_shown(state) for state in partition.log.producers.states()]}
 
 
 def _shown(state: ProducerState) -> dict[str, int]:

@@ -221,8 +221,11 @@ def _find(services: Services, version: int, one: Wanted) -> Partition:
     find = replicas.replica if version >= READS_FROM_FOLLOWERS else replicas.partition
     partition = find(topic, one.partition)
     partition.check_leader_epoch(one.current_leader_epoch)
-    if not partition.is_leader and one.fetch_offset > partition.log.log_end_offset:
-        raise KafkaError(ErrorCode.offset_not_available, "this replica is not that far yet")
+    if one.fetch_offset > partition.log.log_end_offset:
+        if not partition.is_leader:
+            raise KafkaError(ErrorCode.offset_not_available, "this replica is not that far yet")
+        # The consumer may have read on from our successor. OFFSET_OUT_OF_RANGE would make it start over.
+        partition.check_leads()
     return partition
 
 

@@ -17,8 +17,8 @@ Behaviour
 
 Refusals, per partition, in order
     the same partition twice; a special timestamp newer than the version; unknown topic or partition; another broker
-    leads; leader epoch; OFFSET_NOT_AVAILABLE while a new leader does not know yet how far its predecessor had
-    committed, for what depends on that (KIP-207).
+    leads; leader epoch; for what depends on the end of the log: another broker may lead by now (replication/lease.py),
+    OFFSET_NOT_AVAILABLE while a new leader does not know yet how far its predecessor had committed (KIP-207).
 
 Left out
     ``replica_id`` and ``timeout`` are read and ignored: followers do not ask here, and there is no remote storage.
@@ -74,6 +74,7 @@ async def _look_up(services: Services, request: Request, topic: str, wanted: Any
     up_to = partition.last_stable_offset if read_committed else partition.high_watermark
     log = partition.log
     if timestamp not in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        partition.check_leads()
         partition.check_knows_committed()
     if timestamp == LATEST:
         return _at(partition, up_to)

@@ -24,6 +24,7 @@ def handle(services: Services, request: Request) -> Body:
             try:
                 partition = services.replicas.partition(topic.topic, wanted.partition)
                 partition.check_leader_epoch(wanted.current_leader_epoch)
+                partition.check_leads()
                 epoch, end_offset = partition.log.end_offset_for_epoch(LeaderEpoch(wanted.leader_epoch))
             except KafkaError as error:
                 code = error.code

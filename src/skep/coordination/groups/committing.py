@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.group_records import OffsetCommitKey, OffsetCommitValue
-from skep.coordination.shard import CoordinatorRecord, Outcome, ProducerStamp
+from skep.coordination.shard import CoordinatorRecord, Freshness, Outcome, ProducerStamp
 
 if TYPE_CHECKING:
     from skep.coordination.groups.shard import GroupShard
@@ -127,7 +127,8 @@ def fetch(
     """OffsetFetch; the response is [(topic, [FetchedOffset])]. ``wanted`` None: all that the group has.
 
     Of a group that nobody has heard of every offset is -1. With ``require_stable`` (KIP-447) a partition whose offset a
-    transaction is about to commit is UNSTABLE_OFFSET_COMMIT: the client asks again.
+    transaction is about to commit is UNSTABLE_OFFSET_COMMIT: the client asks again. Who asks so begins where an earlier
+    producer ended, and would write twice what lies between an old offset and the newest: the answer is proven.
     """
     group = shard.groups.get(group_id)
     if group is not None:
@@ -145,7 +146,8 @@ def fetch(
         [
             (topic, [_fetched(shard, group_id, committed, topic, partition, check_pending) for partition in partitions])
             for topic, partitions in wanted
-        ]
+        ],
+        freshness=Freshness.PROVEN if require_stable else Freshness.LEASED,
     )
 
 

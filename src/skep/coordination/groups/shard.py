@@ -13,13 +13,16 @@ from skep.coordination.group_records import OffsetCommitKey
 from skep.coordination.groups import classic_loading, consumer_loading, expiring
 from skep.coordination.groups.group import Group
 from skep.coordination.groups.offsets import Offsets
-from skep.coordination.shard import Outcome, ProducerStamp, ShardContext
+from skep.coordination.shard import CoordinatorRecord, Outcome, ProducerStamp, ShardContext
 from skep.metadata.image import ClusterImage
 
 _REPLAYS: dict[type, Callable[["GroupShard", Any, Any], None]] = {
     **classic_loading.REPLAYS,
     **consumer_loading.REPLAYS,
 }
+
+
+NO_CHANGE = CoordinatorRecord(OffsetCommitKey("", "", -1), None)
 
 
 class GroupShard:
@@ -41,6 +44,10 @@ class GroupShard:
         self.offsets = Offsets()
         self.gone_topics: set[str] = set()
         """Deleted, and their offsets not forgotten yet."""
+
+    @property
+    def no_change(self) -> CoordinatorRecord:
+        return NO_CHANGE
 
     # Replay.
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import TopicPartition
-from skep.coordination.shard import Outcome, ProducerStamp
+from skep.coordination.shard import Freshness, Outcome, ProducerStamp
 from skep.coordination.transactions.states import State
 from skep.coordination.transactions.transaction import Transaction
 
@@ -22,7 +22,8 @@ def add(
     """AddPartitionsToTxn, AddOffsetsToTxn. The first one begins the transaction."""
     transaction = _not_ending(shard, transactional_id, producer)
     if transaction.state is State.ONGOING and partitions <= transaction.partitions:
-        return Outcome(answer)
+        # Proven: a coordinator that was succeeded may mean an earlier transaction of the producer.
+        return Outcome(answer, freshness=Freshness.PROVEN)
     return Outcome(answer, [transaction.with_partitions(partitions, shard.clock.now_ms()).record])
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.coordination.shard import Outcome
+from skep.coordination.shard import Freshness, Outcome
 from skep.coordination.transactions.states import State
 
 if TYPE_CHECKING:
@@ -59,5 +59,7 @@ def describe(shard: "TransactionShard", transactional_id: str) -> Outcome:
             "producer_id": transaction.producer_id,
             "producer_epoch": transaction.producer_epoch,
             "topics": [{"topic": topic, "partitions": partitions} for topic, partitions in topics.items()],
-        }
+        },
+        # Whoever finds a transaction that seems to hang ends it by hand.
+        freshness=Freshness.PROVEN,
     )

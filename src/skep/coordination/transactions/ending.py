@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.coordination.shard import Outcome, ProducerStamp
+from skep.coordination.shard import Freshness, Outcome, ProducerStamp
 from skep.coordination.transactions import finishing
 from skep.coordination.transactions.states import ENDING, State
 from skep.coordination.transactions.transaction import Transaction
@@ -25,7 +25,9 @@ def end(
     if result is not ErrorCode.none:
         wish = "commit" if commit else "abort"
         raise KafkaError(result, f"{transactional_id!r} is {transaction.state.label}, and is asked to {wish}")
-    return Outcome(answer)
+    # Proven: to a coordinator that was succeeded, the producer's last transaction but one may be the last, and it
+    # would call one committed of which it knows nothing.
+    return Outcome(answer, freshness=Freshness.PROVEN)
 
 
 def abort_and_fence(

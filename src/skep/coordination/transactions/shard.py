@@ -9,12 +9,15 @@ from typing import Any
 
 from skep.base.broker_config import BrokerConfig
 from skep.base.errors import ErrorCode, KafkaError
-from skep.coordination.shard import Outcome, ProducerStamp, ShardContext
+from skep.coordination.shard import CoordinatorRecord, Outcome, ProducerStamp, ShardContext
+from skep.coordination.transaction_records import TransactionLogKey
 from skep.coordination.transactions import expiring, finishing
 from skep.coordination.transactions.finishing import Finishing
 from skep.coordination.transactions.markers import Markers
 from skep.coordination.transactions.states import State
 from skep.coordination.transactions.transaction import Transaction
+
+NO_CHANGE = CoordinatorRecord(TransactionLogKey(transactional_id=""), None)
 
 
 class TransactionShard:
@@ -36,6 +39,10 @@ class TransactionShard:
         self.ongoing: dict[str, None] = {}
         self.earlier_epochs: dict[str, int] = {}
         self.finishing: dict[str, Finishing] = {}
+
+    @property
+    def no_change(self) -> CoordinatorRecord:
+        return NO_CHANGE
 
     def replay(self, offset: int, key: Any, value: Any, producer: ProducerStamp | None) -> None:
         transactional_id = key.transactional_id
