@@ -8,12 +8,12 @@ has a broker of its own.
 from collections.abc import Iterable
 
 from bench.row import Row, say
-from bench.stalls import requests
+from bench.stalls import handlers, requests
 from bench.stalls.probe import probing
 from bench.stalls.stall import Stall
 from skep.testing import EmbeddedBroker
 
-STALLS: tuple[Stall, ...] = (*requests.STALLS,)
+STALLS: tuple[Stall, ...] = (*requests.STALLS, *handlers.STALLS)
 
 NAMES = ("stalls", *(stall.name for stall in STALLS))
 SELECTS = True
