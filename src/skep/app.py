@@ -19,6 +19,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -26,6 +27,7 @@ from skep.base.addresses import parse_address
 from skep.base.broker_config import BrokerConfig, read_broker_config
 from skep.base.clock import SystemClock
 from skep.base.errors import OptionError, StartupError, StorageError, StoreUnavailable
+from skep.base.garbage import CHECK_MS, Garbage
 from skep.base.ids import BrokerId, Offset, TopicPartition
 from skep.base.log_queue import configure_logging
 from skep.base.loop_watch import LoopWatch
@@ -227,6 +229,10 @@ class Broker:
         self._supervisor.spawn("membership", self._stay(controller, services))
         self._on_stop(lambda: _now(self._loop_watch.stop))
         self._loop_watch.start()
+        garbage = Garbage(self._clock, time.process_time)
+        self._on_stop(lambda: _now(garbage.stop))
+        garbage.start()
+        self._supervisor.repeat(lambda: CHECK_MS, garbage.check)
         self._supervisor.repeat(lambda: 100, services.producer_ids.keep_reserve)
         self._housekeeping.on_disk_checked = self._disk_checked
         self._on_stop(self._hand_over)

@@ -1,0 +1,67 @@
+"""Keeps the pauses of Python's garbage collector short.
+
+A full collection looks at every object there is: with ten thousand open partitions that takes half a second, in which
+no client is served. Nearly all of these objects live for as long as the broker. So what has survived a full collection
+that took long is frozen (``gc.freeze``): later collections do not look at it, and each of them takes about
+``PAUSE_S`` at the most.
+
+Reference counts still free frozen objects. What they do not free is a cycle that was frozen and that nobody refers to
+any more, such as the partitions of a deleted topic. These are found when everything is looked at again, which happens
+when the broker is idle, or after ``LONGEST_S`` if it never is.
+"""
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+from skep.base.clock import Clock
+
+PAUSE_S = 0.01
+CHECK_MS = 60_000
+IDLE_SHARE = 0.02
+"""Of a processor. A broker that uses less has nobody who would notice a pause."""
+SHORTEST_S = 600.0
+LONGEST_S = 6 * 3600.0
+
+_OLDEST = 2
+
+
+class Garbage:
+    """Owns what is frozen. One for a process, from ``start`` to ``stop``."""
+
+    def __init__(self, clock: Clock, process_time: Callable[[], float]) -> None:
+        self._clock = clock
+        self._process_time = process_time
+        self._began = 0.0
+        self._is_frozen = False
+        self._looked_at_all = self._checked = clock.monotonic()
+        self._used = process_time()
+
+    def start(self) -> None:
+        gc.freeze()
+        gc.callbacks.append(self._collecting)
+
+    def stop(self) -> None:
+        if self._collecting in gc.callbacks:
+            gc.callbacks.remove(self._collecting)
+        gc.unfreeze()
+
+    async def check(self) -> None:
+        """To be called every ``CHECK_MS``. Looks at everything if it is time, and nobody is disturbed."""
+        now, used = self._clock.monotonic(), self._process_time()
+        is_idle = used - self._used < IDLE_SHARE * (now - self._checked)
+        self._checked, self._used = now, used
+        since_s = now - self._looked_at_all
+        if self._is_frozen and (since_s >= LONGEST_S or (is_idle and since_s >= SHORTEST_S)):
+            self._looked_at_all, self._is_frozen = now, False
+            gc.unfreeze()
+            gc.collect()
+
+    def _collecting(self, phase: str, info: dict[str, Any]) -> None:
+        if info["generation"] != _OLDEST:
+            return
+        if phase == "start":
+            self._began = self._clock.monotonic()
+        elif self._clock.monotonic() - self._began > PAUSE_S:
+            self._is_frozen = True
+            gc.freeze()
