@@ -4,9 +4,9 @@ import threading
 import time
 import traceback
 from types import TracebackType
+from typing import Protocol
 
 from skep.base.errors import ErrorCode
-from skep.testing import EmbeddedBroker
 from tests.cpu_time import cpu_s
 from tests.raw_client import RawClient
 from tests.raw_requests import Want, batch_of
@@ -19,13 +19,21 @@ SLOWEST_ROUND_CPU_S = 5.0
 """What the broker may compute while a round waits. Other work on the machine does not count here."""
 
 
+class RunningBroker(Protocol):
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+    @property
+    def pid(self) -> int: ...
+
+
 class Witness:
     """Produces a record and reads it back, all the time, on one connection, in a thread of its own.
 
     Owns that thread and the connection. ``check`` says whether all went well so far; leaving the context does too.
     """
 
-    def __init__(self, broker: EmbeddedBroker) -> None:
+    def __init__(self, broker: RunningBroker) -> None:
         bootstrap_servers, self._pid = broker.bootstrap_servers, broker.pid
         self._client = RawClient(bootstrap_servers, client_id="witness")
         self._stopping = threading.Event()

@@ -73,10 +73,11 @@ def _path_of(descriptor: int) -> str:
 
 
 class FaultyBroker:
-    """``os`` is where to make calls fail; ``bootstrap_servers`` where to connect to."""
+    """``os`` is where to make calls fail; ``bootstrap_servers`` where to connect to; ``pid`` is our own."""
 
     def __init__(self, broker: Broker, faults: FaultyOs) -> None:
         self.os = faults
+        self.pid = os.getpid()
         self.bootstrap_servers = f"{broker.node.host}:{broker.node.port}"
 
 
