@@ -31,7 +31,7 @@ PIPELINED = 20
 SMALL_BATCHES = 1_000_000
 BATCHES_PER_REQUEST = 50_000
 TIMEOUT = datetime.timedelta(seconds=60)
-EPOCH_MS = 1_700_000_000_000
+NOW_MS = time.time_ns() // 1_000_000
 MANY = {"skep.max.partitions": "50000"}
 
 
@@ -56,7 +56,7 @@ def _create(topic: dict[str, Any]) -> bytes:
 
 
 def _record(value: bytes = b"v", **more: Any) -> bytes:
-    return build_batch([NewRecord(b"k", value, EPOCH_MS)], **more)
+    return build_batch([NewRecord(b"k", value, NOW_MS)], **more)
 
 
 def _produce(topic: str, data: list[dict[str, Any]]) -> bytes:
@@ -133,7 +133,7 @@ def _fetch_at(offset: int) -> bytes:
 
 def _large_keyed_batches() -> list[bytes]:
     """Four MiB each."""
-    records = [NewRecord(b"%08d" % number, bytes(26), EPOCH_MS) for number in range(100_000)]
+    records = [NewRecord(b"%08d" % number, bytes(26), NOW_MS) for number in range(100_000)]
     batch = build_batch(records, codec=Codec.GZIP)
     return [produce("t", 0, batch)] * PIPELINED
 
@@ -155,20 +155,23 @@ def _full_here(cluster: EmbeddedCluster) -> None:
         client.ask(_one_record_everywhere("here", 3_000))
 
 
-def _list_offsets(count: int) -> bytes:
-    partitions = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": EPOCH_MS + 1}]
+MAX_TIMESTAMP = -3
+
+
+def _list_offsets() -> bytes:
+    partitions = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": MAX_TIMESTAMP}]
     body = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": partitions}]}
-    return request(apis.LIST_OFFSETS, 4, body) * count
+    return request(apis.LIST_OFFSETS, 7, body)
 
 
 def _synced_produce_beside_lookups(broker: EmbeddedBroker) -> float:
-    """The worst of synced produces while fourteen clients look for a time that walks over a whole segment."""
+    """The worst of synced produces while fourteen clients look for the largest timestamp, which means every header."""
     frame = produce("synced", 0, _record())
     worst = 0.0
     clients = [RawClient(broker.bootstrap_servers) for _ in range(14)]
     try:
         for client in clients:
-            client.send(_list_offsets(1))
+            client.send(_list_offsets())
         with RawClient(broker.bootstrap_servers) as client:
             for _ in range(50):
                 started = time.perf_counter()
@@ -194,7 +197,7 @@ async def _truncated() -> float:
         batch = _record(bytes(80))
         header = read_header(batch)
         for _ in range(300_000_000 // len(batch)):
-            log.append(batch, header, LeaderEpoch(0), EPOCH_MS)
+            log.append(batch, header, LeaderEpoch(0), NOW_MS)
         partition = Partition(log, UUID(int=1), LeaderEpoch(0), clock, threads, Offset(0))
         partition.follow(LeaderEpoch(1))
         with _WorstGap() as gap:
@@ -228,8 +231,16 @@ class _WorstGap:
 _sparse_index = _making(_topic("t", 1, [("index.interval.bytes", "2147483647")]), lambda: _small_batches(SMALL_BATCHES))
 
 
-def _sparse_and_synced(broker: EmbeddedBroker) -> None:
-    _sparse_index(broker)
+def _fill_with_deleted_maximum() -> Iterable[bytes]:
+    """The record with the largest timestamp is the first, and is deleted: only headers know which is the next."""
+    yield produce("t", 0, build_batch([NewRecord(b"k", b"v", NOW_MS + 1)]))
+    yield from _small_batches(SMALL_BATCHES)
+    partitions = [{"partition_index": 0, "offset": 1}]
+    yield request(apis.DELETE_RECORDS, 2, {"topics": [{"name": "t", "partitions": partitions}], "timeout": TIMEOUT})
+
+
+def _long_and_synced(broker: EmbeddedBroker) -> None:
+    _making(_topic("t", 1), _fill_with_deleted_maximum)(broker)
     _making(_topic("synced", 1, [("flush.messages", "1")]))(broker)
 
 
@@ -240,6 +251,14 @@ def _create_partitions() -> bytes:
 
 def _delete_topic() -> bytes:
     return request(apis.DELETE_TOPICS, 4, {"topic_names": ["t"], "timeout": TIMEOUT})
+
+
+def _delete_topic_and_files(broker: EmbeddedBroker) -> None:
+    """Files are moved away after the response."""
+    asking(_delete_topic())(broker)
+    deadline = time.monotonic() + 60
+    while any(broker.data_dir.glob("t-*")) and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def _last_fetches() -> Iterable[bytes]:
@@ -259,7 +278,7 @@ STALLS = (
     Stall(
         "delete-topic",
         "DeleteTopics of 10,000 partitions",
-        _asking(lambda: [_delete_topic()]),
+        _delete_topic_and_files,
         _full_partitions,
         MANY,
     ),
@@ -332,9 +351,9 @@ STALLS = (
     ),
     Stall(
         "lookup-by-time",
-        "14 ListOffsets by time that walk over a segment: worst synced produce",
+        "14 ListOffsets of the largest timestamp that walk over a segment: worst synced produce",
         _synced_produce_beside_lookups,
-        _sparse_and_synced,
+        _long_and_synced,
     ),
     Stall("truncation", "a log of 300 MB of small batches is cut: the loop's longest gap", _truncation, brokers=0),
 )

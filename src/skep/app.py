@@ -101,7 +101,8 @@ class Broker:
         await self._membership.begin_anew(self._replicas.may_have_lost)
         self._directory.losses_settled()
         await self._join(listener, services)
-        self._replicas.take_roles()
+        if (opening := self._replicas.take_roles()) is not None:
+            await opening
         coordinators.start()
         await listener.serve()
         self._take_part(services)
@@ -133,7 +134,14 @@ class Broker:
 
         self._on_stop(self._supervisor.close)
         self._replicas = Replicas(
-            directory, self._catalog, config.topic_defaults, self._clock, executor, self._supervisor, self._node_id
+            directory,
+            self._catalog,
+            config.topic_defaults,
+            self._clock,
+            executor,
+            self._supervisor,
+            self._node_id,
+            slicer=self._slicer,
         )
         self._loaded = self._catalog.image
         await self._replicas.load()

@@ -76,6 +76,8 @@ class Log(ReplicaLog):
         alone if ``at_least_one``. The slice may end earlier than it could. Reads indexes and headers, from the page
         cache as a rule; the bytes themselves are the caller's to send or to read, in a thread if they may be cold.
         """
+        if self.is_being_cut:
+            self._check_not_being_cut()
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
@@ -93,7 +95,7 @@ class Log(ReplicaLog):
 
     def prepare(self, offset: Offset, max_bytes: int) -> None:
         """The next ``read`` will be this one, as far as one can tell; what it needs is looked up now."""
-        if self.log_start_offset <= offset < self.log_end_offset:
+        if self.log_start_offset <= offset < self.log_end_offset and not self.is_being_cut:
             with contextlib.suppress(StorageError):  # who reads it will be told
                 prepare_slice(self._segments, self._places, offset, max_bytes)
 

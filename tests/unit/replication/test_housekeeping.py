@@ -340,7 +340,7 @@ def test_a_log_that_the_disk_kept_from_being_cut_is_cut_when_the_disk_lets_it():
 
         scene.files.step = refuse
         with pytest.raises(StorageError):
-            partition.truncate_to(2)
+            await partition.truncate_to(2)
         assert partition.log.is_half_cut
         await scene.housekeeping.flush_due()
         assert partition.log.is_half_cut, "it does not let it yet"

@@ -14,7 +14,10 @@ def views(*segments: tuple[int, int]) -> list[SegmentView]:
 
 
 def count(segments: list[SegmentView], now_ms: int = 0, *, start: int = 0, up_to: int = 1000, **config: int) -> int:
-    return expired_count(segments, TopicConfig(**config), now_ms, log_start_offset=start, up_to=up_to)
+    size = sum(segment.size for segment in segments)
+    return expired_count(
+        iter(segments), len(segments), size, TopicConfig(**config), now_ms, log_start_offset=start, up_to=up_to
+    )
 
 
 def test_segments_go_by_age_of_their_youngest_record() -> None:
