@@ -16,11 +16,13 @@ from bench.stalls.stall import Stall, asking, request
 from skep.base.clock import SystemClock
 from skep.base.ids import LeaderEpoch, Offset, TopicPartition
 from skep.base.os_files import OsFiles
+from skep.base.tasks import Supervisor
 from skep.base.topic_config import TopicConfig
 from skep.records.batch import read_header
 from skep.records.builder import NewRecord, build_batch
 from skep.records.compression import Codec
 from skep.replication.partition import Partition
+from skep.replication.truncation import Truncations
 from skep.storage.directory import LogDirectory
 from skep.testing import EmbeddedBroker, EmbeddedCluster
 from skep.wire import apis
@@ -200,12 +202,17 @@ async def _truncated() -> float:
             log.append(batch, header, LeaderEpoch(0), NOW_MS)
         partition = Partition(log, UUID(int=1), LeaderEpoch(0), clock, threads, Offset(0))
         partition.follow(LeaderEpoch(1))
+        partition.cutter = Truncations(threads, Supervisor(), _nothing, lambda partition: None)
         with _WorstGap() as gap:
             cut = partition.truncate_to(Offset(log.log_end_offset - 1))
             if cut is not None:
                 await cut
             await asyncio.sleep(0.05)
         return gap.worst_s
+
+
+async def _nothing() -> None:
+    """No checkpoint is written."""
 
 
 class _WorstGap:

@@ -9,7 +9,7 @@ their followers or their leader are waiting.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from uuid import UUID
 
@@ -74,6 +74,7 @@ class Replicas:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._refusal: str | None = None
         self.topic_defaults = topic_defaults
+        self._last_config: tuple[Mapping[str, str], TopicConfig, TopicConfig] = ({}, topic_defaults, topic_defaults)
         self._checkpoints = Checkpoints(directory, executor, self.slicer, self._each_high_watermark)
         self.cleaner = Cleaner(clock, executor, supervisor)
         self.compactor = Compactor(directory, clock, executor, self.cleaner, self)
@@ -200,12 +201,20 @@ class Replicas:
             self._take_role(partition, topic.partitions[index])
 
     def config_of(self, topic: TopicRecord) -> TopicConfig:
+        """The topic's own options over the broker's defaults; the same object for the same ones asked for in a row."""
+        given, defaults, config = self._last_config
+        if given is not topic.config or defaults is not self.topic_defaults:
+            config = self._parsed(topic.config)
+            self._last_config = (topic.config, self.topic_defaults, config)
+        return config
+
+    def _parsed(self, given: Mapping[str, str]) -> TopicConfig:
         try:
-            return parse_into(self.topic_defaults, topic.config)
+            return parse_into(self.topic_defaults, given)
         except OptionError:
             # Set by a newer broker. What this one knows holds.
             known = declared(self.topic_defaults)
-            return parse_into(self.topic_defaults, {name: text for name, text in topic.config.items() if name in known})
+            return parse_into(self.topic_defaults, {name: text for name, text in given.items() if name in known})
 
     # The disk.
 

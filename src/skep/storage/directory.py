@@ -22,6 +22,7 @@ from skep.storage.batches import NEVER
 from skep.storage.checkpoint_files import CheckpointFiles, Offsets
 from skep.storage.checkpoints import encode_checkpoint
 from skep.storage.closing import close_logs, remove_leftovers
+from skep.storage.content import empty_content
 from skep.storage.identity import boot_id_in, claim, current_boot_id, may_have_lost_data
 from skep.storage.keeper import Keeper
 from skep.storage.log import Log
@@ -214,6 +215,10 @@ class LogDirectory:
 
     def _open_log(self, partition: TopicPartition, config: TopicConfig, topic_id: uuid.UUID) -> Log:
         path = self._name(str(partition))
+        if partition not in self._on_disk and partition not in self._missing:
+            # Never written to: nothing is there to be looked at.
+            content = empty_content(self._clock.now_ms(), self._max_producers)
+            return Log(self._files, path, partition, topic_id, config, content, self._keeper_for(partition))
         if partition in self._on_disk and self.topic_id_of(partition) not in (topic_id, None):
             self._set_aside(partition, "its topic was deleted and created anew")
         recovery_point = None if self.was_clean else self._recovery_points.get(partition, Offset(0))
