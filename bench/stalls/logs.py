@@ -66,9 +66,10 @@ def _produce(topic: str, data: list[dict[str, Any]]) -> bytes:
     return request(apis.PRODUCE, 9, {"transactional_id": None, "acks": -1, "timeout": TIMEOUT, "topic_data": topics})
 
 
-def _one_record_everywhere(topic: str, partitions: int) -> bytes:
-    batch = _record()
-    return _produce(topic, [{"index": index, "records": batch} for index in range(partitions)])
+def _one_record_everywhere(topic: str, partitions: int) -> Iterable[bytes]:
+    """A few partitions at a time: the first append to each makes its directory."""
+    data = [{"index": index, "records": _record()} for index in range(partitions)]
+    return (_produce(topic, data[start : start + 500]) for start in range(0, partitions, 500))
 
 
 def _small_batches(count: int) -> Iterable[bytes]:
@@ -96,7 +97,7 @@ def _making(
 
 
 _many_partitions = _making(_topic("t", PARTITIONS))
-_full_partitions = _making(_topic("t", PARTITIONS), lambda: [_one_record_everywhere("t", PARTITIONS)])
+_full_partitions = _making(_topic("t", PARTITIONS), lambda: _one_record_everywhere("t", PARTITIONS))
 
 
 def _delete_records() -> bytes:
@@ -154,7 +155,8 @@ def _full_here(cluster: EmbeddedCluster) -> None:
     """Broker 1 has 3,000 partitions with a record each."""
     with RawClient(cluster.brokers[1]) as client:
         client.ask(_create(_topic("here", 3_000, replicas=[1])))
-        client.ask(_one_record_everywhere("here", 3_000))
+        for frame in _one_record_everywhere("here", 3_000):
+            client.ask(frame)
 
 
 MAX_TIMESTAMP = -3
