@@ -24,13 +24,18 @@ def request(api: Api, version: int, body: Mapping[str, Any], correlation_id: int
 
 @dataclass(frozen=True)
 class Stall:
-    """``act`` is measured. ``prepare`` is not: it makes topics and fills them. Each stall has a broker of its own."""
+    """``act`` is measured. ``prepare`` is not: it makes topics and fills them. Each stall has a broker of its own.
+
+    With several ``brokers`` both are given the cluster, and broker 1 is probed; with none there is nothing to probe.
+    Where ``act`` returns a number, that is what is reported, in seconds.
+    """
 
     name: str
     what: str
-    act: Callable[[EmbeddedBroker], None]
-    prepare: Callable[[EmbeddedBroker], None] = lambda broker: None
+    act: Callable[[Any], float | None]
+    prepare: Callable[[Any], None] = lambda broker: None
     options: Mapping[str, str] = field(default_factory=dict)
+    brokers: int = 1
 
 
 def asking(*frames: bytes) -> Callable[[EmbeddedBroker], None]:

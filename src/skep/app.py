@@ -21,7 +21,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from skep.base.addresses import parse_address
 from skep.base.broker_config import BrokerConfig, read_broker_config
@@ -34,6 +34,7 @@ from skep.base.loop_watch import LoopWatch
 from skep.base.os_files import OsFiles
 from skep.base.slicer import Slicer
 from skep.base.tasks import Supervisor
+from skep.base.threads import Threads, share_interpreter
 from skep.broker.coordinators import Coordinators
 from skep.broker.dispatch import Dispatcher
 from skep.broker.fetch_sessions import FetchSessions
@@ -51,12 +52,15 @@ from skep.replication.isr_changes import IsrChanges
 from skep.replication.lease import RENEWALS_PER_BOUND, LeadershipLease
 from skep.replication.replicas import Replicas
 from skep.replication.second_opinion import SecondOpinion
+from skep.replication.time_lookups import TimeLookups
 from skep.server.listener import Listener
 from skep.storage.directory import LogDirectory
 
 logger = logging.getLogger(__name__)
 
 CONTROLLED_SHUTDOWN_S = 15.0
+OTHER_DESCRIPTORS = 64
+"""Beside segments and clients: the store, other brokers, the compaction helper, files that threads write or sync."""
 
 
 class Broker:
@@ -91,7 +95,7 @@ class Broker:
             self._catalog,
             self._replicas,
             self._clock,
-            self._executor,
+            self._threads.reads,
             self._supervisor,
         )
         self._on_stop(lambda: _now(coordinators.stop))
@@ -106,7 +110,8 @@ class Broker:
         await self._membership.begin_anew(self._replicas.may_have_lost)
         self._directory.losses_settled()
         await self._join(listener, services)
-        self._replicas.take_roles()
+        if (opening := self._replicas.take_roles()) is not None:
+            await opening
         coordinators.start()
         await listener.serve()
         self._take_part(services)
@@ -116,14 +121,15 @@ class Broker:
         config = self.config
         self._clock, self._supervisor = SystemClock(), Supervisor()
         self._slicer = Slicer(self._clock)
-        files = OsFiles(_max_open_files(config))
+        self._shares = _descriptors(config)
+        files = OsFiles(self._shares.segments)
         path = os.path.abspath(config.log_dirs)
         directory = self._directory = LogDirectory(files, path, self._clock, config.max_producers_per_partition)
         directory.open()
         high_watermarks: Callable[[], dict[TopicPartition, Offset]] = dict
         self._on_stop(lambda: asyncio.to_thread(directory.close, high_watermarks()))
-        executor = self._executor = ThreadPoolExecutor(config.background_threads, thread_name_prefix="skep")
-        self._on_stop(lambda: asyncio.to_thread(executor.shutdown))
+        threads = self._threads = Threads(config.background_threads)
+        self._on_stop(lambda: asyncio.to_thread(threads.shut_down))
 
         store, lingering_s = store_for(config, directory.path)
         await store.open()
@@ -143,7 +149,15 @@ class Broker:
 
         self._on_stop(self._supervisor.close)
         self._replicas = Replicas(
-            directory, self._catalog, config.topic_defaults, self._clock, executor, self._supervisor, self._node_id
+            directory,
+            self._catalog,
+            config.topic_defaults,
+            self._clock,
+            threads.background,
+            self._supervisor,
+            self._node_id,
+            syncs=threads.syncs,
+            slicer=self._slicer,
         )
         self._loaded = self._catalog.image
         await self._replicas.load()
@@ -191,6 +205,8 @@ class Broker:
 
     def _services(self, coordinators: Coordinators) -> Services:
         config = self.config
+        self._time_lookups = TimeLookups(self._threads.searches)
+        self._on_stop(lambda: _now(self._time_lookups.stop))
         return Services(
             config=config,
             static_config=self._texts,
@@ -198,7 +214,8 @@ class Broker:
             catalog=self._catalog,
             replicas=self._replicas,
             clock=self._clock,
-            executor=self._executor,
+            threads=self._threads,
+            time_lookups=self._time_lookups,
             slicer=self._slicer,
             fetch_sessions=FetchSessions(
                 self._clock, config.max_incremental_fetch_session_cache_slots, config.max_fetch_session_partitions
@@ -213,7 +230,7 @@ class Broker:
             Dispatcher(services),
             self._clock,
             self._slicer,
-            self._executor,
+            self._threads.reads,
             max_request_bytes=self.config.socket_request_max_bytes,
             queued_max_request_bytes=self.config.queued_max_request_bytes,
             queued_max_response_bytes=self.config.queued_max_response_bytes,
@@ -294,6 +311,7 @@ class Broker:
     def _apply(self, services: Services, listener: Listener) -> None:
         self._loop_watch.warn_s = listener.slow_request_s = self.config.loop_delay_warn_ms / 1000
         listener.max_connections = self.config.max_connections
+        listener.max_descriptors = self._shares.connections
         listener.max_idle_ms = self.config.connections_max_idle_ms
         services.fetch_sessions.max_sessions = self.config.max_incremental_fetch_session_cache_slots
         services.fetch_sessions.max_partitions = self.config.max_fetch_session_partitions
@@ -315,10 +333,21 @@ def _machine() -> str:
     return _host_name()
 
 
-def _max_open_files(config: BrokerConfig) -> int:
-    """Half of what the process may open is for segments; connections share the other half."""
-    if config.max_open_files:
-        return config.max_open_files
+class Descriptors(NamedTuple):
+    """How the files that the process may open are shared out: nobody's connections take those that logs need."""
+
+    segments: int
+    connections: int
+
+
+def share_out(limit: int, max_open_files: int) -> Descriptors:
+    """Half of ``limit`` is for segments, unless ``max_open_files`` says how many; connections share what is left, but
+    for some that a broker needs besides. They get a quarter at the least: segments can do with fewer."""
+    segments = max_open_files or max(64, min(limit // 2, 100_000))
+    return Descriptors(segments, max(limit // 4, limit - segments - OTHER_DESCRIPTORS))
+
+
+def _descriptors(config: BrokerConfig) -> Descriptors:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -326,7 +355,7 @@ def _max_open_files(config: BrokerConfig) -> int:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
-    return max(64, min(soft // 2, 100_000))
+    return share_out(soft if soft != resource.RLIM_INFINITY else 1 << 30, config.max_open_files)
 
 
 async def serve(texts: Mapping[str, str], *, stop_at_eof: bool) -> None:
@@ -357,6 +386,7 @@ def run(texts: Mapping[str, str], *, stop_at_eof: bool = False) -> int:
     """The whole life of a broker process: exit code 0 after a clean stop, 2 when it cannot start."""
     import uvloop
 
+    share_interpreter()
     log = configure_logging()
     try:
         uvloop.run(serve(texts, stop_at_eof=stop_at_eof))

@@ -113,7 +113,7 @@ def test_a_disk_that_fills_up_refuses_produce_before_it_is_full(
 
 
 def test_a_disk_that_fills_up_loses_its_oldest_segments_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"skep.disk.check.interval.ms": "20", "log.segment.bytes": "200000"}
+    options = {"skep.disk.check.interval.ms": "20", "log.segment.bytes": "200000", "skep.disk.force.ratio": "0.85"}
     with boxed_broker(tmp_path, monkeypatch, options, size=32 << 20) as (broker, disk):
         with RawClient(broker.bootstrap_servers) as client:
             client.create_topic(TOPIC)

@@ -28,6 +28,7 @@ class ModelLog:
     log_start_offset = 0
     failure = None
     is_flushing = False
+    is_being_cut = False
     lost_data = False
 
     def __init__(self, topic_partition: TopicPartition, min_insync_replicas: int) -> None:

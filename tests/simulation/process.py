@@ -212,6 +212,7 @@ class Process:
         self.catalog.wait_until_free = _is_free  # type: ignore[method-assign]
         self.catalog._current.become(image_of("c", store.values))
         self.replicas = _Replicas(disk, self.catalog, None, clock, None, Supervisor(), broker_id)
+        self.replicas.truncations = None  # a model's log is cut here and now
         self.membership = Membership(client, self.catalog, broker_id, 0)
         self.following = _Following(self, clock)
         self.isr_changes = IsrChanges(broker_id, self.catalog, lambda: SETTINGS, clock, self._ask_others)

@@ -10,8 +10,7 @@ import dataclasses
 import itertools
 import struct
 import typing
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from skep.base.ids import BrokerId
 from skep.base.os_files import OsFiles
 from skep.base.slicer import Slicer
 from skep.base.tasks import Supervisor
+from skep.base.threads import Threads
 from skep.broker.coordinators import Coordinators
 from skep.broker.dispatch import HANDLERS, Dispatcher
 from skep.broker.fetch_sessions import FetchSessions
@@ -35,6 +35,7 @@ from skep.metadata.catalog import Catalog
 from skep.metadata.model import BrokerRecord
 from skep.metadata.sqlite import SqliteStore
 from skep.replication.replicas import Replicas
+from skep.replication.time_lookups import TimeLookups
 from skep.storage.directory import LogDirectory
 from skep.wire import apis
 from skep.wire.apis import SERVED, Api
@@ -60,7 +61,7 @@ class Served:
     def __init__(self, directory: Path) -> None:
         self.runner = asyncio.Runner()
         self.numbers = itertools.count()
-        self._executor = ThreadPoolExecutor(2)
+        self._threads = Threads(2)
         self._store = SqliteStore(directory / "metadata.sqlite")
         self._logs = LogDirectory(OsFiles(), str(directory), SystemClock())
         self.runner.run(self._start())
@@ -71,11 +72,13 @@ class Served:
         await self._store.open()
         await catalog.open()
         config = BrokerConfig()
-        replicas = Replicas(self._logs, catalog, config.topic_defaults, clock, self._executor, self._supervisor)
+        replicas = Replicas(
+            self._logs, catalog, config.topic_defaults, clock, self._threads.background, self._supervisor
+        )
         await replicas.load()
         catalog.on_change(replicas.image_changed)
         coordinators = Coordinators(
-            BrokerId(1), lambda: config, catalog, replicas, clock, self._executor, self._supervisor
+            BrokerId(1), lambda: config, catalog, replicas, clock, self._threads.reads, self._supervisor
         )
         catalog.on_change(coordinators.image_changed)
         self.services = Services(
@@ -85,7 +88,8 @@ class Served:
             catalog=catalog,
             replicas=replicas,
             clock=clock,
-            executor=self._executor,
+            threads=self._threads,
+            time_lookups=TimeLookups(self._threads.searches),
             slicer=Slicer(clock),
             fetch_sessions=FetchSessions(clock, 100, 1000),
             producer_ids=ProducerIds(catalog),
@@ -103,7 +107,7 @@ class Served:
 
         self.runner.run(stop())
         self.runner.close()
-        self._executor.shutdown()
+        self._threads.shut_down()
 
     def decode(self, api: Api, version: int, body: Mapping[str, Any]) -> Request:
         """The request as it comes out of the frame that a client would send."""
@@ -115,7 +119,7 @@ class Served:
     def answer(self, request: Request) -> Any:
         async def ask() -> Any:
             answer = HANDLERS[request.api.key].handle(self.services, request)
-            return await answer if asyncio.iscoroutine(answer) else answer
+            return await answer if isinstance(answer, Awaitable) else answer
 
         return self.runner.run(asyncio.wait_for(ask(), 30))
 

@@ -205,15 +205,17 @@ class BrokerConfig(ClusterConfig):
     )
     disk_force_ratio: float = option(
         "skep.disk.force.ratio",
-        0.85,
+        1.0,
         between(0, 1),
-        "Above this part of the disk in use, the oldest segments are deleted although they have not expired.",
+        "Above this part of the disk in use, e.g. 0.85, the oldest segments are deleted although they have not "
+        "expired, also those that are to be kept for ever; 1: never.",
     )
     disk_refuse_ratio: float = option(
         "skep.disk.refuse.ratio",
         0.90,
         between(0, 1),
-        "Above this part of the disk in use, produce is refused with KAFKA_STORAGE_ERROR; reading goes on.",
+        "Above this part of the disk in use, produce is refused with KAFKA_STORAGE_ERROR, which clients retry; reading "
+        "goes on. It is accepted again at the next check that finds less in use.",
     )
     flush_checkpoint_interval_ms: int = option(
         "log.flush.offset.checkpoint.interval.ms",
@@ -225,11 +227,16 @@ class BrokerConfig(ClusterConfig):
         "skep.max.open.files",
         0,
         at_least(0),
-        "Segment files kept open at the most; 0: half of what the process may open.",
+        "Segment files kept open at the most; 0: half of what the process may open. Connections share the rest, but "
+        "for 64; one more is closed at once.",
         dynamic=False,
     )
     background_threads: int = option(
-        "background.threads", 10, at_least(1), "Threads for syncs, cold reads and deletions.", dynamic=False
+        "background.threads",
+        10,
+        at_least(1),
+        "Threads for syncs, as many for cold reads, and as many for deletions and the like.",
+        dynamic=False,
     )
 
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)

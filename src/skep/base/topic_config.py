@@ -74,7 +74,7 @@ class TopicConfig:
         "index.interval.bytes",
         4096,
         at_least(0),
-        "How many bytes of log lie between two entries of the offset index.",
+        "How many bytes of log lie between two entries of the offset index; more than 65536 count as 65536.",
         broker_name="log.index.interval.bytes",
     )
     leader_replication_throttled_replicas: tuple[str, ...] = option(

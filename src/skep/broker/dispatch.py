@@ -155,7 +155,9 @@ class Dispatcher:
             body = None
         else:
             raise DecodeError(f"{api.name} v{header.api_version} is not served, only v{api.oldest} to v{api.newest}")
-        return Request(api, header.api_version, header.correlation_id, header.client_id, client_host, body, unread)
+        request = Request(api, header.api_version, header.correlation_id, header.client_id, client_host, body, unread)
+        request.is_exclusive = unread is not None
+        return request
 
     def handle(self, request: Request) -> Outcome:
         """The encoded response, at once where the handler needs no waiting."""

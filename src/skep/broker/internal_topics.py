@@ -57,7 +57,8 @@ async def ensure(services: Services, name: str) -> None:
         "max.message.bytes": str(MAX_RECORD_BYTES),
     }
     try:
-        await services.catalog.create_topic(name, place(services, shape.partitions, factor), config)
+        assignments = await services.slicer.finish(place(services, shape.partitions, factor))
+        await services.catalog.create_topic(name, assignments, config)
     except KafkaError as error:
         if error.code is not ErrorCode.topic_already_exists:
             raise

@@ -58,10 +58,11 @@ class FileRegion:
 class Request:
     """One decoded request; ``body`` is kio's object of the version that the client chose.
 
-    ``unread`` is the work that makes the body of a long request, None for all others. A long request holds back the
-    ones behind it until it is answered, whatever it asks: it is handled in slices, and nothing may come in between.
+    ``unread`` is the work that makes the body of a long request, None for all others. An exclusive request holds back
+    the ones behind it until it is answered, whatever it asks: it is handled in slices, and nothing may come in between.
+    A long one is, and a handler may find that another is.
 
-    Not to be changed; it is not frozen only because that costs a microsecond a request.
+    Nothing else of it is changed; it is not frozen only because that costs a microsecond a request.
     """
 
     api: Api
@@ -71,10 +72,7 @@ class Request:
     client_host: str
     body: Any
     unread: Generator[None, None, Any] | None = None
-
-    @property
-    def is_long(self) -> bool:
-        return self.unread is not None
+    is_exclusive: bool = False
 
 
 Parts = Sequence[Sized]

@@ -1,12 +1,12 @@
 """What handlers work on: one object with the broker's parts, made by ``app.py``."""
 
 from collections.abc import Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from skep.base.broker_config import BrokerConfig
 from skep.base.clock import Clock
 from skep.base.slicer import Slicer
+from skep.base.threads import Threads
 from skep.broker.departed import Departed
 from skep.broker.fetch_sessions import FetchSessions
 from skep.broker.follower_fetch import ThrottledReplicas
@@ -18,6 +18,7 @@ from skep.coordination.transactions.coordinator import TransactionCoordinator
 from skep.metadata.catalog import Catalog
 from skep.metadata.model import BrokerRecord
 from skep.replication.replicas import Replicas
+from skep.replication.time_lookups import TimeLookups
 
 
 @dataclass
@@ -30,7 +31,8 @@ class Services:
     catalog: Catalog
     replicas: Replicas
     clock: Clock
-    executor: Executor
+    threads: Threads
+    time_lookups: TimeLookups
     slicer: Slicer
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds

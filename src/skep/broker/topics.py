@@ -7,6 +7,7 @@ from typing import Any
 from skep.base.coordinator_config import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
+from skep.base.slicer import Work
 from skep.broker.services import Services
 from skep.controller import placement
 from skep.metadata.model import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
@@ -14,6 +15,7 @@ from skep.metadata.model import NO_LEADER, BrokerRecord, PartitionRecord, TopicR
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE})
 
 USE_DEFAULT = -1
+PLACED_PER_STEP = 100
 
 
 def alive_brokers(services: Services) -> Mapping[BrokerId, BrokerRecord]:
@@ -46,14 +48,21 @@ def room_for(services: Services, count: int) -> Iterator[None]:
 
 def place(
     services: Services, count: int, replication_factor: int, *, growing: TopicRecord | None = None
-) -> list[list[BrokerId]]:
+) -> Work[list[list[BrokerId]]]:
     """Replicas for ``count`` partitions of a new topic, or of one that is ``growing``."""
     image = services.catalog.image
     # What the image says of this broker comes first here: it knows whether it is stopping.
     brokers = {services.node.id: services.node, **image.brokers}.values()
     after = None if growing is None else growing.partitions[-1].replicas[0]
     start = services.partition_count.held(image)
-    return placement.place(brokers, count, replication_factor, start=start, after=after)
+    placed: list[list[BrokerId]] = []
+    while True:
+        number = min(PLACED_PER_STEP, count - len(placed))
+        placed += placement.place(brokers, number, replication_factor, start=start + len(placed), after=after)
+        if len(placed) == count:
+            return placed
+        after = placed[-1][0]
+        yield
 
 
 def check_assignment(
@@ -90,7 +99,8 @@ async def auto_create(services: Services, name: str) -> None:
     # Before the room is counted, so that a bad name is told as that.
     services.catalog.check_new_topic(name)
     with room_for(services, count):
-        assignments = place(services, count, services.config.default_replication_factor)
+        placing = place(services, count, services.config.default_replication_factor)
+        assignments = await services.slicer.finish(placing)
         try:
             await services.catalog.create_topic(name, assignments)
         except KafkaError as error:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError, StartupError, VersionConflict
 from skep.base.ids import BrokerId
+from skep.base.threads import run_apart
 from skep.metadata import layout
 from skep.metadata.compare_and_set import ATTEMPTS, gave_up, update
 from skep.metadata.current import CurrentImage, OnChange
@@ -37,6 +38,8 @@ from skep.metadata.store import MUST_NOT_EXIST, MetadataStore, Put, Versioned
 logger = logging.getLogger(__name__)
 
 PRODUCER_ID_BLOCK = 1000
+MANY_PARTITIONS = 500
+"""The record of a topic with more is made in a thread: of ten thousand that takes twenty milliseconds."""
 REGISTRATION_PAUSE_S = 0.2
 
 Edit = Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -110,9 +113,11 @@ class Catalog:
         async with self._current.turn:
             self.check_new_topic(name)
             key = layout.topic_key(name)
-            topic = TopicRecord(name, random_id(), _new_partitions(assignments), dict(config or {}))
+            topic, value = await run_apart(
+                lambda: _new_topic(name, assignments, config), if_true=len(assignments) > MANY_PARTITIONS
+            )
             try:
-                version = await self._store.put(key, topic.encode(), expected_version=MUST_NOT_EXIST)
+                version = await self._store.put(key, value, expected_version=MUST_NOT_EXIST)
             except VersionConflict:
                 # Another broker was first. Whoever now looks for the topic in the image is to find it.
                 self._current.become(layout.image_after(self.image, key, await self._store.get(key)))
@@ -345,9 +350,13 @@ class Catalog:
         key = layout.topic_key(name)
         async with self._current.turn:
             entry = await update(
-                self._store, key, lambda entry: change(_topic(name, entry)).encode(), always_write=always_write
+                self._store, key, lambda entry: _changed(name, entry, change), always_write=always_write
             )
-            self._current.become(layout.image_after(self.image, key, entry))
+            image = self.image
+            changed = await run_apart(
+                lambda: layout.image_after(image, key, entry), if_true=len(entry.value) > layout.LARGE_RECORD
+            )
+            self._current.become(changed)
             return self.image.topics[name]
 
     async def heard_of(self, name: str, change: Callable[[TopicRecord], TopicRecord]) -> None:
@@ -360,6 +369,21 @@ class Catalog:
             topic = self.image.topics.get(name)
             if topic is not None and (changed := change(topic)) is not topic:
                 self._current.become(self.image.with_topic(changed))
+
+
+def _new_topic(
+    name: str, assignments: Sequence[Sequence[BrokerId]], config: Mapping[str, str] | None
+) -> tuple[TopicRecord, bytes]:
+    """The record, and as the store keeps it."""
+    topic = TopicRecord(name, random_id(), _new_partitions(assignments), dict(config or {}))
+    return topic, topic.encode()
+
+
+async def _changed(name: str, entry: Versioned | None, change: Callable[[TopicRecord], TopicRecord]) -> bytes:
+    """``change`` is called on the event loop; a large record is read and written in a thread."""
+    is_large = entry is not None and len(entry.value) > layout.LARGE_RECORD
+    changed = change(await run_apart(lambda: _topic(name, entry), if_true=is_large))
+    return await run_apart(changed.encode, if_true=is_large or len(changed.partitions) > MANY_PARTITIONS)
 
 
 def _topic(name: str, entry: Versioned | None) -> TopicRecord:

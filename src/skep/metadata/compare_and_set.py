@@ -1,6 +1,6 @@
 """Read, decide, write if nobody else wrote; otherwise read and decide again."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from skep.base.errors import VersionConflict
 from skep.metadata.store import MUST_NOT_EXIST, MetadataStore, Versioned
@@ -8,7 +8,7 @@ from skep.metadata.store import MUST_NOT_EXIST, MetadataStore, Versioned
 ATTEMPTS = 50
 """Each lost attempt means that another writer got through, so many in a row mean that something is wrong."""
 
-Decide = Callable[[Versioned | None], bytes]
+Decide = Callable[[Versioned | None], bytes | Awaitable[bytes]]
 """The new value of a key from what is there now. What it raises ends the update with nothing written."""
 
 
@@ -20,7 +20,8 @@ async def update(store: MetadataStore, key: str, decide: Decide, *, always_write
     """
     for _ in range(ATTEMPTS):
         entry = await store.get(key)
-        value = decide(entry)
+        decided = decide(entry)
+        value = decided if isinstance(decided, bytes) else await decided
         if entry is not None and value == entry.value and not always_write:
             return entry
         expected_version = MUST_NOT_EXIST if entry is None else entry.version

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from skep.base.errors import StoreUnavailable, VersionConflict
 from skep.base.tasks import Supervisor
+from skep.base.threads import run_apart
 from skep.metadata import layout
 from skep.metadata.compare_and_set import ATTEMPTS, gave_up, update
 from skep.metadata.image import ClusterImage
@@ -144,7 +145,11 @@ class CurrentImage:
     async def _read(self, image: ClusterImage, key: str) -> ClusterImage:
         entry = await self._store.get(key)
         try:
-            image = layout.image_after(image, key, entry)
+            before = image
+            image = await run_apart(
+                lambda: layout.image_after(before, key, entry),
+                if_true=entry is not None and len(entry.value) > layout.LARGE_RECORD,
+            )
             self.deletions = layout.deletions_after(self.deletions, key, entry)
         except UnreadableRecord as error:
             # Reading it again would not help; what we knew before stands.

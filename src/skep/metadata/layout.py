@@ -37,6 +37,9 @@ from skep.metadata.store import Versioned
 
 logger = logging.getLogger(__name__)
 
+LARGE_RECORD = 16 << 10
+"""The bytes of a record from which on it is read in a thread."""
+
 CLUSTER = "cluster"
 PRODUCER_IDS = "producer-ids"
 BROKER_EPOCHS = "broker-epochs"

@@ -1,8 +1,11 @@
 """Whether every record of a produced batch has a key, as a compacted topic wants it: the one check that looks inside.
 
-It is made only for compacted topics, in Python, at about a microsecond a record, on the event loop; so a batch for
-such a topic has a limit of its own. What is checked besides the keys is what compaction relies on later: a batch whose
-records made no sense would keep the whole log from being compacted.
+It is made only for compacted topics, in Python, at about a microsecond a record; so a batch for such a topic has a
+limit of its own. ``check_keys_at_once`` does it for small batches on the event loop. What it leaves, ``check_keys``
+does in a thread: unpacking what may be 32 MiB, and a look at a hundred thousand records, take a tenth of a second.
+
+What is checked besides the keys is what compaction relies on later: a batch whose records made no sense would keep the
+whole log from being compacted.
 """
 
 from skep.base.errors import ErrorCode, KafkaError
@@ -11,6 +14,10 @@ from skep.records.compression import Codec, decompress
 
 LARGEST_UNPACKED = 32 << 20
 """What a compressed batch for a compacted topic may unpack to."""
+
+FEW_RECORDS = 1000
+LITTLE_UNPACKED = 256 << 10
+"""What is checked on the event loop, at the most: both take less than a millisecond."""
 
 
 class InvalidRecord(KafkaError):
@@ -21,18 +28,45 @@ class InvalidRecord(KafkaError):
         self.index = index
 
 
+def check_keys_at_once(batch: Buffer, header: BatchHeader, *, max_records: int) -> bool:
+    """``check_keys`` for a batch that is small enough; False when it is not, and nothing is known of it yet.
+
+    How much a compressed batch unpacks to shows when it is unpacked, which is tried up to LITTLE_UNPACKED bytes.
+    """
+    _check_count(header, max_records)
+    if header.records_count > FEW_RECORDS:
+        return False
+    if header.codec == Codec.NONE:
+        _check_all(bytes(batch), HEADER_SIZE, header.records_count)
+        return True
+    try:
+        data = decompress(header.codec, memoryview(batch)[HEADER_SIZE:], max_size=LITTLE_UNPACKED)
+    except KafkaError:
+        return False  # too large, or damaged: ``check_keys`` says which
+    _check_all(data, 0, header.records_count)
+    return True
+
+
 def check_keys(batch: Buffer, header: BatchHeader, *, max_records: int) -> None:
     """InvalidRecord for the first record without a key; KafkaError when the batch is too large, or damaged."""
+    _check_count(header, max_records)
+    if header.codec == Codec.NONE:
+        _check_all(bytes(batch), HEADER_SIZE, header.records_count)
+    else:
+        data = decompress(header.codec, memoryview(batch)[HEADER_SIZE:], max_size=LARGEST_UNPACKED)
+        _check_all(data, 0, header.records_count)
+
+
+def _check_count(header: BatchHeader, max_records: int) -> None:
     if header.records_count > max_records:
         raise KafkaError(
             ErrorCode.record_list_too_large,
             f"{header.records_count} records in one batch, for a compacted topic {max_records} is the most",
         )
-    if header.codec == Codec.NONE:
-        data, position = bytes(batch), HEADER_SIZE
-    else:
-        data, position = decompress(header.codec, memoryview(batch)[HEADER_SIZE:], max_size=LARGEST_UNPACKED), 0
-    for index in range(header.records_count):
+
+
+def _check_all(data: bytes, position: int, count: int) -> None:
+    for index in range(count):
         try:
             position = _check_record(data, position, index)
         except IndexError:

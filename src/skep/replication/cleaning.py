@@ -65,7 +65,7 @@ class Cleaner:
 
         StorageError when the disk refuses; it is tried again later.
         """
-        if partition is self.spared:
+        if partition is self.spared or partition.log.is_being_cut:
             return 0
         now_ms = self._clock.now_ms()
         # One that was succeeded may not know that the topic keeps its records for longer by now.
@@ -84,7 +84,7 @@ class Cleaner:
 
     def delete_oldest(self, partition: Partition, count: int) -> None:
         """The oldest segments although they have not expired, without delay: the space is needed now."""
-        if partition is self.spared:
+        if partition is self.spared or partition.log.is_being_cut:
             return
         segments = partition.log.segments[:count]
         self._delete(partition, segments, self._clock.now_ms(), 0, "deleted early, the disk is filling up")

@@ -11,12 +11,13 @@ import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from skep.base.broker_config import BrokerConfig
 from skep.base.clock import Clock
 from skep.base.errors import StorageError
 from skep.base.ids import Offset
+from skep.base.slicer import Slicer, Work
 from skep.replication.cleaning import Cleaner
 from skep.replication.compaction_process import CompactionProcess, DamagedLog, HelperFailed
 from skep.replication.partition import Partition
@@ -39,6 +40,16 @@ class HalfSwapped(Exception):
     """New segments are in use, but not all files have the names that they should have."""
 
 
+class Holder(Protocol):
+    """What is needed of ``Replicas``."""
+
+    slicer: Slicer
+
+    def holds(self, partition: Partition) -> bool: ...
+
+    async def write_checkpoints(self) -> None: ...
+
+
 class Compactor:
     """Owns the helper process. ``_partition`` is the one that a pass is under way for.
 
@@ -52,13 +63,13 @@ class Compactor:
         clock: Clock,
         executor: Executor,
         cleaner: Cleaner,
-        holds: Callable[[Partition], bool],
+        holder: Holder,
     ) -> None:
         self._directory = directory
         self._clock = clock
         self._executor = executor
         self._cleaner = cleaner
-        self._holds = holds
+        self._holder = holder
         self._process = CompactionProcess(directory.path, executor)
         self._partition: Partition | None = None
         self._ended = asyncio.Event()
@@ -74,24 +85,34 @@ class Compactor:
         """Pass after pass, until nothing is due. Cancelled, it leaves the log with its old segments or its new ones."""
         known = list(partitions)
         now_s = self._clock.monotonic()
-        self._left_alone = {one: until for one, until in self._left_alone.items() if until > now_s and self._holds(one)}
-        while (chosen := self._dirtiest(known)) is not None:
-            await self._pass(*chosen, config)
+        self._left_alone = {
+            one: until for one, until in self._left_alone.items() if until > now_s and self._holder.holds(one)
+        }
+        while (chosen := await self._holder.slicer.finish(self._dirtiest(known))) is not None:
+            # Once more, and no await from here to the pass: segments may have gone since they were looked at.
+            if (what := self._due(chosen)) is not None:
+                await self._pass(chosen, what, config)
         if (self._clock.monotonic() - self._last_pass_s) * 1000 > IDLE_MS:
             await self._process.close()
 
-    def _dirtiest(self, partitions: Iterable[Partition]) -> tuple[Partition, Cleanable] | None:
-        now_ms = self._clock.now_ms()
-        due = []
+    def _dirtiest(self, partitions: Iterable[Partition]) -> Work[Partition | None]:
+        dirtiest, highest_ratio = None, -1.0
         for partition in partitions:
-            log = partition.log
-            if partition in self._left_alone or not log.config.is_compacted or not self._holds(partition):
-                continue
-            cleaned_up_to = self._directory.cleaned_up_to(log.topic_partition)
-            what = cleanable(log, cleaned_up_to, partition.last_stable_offset, now_ms)
-            if what.is_due(log.config):
-                due.append((partition, what))
-        return max(due, key=lambda chosen: chosen[1].dirty_ratio, default=None)
+            what = self._due(partition)
+            if what is not None and what.dirty_ratio > highest_ratio:
+                dirtiest, highest_ratio = partition, what.dirty_ratio
+            yield
+        return dirtiest
+
+    def _due(self, partition: Partition) -> Cleanable | None:
+        """What is to be compacted of it now."""
+        log = partition.log
+        is_left_alone = partition in self._left_alone or log.is_being_cut
+        if is_left_alone or not log.config.is_compacted or not self._holder.holds(partition):
+            return None
+        cleaned_up_to = self._directory.cleaned_up_to(log.topic_partition)
+        what = cleanable(log, cleaned_up_to, partition.last_stable_offset, self._clock.now_ms())
+        return what if what.is_due(log.config) else None
 
     async def _pass(self, partition: Partition, what: Cleanable, config: BrokerConfig) -> None:
         name = partition.topic_partition
@@ -106,7 +127,7 @@ class Compactor:
         except HalfSwapped as error:
             self._leave_alone(partition, f"is not compacted before the broker starts again: {error}")
         except (StorageError, HelperFailed) as error:
-            if self._holds(partition):
+            if self._holder.holds(partition):
                 self._leave_alone(partition, f"compaction failed, and is tried again later: {error}", RETRY_S)
                 await self._clear(partition)
         else:
@@ -133,7 +154,7 @@ class Compactor:
         await self._in_thread(lambda: remove_leftovers(directory.files, log.path))
         # First the recovery point, and a note that there are passes: else recovery takes a missing offset for damage.
         directory.note_cleaned(log.topic_partition, what.first_dirty_offset)
-        await self._in_thread(directory.checkpoint_work())
+        await self._holder.write_checkpoints()
         rate = config.log_cleaner_io_max_bytes_per_second
         prepare = partial(
             request_for,
@@ -150,7 +171,7 @@ class Compactor:
         result = await self._process.run(request, lambda group: self._swap(partition, group))
         self._check_held(partition)
         directory.note_cleaned(log.topic_partition, Offset(result.clean_up_to))
-        await self._in_thread(directory.checkpoint_work())
+        await self._holder.write_checkpoints()
         return result
 
     async def _swap(self, partition: Partition, group: CleanedGroup) -> None:
@@ -169,7 +190,7 @@ class Compactor:
 
     def _check_held(self, partition: Partition) -> None:
         """To be asked after each await: the partition may have been deleted meanwhile, and its place be another's."""
-        if not self._holds(partition):
+        if not self._holder.holds(partition):
             raise HelperFailed("the partition is gone")
 
     async def _in_thread(self, work: Callable[[], T]) -> T:

@@ -7,12 +7,15 @@ away no partition of the same name is opened.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Executor
+from typing import Protocol
 from uuid import UUID
 
 from skep.base.errors import StorageError, StoreUnavailable
 from skep.base.ids import TopicPartition
+from skep.base.slicer import Slicer
+from skep.base.slicer import Work as Slices
 from skep.base.tasks import Supervisor
 from skep.metadata.catalog import Catalog
 from skep.metadata.model import TopicRecord
@@ -22,31 +25,46 @@ from skep.storage.directory import LogDirectory, Work
 logger = logging.getLogger(__name__)
 
 
+FILES_PER_REMOVAL = 100
+LET_GO_PER_TURN = 100
+
+
+class Holder(Protocol):
+    """What is needed of ``Replicas``."""
+
+    slicer: Slicer
+
+    def dropped(self, partition: Partition) -> None:
+        """Tells those who wait for the partition that it is gone."""
+        ...
+
+    async def let_go(self, partition: Partition) -> None:
+        """Returns when nothing works on the partition's files."""
+        ...
+
+    async def write_checkpoints(self) -> None: ...
+
+    def open_what_waited(self, name: str, index: int | None) -> None:
+        """The files of this partition, or of all of the topic, are out of the way of later ones."""
+        ...
+
+
 class Departures:
     """Owns what is under way. ``_going`` are names of deleted topics, each until its future is done; ``_leaving`` are
-    the replicas that other brokers have now.
-
-    ``let_go`` returns when nothing works on a partition's files; ``gone`` is told when those of a name are out of the
-    way.
+    the replicas that other brokers have now, in the order in which they go.
     """
 
     def __init__(
-        self,
-        directory: LogDirectory,
-        catalog: Catalog,
-        executor: Executor,
-        supervisor: Supervisor,
-        let_go: Callable[[Partition], Awaitable[None]],
-        gone: Callable[[str], None],
+        self, directory: LogDirectory, catalog: Catalog, executor: Executor, supervisor: Supervisor, holder: Holder
     ) -> None:
         self._directory = directory
         self._catalog = catalog
         self._executor = executor
         self._supervisor = supervisor
-        self._let_go = let_go
-        self._gone = gone
+        self._holder = holder
         self._going: dict[str, asyncio.Future[None]] = {}
-        self._leaving: set[TopicPartition] = set()
+        self._leaving: dict[TopicPartition, Partition | None] = {}
+        self._is_removing = False
 
     def is_going(self, name: str) -> bool:
         return name in self._going
@@ -59,23 +77,43 @@ class Departures:
 
     def left(self, topic_partition: TopicPartition, partition: Partition | None) -> None:
         """Its files go; ``partition`` if it was open."""
-        if not self.holds_up(*topic_partition):
-            self._leaving.add(topic_partition)
-            self._supervisor.spawn(f"leave {topic_partition}", self._remove_left(topic_partition, partition))
+        if self.holds_up(*topic_partition):
+            return
+        self._leaving[topic_partition] = partition
+        if not self._is_removing:
+            self._is_removing = True
+            self._supervisor.spawn("remove replicas that left", self._remove_left())
 
-    async def _remove_left(self, topic_partition: TopicPartition, partition: Partition | None) -> None:
+    async def _remove_left(self) -> None:
+        try:
+            while self._leaving:
+                removed = []
+                for topic_partition in list(self._leaving)[:FILES_PER_REMOVAL]:
+                    if (work := await self._take_away(topic_partition)) is not None:
+                        removed.append(work)
+                for work in removed:
+                    await self._in_thread(work)
+        finally:
+            self._is_removing = False
+
+    async def _take_away(self, topic_partition: TopicPartition) -> Work | None:
+        partition = self._leaving[topic_partition]
         try:
             if partition is not None:
-                await self._let_go(partition)
-            work = self._directory.delete_partition(topic_partition)
+                await self._holder.let_go(partition)
+            work = await self._holder.slicer.finish(self._moved_away(topic_partition))
         except StorageError as error:
             logger.error("cannot remove %s, the next start tries again: %s", topic_partition, error)
-            return
+            return None
         finally:
-            self._leaving.discard(topic_partition)
+            del self._leaving[topic_partition]
         logger.info("%s is on other brokers now, its files are removed", topic_partition)
-        self._gone(topic_partition.topic)
-        await self._in_thread(work)
+        self._holder.open_what_waited(*topic_partition)
+        return work
+
+    def _moved_away(self, topic_partition: TopicPartition) -> Slices[Work]:
+        yield
+        return self._directory.delete_partition(topic_partition)
 
     # Topics that are deleted.
 
@@ -92,23 +130,42 @@ class Departures:
         earlier: "asyncio.Future[None] | None",
         moved: "asyncio.Future[None]",
     ) -> None:
-        # Of two deletions of one name the first comes first. Were the second quicker, it would move files away that
-        # the first still syncs, let a third topic of that name begin, and the first would then delete that one.
-        if earlier is not None:
-            await asyncio.wait([earlier])
-        for partition in dropped:
-            await self._let_go(partition)
+        works: list[Work] | None = None
         try:
-            works = self._move_away(topic)
+            await self._holder.slicer.finish(self._tell(dropped))
+            # Of two deletions of one name the first comes first. Were the second quicker, it would move files away
+            # that the first still syncs, let a third topic of that name begin, and the first would then delete that.
+            if earlier is not None:
+                await asyncio.wait([earlier])
+            for number, partition in enumerate(dropped):
+                await self._holder.let_go(partition)
+                if number % LET_GO_PER_TURN == 0:
+                    await asyncio.sleep(0)
+            works = await self._holder.slicer.finish(self._move_away(topic))
+            await self._forget_in_checkpoints(topic)
         finally:
             if self._going[topic.name] is moved:
                 del self._going[topic.name]
             moved.set_result(None)
-        self._gone(topic.name)
+        self._holder.open_what_waited(topic.name, None)
         if works is not None:
             await self._remove_files(topic.name, topic.topic_id, works)
 
-    def _move_away(self, topic: TopicRecord) -> list[Work] | None:
+    def _tell(self, dropped: Iterable[Partition]) -> Slices[None]:
+        for partition in dropped:
+            self._holder.dropped(partition)
+            yield
+
+    async def _forget_in_checkpoints(self, topic: TopicRecord) -> None:
+        """So that the first append to a later topic of that name need not write them before it is answered."""
+        names = (TopicPartition(topic.name, index) for index in range(len(topic.partitions)))
+        if self._directory.must_write_checkpoints(names):
+            try:
+                await self._holder.write_checkpoints()
+            except StorageError as error:
+                logger.warning("the checkpoints still speak of deleted topic %s: %s", topic.name, error)
+
+    def _move_away(self, topic: TopicRecord) -> Slices[list[Work] | None]:
         """What is then left to do; None when a directory could not be moved, which leaves it to the next start."""
         works: list[Work] | None = []
         for index in range(len(topic.partitions)):
@@ -120,6 +177,7 @@ class Departures:
             else:
                 if works is not None:
                     works.append(work)
+            yield
         return works
 
     async def _remove_files(self, name: str, topic_id: UUID, works: Iterable[Work]) -> None:
@@ -140,7 +198,7 @@ class Departures:
         """Goes on with what a stop has interrupted, or what was deleted while this broker was away."""
         names = set(self._catalog.pending_deletions.values())
         removals: dict[UUID, list[Work]] = {topic_id: [] for topic_id in self._catalog.pending_deletions}
-        for partition in list(self._directory.partitions):
+        for partition in self._directory.partitions:
             # The id decides: several topics of one name may have been deleted, and one may be there.
             if partition.topic in names and (topic_id := self._directory.topic_id_of(partition)) in removals:
                 removals[topic_id].append(self._directory.delete_partition(partition))
@@ -150,9 +208,11 @@ class Departures:
 
     async def note_what_is_gone(self) -> None:
         """Notes deletions that could not be noted before, and those of topics of which nothing was ever here."""
-        for topic_id, name in list(self._catalog.pending_deletions.items()):
+        pending = list(self._catalog.pending_deletions.items())
+        names_here = {partition.topic for partition in self._directory.partitions} if pending else set()
+        for topic_id, name in pending:
             is_here = topic_id in self._catalog.image.topics_by_id or name in self._going
-            if not is_here and not self._has_files_of(topic_id, name):
+            if not is_here and not (name in names_here and self._has_files_of(topic_id, name)):
                 with contextlib.suppress(StoreUnavailable):
                     await self._catalog.deletion_done(topic_id)
 

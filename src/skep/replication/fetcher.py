@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 FETCH_VERSION = 17
 FIRST_BACKOFF_S = 0.05
 APPENDS_PER_TURN = 64
+UNTIL_CUT = float(1 << 40)
+"""A partition whose log is being cut waits until it is told of the end."""
 
 Key = tuple[UUID, int]
 BeforeTruncation = Callable[[Partition], Any]
@@ -285,7 +287,7 @@ class Fetcher:
                     await partition.flush()
             else:
                 await self._mend(followed, piece)
-            if self._followed.get(key) is followed:
+            if self._followed.get(key) is followed and key not in self._delayed:
                 self._changed.add(key)
                 self._slow_down(key, followed, len(piece.records))
         except (KafkaError, StorageError) as error:
@@ -297,7 +299,11 @@ class Fetcher:
         if partition.log.log_start_offset > piece.log_start_offset:
             if not await self._may_cut(followed):
                 return
-            partition.start_anew_at(Offset(piece.log_start_offset))
+            cut = partition.start_anew_at(Offset(piece.log_start_offset))
+            if cut is not None:
+                # Then the next answer finds the log whole.
+                self._await_cut(followed, cut)
+                return
         partition.log.lost_data = False
         self._changed.add((piece.topic_id, piece.partition))
 
@@ -307,6 +313,8 @@ class Fetcher:
         key, epoch = (partition.topic_id, partition.topic_partition.partition), partition.leader_epoch
         await self._before_truncation(partition)
         is_followed = self._followed.get(key) is followed
+        if partition.log.is_being_cut:
+            return False
         return is_followed and not partition.is_leader and partition.leader_epoch == epoch
 
     async def _mend(self, followed: Followed, piece: AnsweredPartition) -> None:
@@ -319,7 +327,7 @@ class Fetcher:
         if piece.diverging_epoch is not None and piece.diverging_epoch[1] < log.log_start_offset:
             # All that we have left lies past what the leader has in common with us.
             logger.info("%s: beginning anew at %d", partition.topic_partition, piece.log_start_offset)
-            partition.start_anew_at(Offset(max(0, piece.log_start_offset)))
+            self._await_cut(followed, partition.start_anew_at(Offset(max(0, piece.log_start_offset))))
         elif piece.diverging_epoch is not None:
             epoch, leader_end = piece.diverging_epoch
             own_epoch, own_end = log.end_offset_for_epoch(LeaderEpoch(epoch))
@@ -332,14 +340,31 @@ class Fetcher:
                 log.log_end_offset,
                 self._leader,
             )
-            partition.truncate_to(Offset(max(end, log.log_start_offset)))
+            self._await_cut(followed, partition.truncate_to(Offset(max(end, log.log_start_offset))))
         elif piece.log_start_offset > log.log_end_offset:
             start = Offset(piece.log_start_offset)
             logger.info("%s: beginning anew at %d, where the leader's log begins", partition.topic_partition, start)
-            partition.start_anew_at(start)
+            self._await_cut(followed, partition.start_anew_at(start))
         else:
             # Every batch has an epoch and every leader begins one, so this is no history that brokers make.
             raise KafkaError(piece.error_code, f"the leader has nothing to follow {log.log_end_offset}")
+
+    def _await_cut(self, followed: Followed, cut: "asyncio.Future[None] | None") -> None:
+        """Leaves a partition alone while its log is being cut; the others of this leader are followed meanwhile."""
+        if cut is not None:
+            partition = followed.partition
+            key = (partition.topic_id, partition.topic_partition.partition)
+            self._leave_alone(key, followed, UNTIL_CUT)
+            cut.add_done_callback(lambda ended: self._cut_ended(key, followed, ended))
+
+    def _cut_ended(self, key: Key, followed: Followed, cut: "asyncio.Future[None]") -> None:
+        if self._followed.get(key) is not followed:
+            return
+        if isinstance(error := cut.exception(), Exception):
+            self._delay(key, followed, error)
+            return
+        followed.wait_until = 0.0
+        self._news.set()
 
     def _slow_down(self, key: Key, followed: Followed, size: int) -> None:
         """A replica that is to catch up slowly fetches no faster than it may."""

@@ -5,14 +5,16 @@ Each job is a loop of its own, so that one that waits for the disk does not hold
 partition logs it and goes on with the next; it comes again.
 """
 
-import asyncio
 import datetime
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from skep.base.broker_config import BrokerConfig
 from skep.base.clock import Clock
 from skep.base.errors import StorageError
+from skep.base.ids import TopicPartition
+from skep.base.slicer import Work
 from skep.base.tasks import Supervisor
 from skep.replication.partition import Partition
 from skep.replication.replicas import Replicas
@@ -24,7 +26,9 @@ logger = logging.getLogger(__name__)
 
 FLUSH_CHECK_INTERVAL_MS = 250
 PRODUCER_CHECK_INTERVAL_MS = 600_000
-PARTITIONS_PER_STEP = 50
+LOOKS_PER_STEP = 100
+
+T = TypeVar("T")
 
 
 class Housekeeping:
@@ -60,32 +64,41 @@ class Housekeeping:
         return min(self.config.replica_high_watermark_checkpoint_interval_ms, self.config.flush_checkpoint_interval_ms)
 
     async def flush_due(self) -> None:
-        now_ms = self._clock.now_ms()
-        for partition in self._replicas.open_partitions():
-            if partition.log.is_half_cut:
-                await self._replicas.end_truncation(partition)
-            if partition.log.flush_is_due(now_ms):
+        for partition in await self._run(self._half_cut_or_flushed()):
+            await self._replicas.end_truncation(partition)
+            if self._replicas.holds(partition) and partition.log.flush_is_due(self._clock.now_ms()):
                 partition.flush()
+
+    def _half_cut_or_flushed(self) -> Work[list[Partition]]:
+        """Begins the syncs that are due; returns the partitions whose logs have to be cut before that."""
+        half_cut = []
+        for count, partition in enumerate(self._replicas.open_partitions()):
+            if partition.log.is_half_cut:
+                half_cut.append(partition)
+            elif partition.log.flush_is_due(self._clock.now_ms()) and self._replicas.holds(partition):
+                partition.flush()
+                yield
+            if count % LOOKS_PER_STEP == 0:
+                yield
+        return half_cut
 
     async def check_retention(self) -> None:
         """Rolls segments that are old enough, and deletes expired ones if this is the hour for it."""
-        await self._clean(delete_expired=self._decide().delete_expired, at_once=False)
+        await self._run(self._clean(delete_expired=self._decide().delete_expired, at_once=False))
         await self._replicas.remove_leftovers()
         await self._replicas.departures.note_what_is_gone()
 
-    async def _clean(self, *, delete_expired: bool, at_once: bool) -> int:
+    def _clean(self, *, delete_expired: bool, at_once: bool) -> Work[int]:
         """How many bytes were deleted; ``at_once`` without the delay for readers."""
         freed = 0
-        for partition in await self._in_steps(self._replicas.all_partitions()):
-            # One that was deleted meanwhile must not begin a segment: the place may be another topic's by now.
-            if not self._replicas.holds(partition):
-                continue
+        for partition in self._replicas.all_partitions():
             try:
                 partition.log.roll_if_due(self._clock.now_ms())
                 if delete_expired:
                     freed += self._replicas.cleaner.delete_expired(partition, at_once=at_once)
             except StorageError as error:
                 logger.error("%s: %s", partition.topic_partition, error)
+            yield
         return freed
 
     async def check_disk(self) -> None:
@@ -119,51 +132,64 @@ class Housekeeping:
         """
         logger.warning("the disk is %.1f %% full, deleting", 100 * self._directory.disk_space().used_ratio)
         bytes_to_free = decision.bytes_to_free - self._replicas.cleaner.hurry()
-        bytes_to_free -= await self._clean(delete_expired=True, at_once=True)
+        bytes_to_free -= await self._run(self._clean(delete_expired=True, at_once=True))
         if bytes_to_free <= 0:
             return
-        opened = await self._in_steps(self._replicas.all_partitions())
         # Of a compacted log every record may be the only one of its key: these are not for making room. Nor are those
         # of which other brokers have copies, and maybe room for them.
         partitions = {
             p.topic_partition: p
-            for p in opened
+            for p in await self._run(_listed(self._replicas.all_partitions()))
             if self._replicas.holds(p) and p.is_leader and p.in_sync is None and p.log.config.expires
         }
-        views = {name: _up_to_high_watermark(partition) for name, partition in partitions.items()}
+        views = await self._run(_views(partitions))
         for name, count in segments_to_force(views, bytes_to_free).items():
-            self._replicas.cleaner.delete_oldest(partitions[name], count)
+            partition = partitions[name]
+            # As it was when it was looked at: what has gone since is room enough for now.
+            if self._replicas.holds(partition) and partition.log.segments[0].base_offset == views[name][0].base_offset:
+                self._replicas.cleaner.delete_oldest(partition, count)
 
     def _decide(self) -> DiskDecision:
         hour = datetime.datetime.fromtimestamp(self._clock.now_ms() / 1000).hour
         return decide(self._directory.disk_space(), self.config, hour)
 
     async def expire_producers(self) -> None:
-        before_ms = self._clock.now_ms() - self.config.producer_id_expiration_ms
+        await self._run(self._expire_producers(self._clock.now_ms() - self.config.producer_id_expiration_ms))
+
+    def _expire_producers(self, before_ms: int) -> Work[None]:
         for partition in self._replicas.open_partitions():
-            partition.log.expire_producers(before_ms)
+            if not partition.log.is_being_cut:
+                partition.log.expire_producers(before_ms)
+            yield
 
     async def compact(self) -> None:
         """Compacts what is due, one log after the other."""
         if self.config.log_cleaner_enable:
-            partitions = await self._in_steps(self._replicas.compacted_partitions())
+            partitions = await self._run(_listed(self._replicas.compacted_partitions()))
             await self._replicas.compactor.compact_due(partitions, self.config)
 
-    @staticmethod
-    async def _in_steps(partitions: Iterable[Partition]) -> list[Partition]:
-        """All of them; opening a log that was not used yet reads its directory, so others get a turn in between."""
-        opened = []
-        for count, partition in enumerate(partitions):
-            opened.append(partition)
-            if count % PARTITIONS_PER_STEP == 0:
-                await asyncio.sleep(0)
-        return opened
+    async def _run(self, work: Work[T]) -> T:
+        return await self._replicas.slicer.finish(work)
+
+
+def _listed(partitions: Iterable[Partition]) -> Work[list[Partition]]:
+    """All of them; opening a log that was not used yet reads its directory, so others get a turn in between."""
+    opened = []
+    for partition in partitions:
+        opened.append(partition)
+        yield
+    return opened
+
+
+def _views(partitions: Mapping[TopicPartition, Partition]) -> Work[dict[TopicPartition, list[SegmentView]]]:
+    """Of each the segments that may be forced and, last, one that may not: the first that has records past the high
+    watermark."""
+    views = {}
+    for name, partition in partitions.items():
+        views[name] = [view for view in view_of(partition.log) if view.base_offset <= partition.high_watermark]
+        yield
+    return views
 
 
 def _ignore(is_writable: bool) -> None:
     """There is nobody to tell."""
-
-
-def _up_to_high_watermark(partition: Partition) -> list[SegmentView]:
-    """The segments that may be forced and, last, one that may not: the first that has records past the mark."""
-    return [view for view in view_of(partition.log) if view.base_offset <= partition.high_watermark]

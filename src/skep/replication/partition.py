@@ -15,6 +15,7 @@ appends what its leader has, byte for byte, and takes the marks from it (``fetch
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from typing import Protocol
 from uuid import UUID
 
 from skep.base.clock import Clock
@@ -37,11 +38,20 @@ _IN_DOUBT = "its leader hears neither its followers nor the metadata store: ask 
 _LEASE_IS_OVER = "another broker may lead it by now: this one has not heard of the metadata store and of its followers"
 
 
+class Cutter(Protocol):
+    """Cuts logs in the background; see ``truncation.py``."""
+
+    def truncate(self, partition: "Partition", offset: Offset) -> "asyncio.Future[None]": ...
+
+    def start_anew(self, partition: "Partition", offset: Offset) -> "asyncio.Future[None]": ...
+
+
 class Partition:
     """Owns the log's high watermark, the acknowledgements that wait for it, and the fetches parked on it.
 
     Between calls the order of the marks above holds, and nobody who waits has been owed a wake-up. ``in_sync`` is there
-    on a leader that has followers. Made, it leads alone; ``lead`` and ``follow`` say otherwise.
+    on a leader that has followers. Made, it leads alone; ``lead`` and ``follow`` say otherwise. Without a ``cutter``
+    the log is cut here and now.
     """
 
     __slots__ = (
@@ -51,6 +61,7 @@ class Partition:
         "_leader_high_watermark",
         "_transactions",
         "_unannounced_bytes",
+        "cutter",
         "high_watermark",
         "in_sync",
         "is_leader",
@@ -80,6 +91,7 @@ class Partition:
         self.in_sync: InSyncReplicas | None = None
         self.on_follower_caught_up: Callable[[Partition], None] = _ignore
         self.lease: LeadershipLease | None = None
+        self.cutter: Cutter | None = None
         if high_watermark is not None:
             self.high_watermark = Offset(min(max(high_watermark, log.log_start_offset), log.log_end_offset))
         else:
@@ -339,17 +351,27 @@ class Partition:
         end = Offset(min(leader_high_watermark, self.log.log_end_offset))
         self._move_high_watermark(Offset(max(end, self.log.log_start_offset)))
 
-    def truncate_to(self, offset: Offset) -> None:
-        """Takes back what the leader does not have. Nobody may be syncing the log, see ``synced``."""
+    def truncate_to(self, offset: Offset) -> "asyncio.Future[None] | None":
+        """Takes back what the leader does not have. None: it is done; otherwise the future says when it is.
+
+        Nobody may be syncing the log, see ``synced``. Fails with StorageError when the disk refuses.
+        """
+        if self.cutter is not None:
+            return self.cutter.truncate(self, offset)
         self.log.truncate_to(offset)
-        self._truncated()
+        self.truncated()
+        return None
 
-    def start_anew_at(self, offset: Offset) -> None:
-        """Forgets everything: the leader's log begins past the end of this one."""
+    def start_anew_at(self, offset: Offset) -> "asyncio.Future[None] | None":
+        """Forgets everything: the leader's log begins past the end of this one. Otherwise as ``truncate_to``."""
+        if self.cutter is not None:
+            return self.cutter.start_anew(self, offset)
         self.log.start_anew_at(offset)
-        self._truncated()
+        self.truncated()
+        return None
 
-    def _truncated(self) -> None:
+    def truncated(self) -> None:
+        """The log has another end, or at least its producers are other objects: told by ``cutter``."""
         log = self.log
         self.high_watermark = Offset(max(log.log_start_offset, min(self.high_watermark, log.log_end_offset)))
         self._transactions = log.producers.transactions

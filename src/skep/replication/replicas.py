@@ -9,7 +9,7 @@ their followers or their leader are waiting.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from uuid import UUID
 
@@ -17,16 +17,20 @@ from skep.base.clock import Clock
 from skep.base.errors import ErrorCode, KafkaError, OptionError, StorageError
 from skep.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from skep.base.options import declared, parse_into
+from skep.base.slicer import Slicer
 from skep.base.tasks import Supervisor
 from skep.base.topic_config import TopicConfig
 from skep.metadata.catalog import Catalog
 from skep.metadata.image import ClusterImage
 from skep.metadata.model import PartitionRecord, TopicRecord
+from skep.replication.checkpoints import Checkpoints
 from skep.replication.cleaning import Cleaner
 from skep.replication.compacting import Compactor
 from skep.replication.departing import Departures
+from skep.replication.image_changes import ImageChanges
 from skep.replication.lease import LeadershipLease
 from skep.replication.partition import Partition
+from skep.replication.truncation import Truncations
 from skep.storage.directory import LogDirectory, Work
 
 logger = logging.getLogger(__name__)
@@ -53,7 +57,11 @@ class Replicas:
         executor: Executor,
         supervisor: Supervisor,
         node_id: BrokerId = _ONLY_BROKER,
+        *,
+        syncs: Executor | None = None,
+        slicer: Slicer | None = None,
     ) -> None:
+        """``syncs`` are the threads that sync logs before an acknowledgement, if these are not ``executor``."""
         self.node_id = node_id
         self.on_role: OnRole = _ignore
         self.on_follower_caught_up: Callable[[Partition], None] = _ignore
@@ -62,14 +70,20 @@ class Replicas:
         self._catalog = catalog
         self._clock = clock
         self._executor = executor
+        self._syncs = syncs or executor
+        self.slicer = slicer or Slicer(clock)
         self._supervisor = supervisor
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._refusal: str | None = None
         self.topic_defaults = topic_defaults
+        self._last_config: tuple[Mapping[str, str], TopicConfig, TopicConfig] = ({}, topic_defaults, topic_defaults)
+        self._checkpoints = Checkpoints(directory, executor, self.slicer, self._each_high_watermark)
         self.cleaner = Cleaner(clock, executor, supervisor)
-        self.compactor = Compactor(directory, clock, executor, self.cleaner, self.holds)
-        self.departures = Departures(
-            directory, catalog, executor, supervisor, self.let_go, lambda name: self._open_what_waited(name)
+        self.compactor = Compactor(directory, clock, executor, self.cleaner, self)
+        self.departures = Departures(directory, catalog, executor, supervisor, self)
+        self.truncations: Truncations | None = Truncations(executor, supervisor, self.write_checkpoints, self._was_cut)
+        self._changes = ImageChanges(
+            self.slicer, supervisor, lambda name: catalog.image.topics.get(name), self._carry_out
         )
 
     async def load(self) -> None:
@@ -82,7 +96,7 @@ class Replicas:
             return
         wanted = {
             partition: (self.config_of(topics[partition.topic]), topics[partition.topic].topic_id)
-            for partition in directory.partitions
+            for partition in sorted(directory.partitions)
         }
         logger.info("recovering %d partitions", len(wanted))
         await self._in_thread(lambda: directory.recover_all(wanted, _say_progress))
@@ -91,7 +105,9 @@ class Replicas:
         await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     async def stop(self) -> None:
-        """Returns when no sync is under way, so that the directory can be closed."""
+        """Returns when no sync or cut is under way, so that the directory can be closed."""
+        if self.truncations is not None:
+            await self.truncations.all_idle()
         for partition in self.open_partitions():
             await partition.synced()
 
@@ -130,7 +146,7 @@ class Replicas:
 
     def all_partitions(self) -> Iterator[Partition]:
         """Every partition that has files; opened as the iteration gets to them, those that fail are left out."""
-        for name, index in list(self._directory.partitions):
+        for name, index in self._directory.partitions:
             with contextlib.suppress(KafkaError, StorageError):
                 yield self.replica(name, index)
 
@@ -138,14 +154,14 @@ class Replicas:
         """Those of compacted topics that have files; opened as the iteration gets to them."""
         topics = self._catalog.image.topics
         compacted = {name for name, topic in topics.items() if self.config_of(topic).is_compacted}
-        for name, index in list(self._directory.partitions):
+        for name, index in self._directory.partitions:
             if name in compacted:
                 with contextlib.suppress(KafkaError, StorageError):
                     yield self.replica(name, index)
 
     def indexes_with_files(self, topic: str) -> list[int]:
         """The partitions of a topic that have been written to."""
-        return [index for name, index in self._directory.partitions if name == topic]
+        return sorted(index for name, index in self._directory.partitions if name == topic)
 
     def _open(self, topic: TopicRecord | None, name: str, index: int) -> Partition:
         if topic is None or not 0 <= index < len(topic.partitions):
@@ -160,7 +176,8 @@ class Replicas:
         known = self._directory.high_watermarks.get(topic_partition, log.log_start_offset)
         high_watermark = known if len(record.replicas) > 1 else None
         epoch = LeaderEpoch(record.leader_epoch)
-        partition = Partition(log, topic.topic_id, epoch, self._clock, self._executor, high_watermark)
+        partition = Partition(log, topic.topic_id, epoch, self._clock, self._syncs, high_watermark)
+        partition.cutter = self.truncations
         partition.on_follower_caught_up = self.on_follower_caught_up
         partition.lease = self.lease
         if len(record.replicas) > 1 or record.leader != self.node_id:
@@ -171,25 +188,47 @@ class Replicas:
         return partition
 
     def _take_role(self, partition: Partition, record: PartitionRecord) -> None:
+        if partition.log.is_being_cut:
+            return  # ``_was_cut`` does it
         if record.leader == self.node_id:
             partition.lead(self.node_id, record)
         else:
             partition.follow(record.leader_epoch)
         self.on_role(partition, record)
 
+    def _was_cut(self, partition: Partition) -> None:
+        """Takes the role that the partition may have been given while its log was being cut."""
+        name, index = partition.topic_partition
+        topic = self._catalog.image.topics.get(name)
+        if topic is not None and index < len(topic.partitions) and self.holds(partition):
+            self._take_role(partition, topic.partitions[index])
+
     def config_of(self, topic: TopicRecord) -> TopicConfig:
+        """The topic's own options over the broker's defaults; the same object for the same ones asked for in a row."""
+        given, defaults, config = self._last_config
+        if given is not topic.config or defaults is not self.topic_defaults:
+            config = self._parsed(topic.config)
+            self._last_config = (topic.config, self.topic_defaults, config)
+        return config
+
+    def _parsed(self, given: Mapping[str, str]) -> TopicConfig:
         try:
-            return parse_into(self.topic_defaults, topic.config)
+            return parse_into(self.topic_defaults, given)
         except OptionError:
             # Set by a newer broker. What this one knows holds.
             known = declared(self.topic_defaults)
-            return parse_into(self.topic_defaults, {name: text for name, text in topic.config.items() if name in known})
+            return parse_into(self.topic_defaults, {name: text for name, text in given.items() if name in known})
 
     # The disk.
 
     async def write_checkpoints(self) -> None:
         """Recovery points, log starts and high watermarks as they are now, durable when this returns."""
-        await self._in_thread(self._directory.checkpoint_work(self.high_watermarks()))
+        await self._checkpoints.write()
+
+    def _each_high_watermark(self) -> Iterator[tuple[TopicPartition, Offset]]:
+        for partition in self.open_partitions():
+            if self.holds(partition):
+                yield partition.topic_partition, partition.high_watermark
 
     def high_watermarks(self) -> dict[TopicPartition, Offset]:
         """Of the open partitions; those that were not opened stay what they were."""
@@ -227,7 +266,10 @@ class Replicas:
     # The catalog.
 
     def image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
-        """Follows the catalog, in the same step of the event loop in which the image changed."""
+        """Follows the catalog: in the same step of the event loop, as far as there is time in it.
+
+        Deleted topics are not found any more when this returns, and logs have their new configs.
+        """
         if new.topics is old.topics:
             return
         for name, topic in old.topics.items():
@@ -240,54 +282,66 @@ class Replicas:
                 self._configure(current)
         for name, topic in new.topics.items():
             if (before := old.topics.get(name)) is not topic:
-                self._follow_record(topic, before)
+                self._changes.changed(name, before)
+        self._changes.run()
 
-    def take_roles(self) -> None:
-        """Opens what has several replicas, when the broker starts."""
-        for topic in self._catalog.image.topics.values():
-            self._follow_record(topic)
+    def take_roles(self) -> "asyncio.Task[None] | None":
+        """Opens what has several replicas, when the broker starts. None: done; otherwise the task that does it."""
+        for name in self._catalog.image.topics:
+            self._changes.changed(name, None)
+        return self._changes.run()
 
-    def _follow_record(self, topic: TopicRecord, before: TopicRecord | None = None) -> None:
-        """Leads and follows the partitions of a topic as its record says now."""
-        known = before.partitions if before is not None and before.topic_id == topic.topic_id else ()
-        for index, record in enumerate(topic.partitions):
-            is_here = self.node_id in record.replicas
-            partition = self._partitions.get((topic.name, index))
-            if index < len(known) and known[index] == record and (partition is not None) == is_here:
-                continue
-            try:
-                if partition is not None and is_here:
-                    self._take_role(partition, record)
-                elif is_here and len(record.replicas) > 1:
-                    self._open(topic, topic.name, index)
-                elif not is_here:
-                    self._leave(topic.name, index)
-            except (KafkaError, StorageError) as error:
-                # Tried again by whoever asks for it, by the next change, and by ``open_what_failed``.
-                logger.error("%s-%d: %s", topic.name, index, error)
+    def _carry_out(self, topic: TopicRecord, index: int, known: PartitionRecord | None) -> bool:
+        """Leads or follows one partition as its record says now; whether there was anything to do.
+
+        ``known`` is the record that it was told before.
+        """
+        record = topic.partitions[index]
+        is_here = self.node_id in record.replicas
+        partition = self._partitions.get((topic.name, index))
+        if (known is record or known == record) and (partition is not None) == is_here:
+            return False
+        try:
+            if partition is not None and is_here:
+                self._take_role(partition, record)
+            elif is_here and len(record.replicas) > 1:
+                self._open(topic, topic.name, index)
+            elif not is_here:
+                self._leave(topic.name, index)
+            else:
+                return False
+        except (KafkaError, StorageError) as error:
+            # Tried again by whoever asks for it, by the next change, and by ``open_what_failed``.
+            logger.error("%s-%d: %s", topic.name, index, error)
+        return True
 
     def _leave(self, name: str, index: int) -> None:
         """The partition is on other brokers from now on: its files go, if there are any."""
         topic_partition = TopicPartition(name, index)
         partition = self._partitions.pop((name, index), None)
         if partition is not None:
-            partition.follow(partition.leader_epoch)
-            self.on_role(partition, None)
-        elif topic_partition not in self._directory.partitions:
+            self.dropped(partition)
+        elif not self._directory.has(topic_partition):
             return
         self.departures.left(topic_partition, partition)
 
-    def _open_what_waited(self, name: str) -> None:
+    def open_what_waited(self, name: str, index: int | None) -> None:
         """The files of an earlier topic or replica of this name are out of the way of one that may be there again."""
         topic = self._catalog.image.topics.get(name)
-        if topic is not None and not self.departures.is_going(name):
+        if topic is None or self.departures.is_going(name):
+            return
+        if index is None:
             # As if nothing had changed: those that are open have their role.
-            self._follow_record(topic, topic)
+            self._changes.look_again(topic)
+            self._changes.run()
+        elif index < len(topic.partitions):
+            self._carry_out(topic, index, topic.partitions[index])
 
     def open_what_failed(self) -> None:
         """Tries again to open what has several replicas and could not be opened."""
         for topic in self._catalog.image.topics.values():
-            self._follow_record(topic, topic)
+            self._changes.look_again(topic)
+        self._changes.run()
 
     def may_have_lost(self, topic: TopicRecord, index: int) -> bool:
         """Whether records may be missing here that this broker once had."""
@@ -304,6 +358,8 @@ class Replicas:
         """Returns when nothing works on the files of a partition that is to be cut, or that is no longer found."""
         await self.compactor.abandon(partition)
         await self.cleaner.abandon(partition)
+        if self.truncations is not None:
+            await self.truncations.idle(partition)
         await partition.synced()
 
     async def end_truncation(self, partition: Partition) -> None:
@@ -312,9 +368,11 @@ class Replicas:
         The log ends already where it is to end, so its leader sees no reason any more to have it cut.
         """
         await self.let_go(partition)
-        if self.holds(partition) and partition.log.is_half_cut:
+        if self.holds(partition) and partition.log.is_half_cut and not partition.log.is_being_cut:
             try:
-                partition.truncate_to(partition.log.log_end_offset)
+                cut = partition.truncate_to(partition.log.log_end_offset)
+                if cut is not None:
+                    await cut
             except StorageError as error:
                 logger.error("%s: cannot be cut yet: %s", partition.topic_partition, error)
 
@@ -335,15 +393,15 @@ class Replicas:
             self._configure(topic)
 
     def _drop(self, topic: TopicRecord) -> None:
-        """Takes the partitions away at once; their files go in the background, when nothing works on them any more."""
-        dropped = []
-        for index in range(len(topic.partitions)):
-            partition = self._partitions.pop((topic.name, index), None)
-            if partition is not None:
-                dropped.append(partition)
-                partition.follow(partition.leader_epoch)
-                self.on_role(partition, None)
+        """Takes the partitions away at once; the rest is done in the background."""
+        pop, name = self._partitions.pop, topic.name
+        dropped = [found for index in range(len(topic.partitions)) if (found := pop((name, index), None)) is not None]
         self.departures.topic_deleted(topic, dropped)
+
+    def dropped(self, partition: Partition) -> None:
+        """It is no longer found: those who wait for it, or follow its leader, are told."""
+        partition.follow(partition.leader_epoch)
+        self.on_role(partition, None)
 
 
 def _ignore(partition: Partition, record: PartitionRecord | None = None) -> None:

@@ -174,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
             more = self._takes_requests()
             while more and (frame := frames.next_frame()) is not None:
                 request = listener.decode(frame, self.host)
-                if request.is_long:
+                if request.unread is not None:
                     self._held_bytes = len(frame)
                     listener.receive_budget.hold(self._held_bytes)
                 more = self._take(request)
@@ -213,13 +213,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, request: Request) -> bool:
         """Handles one request, or defers it; whether another may be taken."""
-        overlaps = request.api is PRODUCE and not request.is_long
+        overlaps = request.api is PRODUCE and not request.is_exclusive
         if self._due and not overlaps:
             self._deferred = request
             return False
         outcome = self._listener.handle(request)
         if type(outcome) is not tuple and isinstance(outcome, Awaitable):
-            self._exclusive = not overlaps
+            self._exclusive = not overlaps or request.is_exclusive  # which the handler may have found out
             due = _Due()
             self._due.append(due)
             self._spawn(self._await_answer(due, outcome))

@@ -56,6 +56,8 @@ class Listener:
         self.max_request_bytes = max_request_bytes
         self.max_inflight_requests = max_inflight_requests
         self.max_connections = 1 << 30
+        self.max_descriptors = 1 << 30
+        """Connections that leave the process enough descriptors for the files of logs."""
         self.max_idle_ms = -1
         self.queued_max_response_bytes = queued_max_response_bytes
         self.slow_request_s = float("inf")
@@ -92,14 +94,26 @@ class Listener:
         self._supervisor.spawn("idle connections", self._reap_now_and_then())
 
     def admit(self, connection: Connection) -> bool:
-        if len(self._connections) >= self.max_connections:
-            now = self.clock.monotonic()
-            if now - self._said_full >= SAY_FULL_AT_MOST_EVERY_S:
-                self._said_full = now
-                logger.warning("refused %s: max.connections=%d are open", connection.peer, self.max_connections)
+        open_count = len(self._connections)
+        if open_count >= self.max_connections or open_count >= self.max_descriptors:
+            self._say_full(connection)
             return False
         self._connections.add(connection)
         return True
+
+    def _say_full(self, connection: Connection) -> None:
+        now = self.clock.monotonic()
+        if now - self._said_full < SAY_FULL_AT_MOST_EVERY_S:
+            return
+        self._said_full = now
+        if self.max_connections <= self.max_descriptors:
+            logger.warning("refused %s: max.connections=%d are open", connection.peer, self.max_connections)
+        else:
+            logger.warning(
+                "refused %s: %d connections are open; what else the process may open (ulimit -n) is for logs",
+                connection.peer,
+                self.max_descriptors,
+            )
 
     def forget(self, connection: Connection) -> None:
         self._connections.discard(connection)

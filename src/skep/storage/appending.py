@@ -171,6 +171,8 @@ class AppendableLog(DurableLog):
         """Begins a new segment when the active one was begun, or opened, ``segment.ms`` ago, though nobody appends."""
         segment = self._active
         # By the clock: old records, by whose time an append rolls, would get a segment at every check.
+        if self.is_being_cut:
+            return False
         if not (segment and segment.size and now_ms - segment.created_ms > self.config.roll_ms - segment.jitter_ms):
             return False
         self._roll(now_ms)

@@ -28,3 +28,21 @@ class LogContent(NamedTuple):
     """Whether it is noted on disk that offsets may be missing; see ``names.OFFSET_GAPS``."""
     lost_data: bool
     """Whether something is missing that a crash of the process alone cannot have taken."""
+
+
+def empty_content(now_ms: int, max_producers: int) -> LogContent:
+    """Of a partition that was never written to."""
+    return LogContent(
+        segments=[],
+        log_start_offset=Offset(0),
+        flushed_offset=Offset(0),
+        log_end_offset=Offset(0),
+        leader_epochs=LeaderEpochs(),
+        producers=Producers(max_producers),
+        snapshot_offset=Offset(-1),
+        is_recovered=False,
+        new_indexes=[],
+        opened_ms=now_ms,
+        has_gaps=False,
+        lost_data=False,
+    )

@@ -10,7 +10,7 @@ Nothing is read of a partition before somebody asks for its log.
 import logging
 import os
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from functools import partial
 
 from skep.base.clock import Clock
@@ -19,9 +19,10 @@ from skep.base.files import DirectoryLock, DiskSpace, Files
 from skep.base.ids import Offset, TopicPartition
 from skep.base.topic_config import TopicConfig
 from skep.storage.batches import NEVER
-from skep.storage.checkpoint_files import CheckpointFiles
+from skep.storage.checkpoint_files import CheckpointFiles, Offsets
 from skep.storage.checkpoints import encode_checkpoint
 from skep.storage.closing import close_logs, remove_leftovers
+from skep.storage.content import empty_content
 from skep.storage.identity import boot_id_in, claim, current_boot_id, may_have_lost_data
 from skep.storage.keeper import Keeper
 from skep.storage.log import Log
@@ -45,6 +46,8 @@ from skep.storage.recovery import LogOnDisk, load_log
 
 logger = logging.getLogger(__name__)
 
+CHECKPOINTS_PER_STEP = 50
+
 Work = Callable[[], None]
 """Something to be run in a thread; StorageError when the disk refuses."""
 
@@ -56,7 +59,7 @@ class LogDirectory:
     ``_cleaned_up_to`` is where the last pass of compaction over each log ended; not so if its file was lost, which
     ``_has_cleaned_up_to`` says.
     ``_missing`` are partitions that a checkpoint speaks of and that have no files; ``_truncating`` is where a log is
-    about to end, while its checkpoints are lowered. ``high_watermarks`` are those read at the start, or given since.
+    about to end, until it does. ``high_watermarks`` are those read at the start, or given since.
     """
 
     def __init__(
@@ -166,13 +169,20 @@ class LogDirectory:
         if offsets is None:
             self._has_cleaned_up_to &= name != CLEANED_UP_TO
             return {}
-        self._missing |= offsets.keys() - self._on_disk
+        missing = offsets.keys() - self._on_disk
+        for partition in missing:
+            self._checkpoints.forget(partition)
+        self._missing |= missing
         return {partition: offset for partition, offset in offsets.items() if partition in self._on_disk}
 
     @property
-    def partitions(self) -> Iterable[TopicPartition]:
+    def partitions(self) -> set[TopicPartition]:
         """Those that have a directory on disk or an open log."""
-        return sorted(self._on_disk | self._logs.keys())
+        return self._on_disk | self._logs.keys()
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Whether it is one of ``partitions``."""
+        return partition in self._on_disk or partition in self._logs
 
     @property
     def logs(self) -> Mapping[TopicPartition, Log]:
@@ -205,6 +215,10 @@ class LogDirectory:
 
     def _open_log(self, partition: TopicPartition, config: TopicConfig, topic_id: uuid.UUID) -> Log:
         path = self._name(str(partition))
+        if partition not in self._on_disk and partition not in self._missing:
+            # Never written to: nothing is there to be looked at.
+            content = empty_content(self._clock.now_ms(), self._max_producers)
+            return Log(self._files, path, partition, topic_id, config, content, self._keeper_for(partition))
         if partition in self._on_disk and self.topic_id_of(partition) not in (topic_id, None):
             self._set_aside(partition, "its topic was deleted and created anew")
         recovery_point = None if self.was_clean else self._recovery_points.get(partition, Offset(0))
@@ -242,6 +256,8 @@ class LogDirectory:
         return Keeper(
             partial(self._before_creation, partition),
             partial(self._before_truncation, partition),
+            self.write_checkpoints,
+            partial(self._after_truncation, partition),
             partial(self._moved_away, partition),
             self._discard,
         )
@@ -252,20 +268,18 @@ class LogDirectory:
             self.write_checkpoints()
         self._on_disk.add(partition)
 
-    def _before_truncation(self, partition: TopicPartition, end_offset: Offset) -> None:
+    def _before_truncation(self, partition: TopicPartition, end_offset: Offset) -> bool:
         """Were a recovery point left past the end, a crash would find what is appended there next, and not check it."""
-        log = self._logs[partition]
-        lowered = log.flushed_offset > end_offset
+        self._truncating[partition] = end_offset
+        must_write = self._logs[partition].flushed_offset > end_offset
         for offsets in (self._cleaned_up_to, self.high_watermarks):
             if offsets.get(partition, end_offset) > end_offset:
                 offsets[partition] = end_offset
-                lowered = True
-        if lowered:
-            self._truncating[partition] = end_offset
-            try:
-                self.write_checkpoints()
-            finally:
-                del self._truncating[partition]
+                must_write = True
+        return must_write
+
+    def _after_truncation(self, partition: TopicPartition) -> None:
+        self._truncating.pop(partition, None)
 
     def _moved_away(self, partition: TopicPartition, path: str) -> None:
         self._forget(partition)
@@ -305,7 +319,7 @@ class LogDirectory:
         self._move_away(partition, away)
 
     def delete_partition(self, partition: TopicPartition) -> Work:
-        """Takes the partition away under this name at once; the work it gives removes the files.
+        """Takes the partition away under this name at once; the work that it returns removes the files.
 
         No flush of its log may be under way: it would write into a directory that is no longer its own.
         """
@@ -325,39 +339,73 @@ class LogDirectory:
         return away
 
     def _forget(self, partition: TopicPartition) -> None:
+        if self._truncating.pop(partition, None) != 0 or partition in self._cleaned_up_to:
+            self._checkpoints.forget(partition)
         self._on_disk.discard(partition)
         self._missing.discard(partition)
         for offsets in (self._recovery_points, self._log_starts, self._cleaned_up_to, self.high_watermarks):
             offsets.pop(partition, None)
 
-    def checkpoint_work(self, high_watermarks: Mapping[TopicPartition, Offset] | None = None) -> Work:
-        """Writes the recovery points and log starts as they are now, and the high watermarks as they are given; of
-        partitions that are not among these, as they were given last."""
-        if high_watermarks is not None:
-            self.high_watermarks |= {
-                partition: offset for partition, offset in high_watermarks.items() if partition in self._on_disk
-            }
+    def must_write_checkpoints(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether those on disk may still speak of partitions that were deleted; the next of the same name has to wait
+        for others."""
+        return any(map(self._checkpoints.may_speak_of, partitions))
+
+    def checkpoint_in_slices(
+        self, high_watermarks: Iterable[tuple[TopicPartition, Offset]] = ()
+    ) -> Generator[None, None, Work]:
+        """Collects the recovery points and log starts, and the high watermarks as they are given; those of partitions
+        that are not among these stay as they were given last. Returns the work that writes them.
+
+        What is written is at least as new as the call that takes the first slice.
+        """
+        number = self._checkpoints.begin()
+        for count, (partition, high_watermark) in enumerate(high_watermarks):
+            if partition in self._on_disk:
+                self.high_watermarks[partition] = min(high_watermark, self._truncating.get(partition, high_watermark))
+            if count % CHECKPOINTS_PER_STEP == 0:
+                yield
         recovery_points, log_starts = dict(self._recovery_points), dict(self._log_starts)
-        for partition, log in self._logs.items():
-            recovery_points.pop(partition, None)
-            log_starts.pop(partition, None)
-            if (flushed_offset := min(log.flushed_offset, self._truncating.get(partition, log.flushed_offset))) > 0:
-                recovery_points[partition] = flushed_offset
-            # A log start that is a segment's beginning needs no entry: it is in the segment's name.
-            if log.log_start_offset > (log.segments[0].base_offset if log.segments else 0):
-                log_starts[partition] = log.log_start_offset
+        for count, (partition, log) in enumerate(list(self._logs.items())):
+            if self._logs.get(partition) is log:
+                self._collect(partition, log, recovery_points, log_starts)
+            if count % CHECKPOINTS_PER_STEP == 0:
+                yield
         return self._checkpoints.work(
+            number,
             {
                 LOG_STARTS: log_starts,
                 RECOVERY_POINTS: recovery_points,
                 CLEANED_UP_TO: dict(self._cleaned_up_to),
-                HIGH_WATERMARKS: dict(self.high_watermarks),
-            }
+                # One that is about to begin anew is not spoken of: a checkpoint is then not to be written after that.
+                HIGH_WATERMARKS: {p: hw for p, hw in self.high_watermarks.items() if self._truncating.get(p) != 0},
+            },
         )
+
+    def _collect(self, partition: TopicPartition, log: Log, recovery_points: Offsets, log_starts: Offsets) -> None:
+        recovery_points.pop(partition, None)
+        log_starts.pop(partition, None)
+        end_offset = self._truncating.get(partition)
+        flushed_offset = log.flushed_offset if end_offset is None else min(log.flushed_offset, end_offset)
+        if flushed_offset > 0:
+            recovery_points[partition] = flushed_offset
+        # A log start that is a segment's beginning needs no entry: it is in the segment's name.
+        if log.log_start_offset > (log.segments[0].base_offset if log.segments else 0) and end_offset != 0:
+            log_starts[partition] = log.log_start_offset
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, Offset] | None = None) -> None:
         """``checkpoint_work``, here and now."""
         self.checkpoint_work(high_watermarks)()
+
+    def checkpoint_work(self, high_watermarks: Mapping[TopicPartition, Offset] | None = None) -> Work:
+        """``checkpoint_in_slices`` in one."""
+        collecting = self.checkpoint_in_slices((high_watermarks or {}).items())
+        while True:
+            try:
+                next(collecting)
+            except StopIteration as collected:
+                work: Work = collected.value
+                return work
 
     def close(self, high_watermarks: Mapping[TopicPartition, Offset] | None = None) -> None:
         """Flushes all logs, writes the checkpoints and the marker. No flush may be under way.

@@ -2,7 +2,8 @@
 
 Three steps, each with its option: above ``skep.disk.clean.ratio`` expired segments go at once and not at the set hour,
 above ``skep.disk.force.ratio`` the oldest segments go although they have not expired, above ``skep.disk.refuse.ratio``
-produce is refused. The steps add up: a disk that is 95 % full does all three.
+produce is refused. The steps add up. The second is off unless it is asked for: whoever can fill the disk, with this
+broker or without, would otherwise delete what others were told is kept.
 """
 
 import heapq

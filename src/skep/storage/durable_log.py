@@ -21,7 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 class DurableLog:
-    """The segments of a log with what is known of them, and which part of that is on the disk for good."""
+    """The segments of a log with what is known of them, and which part of that is on the disk for good.
+
+    While ``is_being_cut`` a thread works on it, and nothing else may: what is asked of it is refused with StorageError.
+    """
 
     __slots__ = (
         "_active",
@@ -35,6 +38,7 @@ class DurableLog:
         "_snapshots",
         "_unfinished",
         "config",
+        "is_being_cut",
         "log_end_offset",
         "log_start_offset",
         "path",
@@ -64,11 +68,16 @@ class DurableLog:
         self._unfinished = content.new_indexes
         self._is_settled = not content.is_recovered and not content.new_indexes
         self._flush = FlushState(content.flushed_offset)
+        self.is_being_cut = False
         self._check_marks()
 
     def _check_marks(self) -> None:
         assert self.log_start_offset <= self.log_end_offset, f"{self.topic_partition}: log start is past the end"
         assert self.flushed_offset <= self.log_end_offset, f"{self.topic_partition}: flushed past the end"
+
+    def _check_not_being_cut(self) -> None:
+        if self.is_being_cut:
+            raise StorageError(f"{self.topic_partition}: is being truncated")
 
     def _move_start(self, offset: Offset) -> None:
         if offset > self.log_start_offset:
@@ -111,7 +120,7 @@ class DurableLog:
     def flush_is_due(self, now_ms: int) -> bool:
         """By ``flush.messages``, by ``flush.ms``, because a sealed segment waits for it, or to heal a failed sync."""
         state, config = self._flush, self.config
-        if state.is_flushing:
+        if state.is_flushing or self.is_being_cut:
             return False
         if state.failure is not None or self.unflushed_records >= config.flush_messages:
             return True
@@ -121,6 +130,7 @@ class DurableLog:
 
     def flush_plan(self) -> FlushPlan | None:
         """What to sync now; None when there is nothing, or a plan is under way: ask again when that is done."""
+        self._check_not_being_cut()
         if self.is_flushing:
             return None
         if self._active is None and not self._files.exists(self.path):

@@ -39,7 +39,7 @@ from skep.storage.reading import LogSlice, Places, find_slice, prepare_slice
 from skep.storage.removal import SegmentRemoval
 from skep.storage.replica_log import ReplicaLog
 from skep.storage.segment import Segment
-from skep.storage.timestamps import TimestampOffset
+from skep.storage.timestamps import IsGivenUp, TimestampOffset
 from skep.storage.transaction_index import aborted_between
 from skep.storage.transactions import AbortedTransaction
 
@@ -76,6 +76,8 @@ class Log(ReplicaLog):
         alone if ``at_least_one``. The slice may end earlier than it could. Reads indexes and headers, from the page
         cache as a rule; the bytes themselves are the caller's to send or to read, in a thread if they may be cold.
         """
+        if self.is_being_cut:
+            self._check_not_being_cut()
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
@@ -93,7 +95,7 @@ class Log(ReplicaLog):
 
     def prepare(self, offset: Offset, max_bytes: int) -> None:
         """The next ``read`` will be this one, as far as one can tell; what it needs is looked up now."""
-        if self.log_start_offset <= offset < self.log_end_offset:
+        if self.log_start_offset <= offset < self.log_end_offset and not self.is_being_cut:
             with contextlib.suppress(StorageError):  # who reads it will be told
                 prepare_slice(self._segments, self._places, offset, max_bytes)
 
@@ -110,13 +112,20 @@ class Log(ReplicaLog):
         number = bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1
         return aborted_between((s.transaction_index for s in self._segments[max(number, 0) :]), offset, end)
 
-    def offset_for_timestamp(self, timestamp_ms: int, *, up_to: Offset) -> TimestampOffset | None:
-        """The first record at or after the time; None when there is none before ``up_to``. In any thread."""
-        return timestamps.first_at_or_after(self._segments, timestamp_ms, self.log_start_offset, up_to)
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, up_to: Offset, is_given_up: IsGivenUp = timestamps.never
+    ) -> TimestampOffset | None:
+        """The first record at or after the time; None when there is none before ``up_to``. In any thread.
 
-    def latest_timestamp(self, *, up_to: Offset) -> TimestampOffset | None:
-        """The first record that has the largest timestamp of all before ``up_to``. In any thread."""
-        return timestamps.largest(self._segments, self.log_start_offset, up_to)
+        Raises SearchGivenUp soon after ``is_given_up`` returns true.
+        """
+        return timestamps.first_at_or_after(
+            self._segments, timestamp_ms, self.log_start_offset, up_to, is_given_up=is_given_up
+        )
+
+    def latest_timestamp(self, *, up_to: Offset, is_given_up: IsGivenUp = timestamps.never) -> TimestampOffset | None:
+        """The first record that has the largest timestamp of all before ``up_to``. Otherwise as the one above."""
+        return timestamps.largest(self._segments, self.log_start_offset, up_to, is_given_up=is_given_up)
 
     def end_offset_for_epoch(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
         """Where ``epoch`` ended, for OffsetForLeaderEpoch; see ``LeaderEpochs.end_offset_for``."""

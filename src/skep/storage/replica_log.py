@@ -11,16 +11,20 @@ Nothing that is at or past the new end may be found again after a crash among wh
 durable before the next: checkpoints that promise too much, segments from the last to the first, the cut. A crash in
 between leaves a log that ends somewhere between the two.
 
-These calls block for some syncs (of four small files where a checkpoint has to be lowered, of the directory for each
-segment that goes, of the one that is cut) and for reading the headers behind the newest snapshot; they are rare. While
-a flush is under way they raise StorageError: its plan speaks of files as they were. Neither a pass of compaction nor a
-removal of segments may be under way. Whoever is being sent bytes that go gets the old ones, or an answer that ends
-short, which closes the connection, or those of other batches, where the CRC does not fit.
+A cut syncs four small files where a checkpoint has to be lowered, the directory for each segment that goes, and the
+segment that is cut; and it reads the headers behind the newest snapshot, which may be those of a whole segment. So
+there are two ways to cut: ``truncate_to`` does all of it here and now; ``begin_cut``, ``cut`` and ``end_cut`` are its
+steps, of which the second may run in a thread, while nobody else uses the log (``replication/truncation.py``).
+
+While a flush is under way all of them raise StorageError: its plan speaks of files as they were. Neither a pass of
+compaction nor a removal of segments may be under way. Whoever is being sent bytes that go gets the old ones, or an
+answer that ends short, which closes the connection, or those of other batches, where the CRC does not fit.
 """
 
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from skep.base.errors import StorageError
 from skep.base.ids import LeaderEpoch, Offset
@@ -37,6 +41,16 @@ from skep.storage.reindexing import cut_segment
 from skep.storage.replicated_batches import look_through
 from skep.storage.segment import Segment
 from skep.storage.snapshots import NO_SNAPSHOT, ProducerSnapshots
+
+
+class Cut(NamedTuple):
+    """Where a log is to end: in which segment, at which byte, at which offset."""
+
+    number: int
+    position: int
+    end_offset: Offset
+    must_write_checkpoints: bool
+    """Before the cut: those on disk promise more than it leaves."""
 
 
 class ReplicaLog(AppendableLog):
@@ -57,6 +71,7 @@ class ReplicaLog(AppendableLog):
         batch, or not one whole, a CRC that is not right, a batch that overlaps what is there, an epoch that goes back;
         and StorageError when the disk refuses. What comes before that is appended: the log's end says how much.
         """
+        self._check_not_being_cut()
         if self._flush.failure is not None:
             raise StorageError(self._flush.failure)
         view = memoryview(records)
@@ -120,18 +135,37 @@ class ReplicaLog(AppendableLog):
     # Taking back what the leader has not
 
     def truncate_to(self, offset: Offset) -> Offset:
-        """Removes all batches that end at or past ``offset``; gives the log's end, which is never past that.
+        """Removes all batches that end at or past ``offset``; returns the log's end, which is never past that.
 
         After a StorageError the log takes no appends until this has gone through, or a start has recovered it.
+        """
+        cut = self.begin_cut(offset)
+        if isinstance(cut, int):
+            self.start_anew_at(cut)
+        elif cut is not None:
+            if cut.must_write_checkpoints:
+                try:
+                    self._keeper.write_checkpoints()
+                except StorageError:
+                    self.end_cut()
+                    raise
+            self.cut(cut)
+            self.end_cut()
+        return self.log_end_offset
+
+    def begin_cut(self, offset: Offset) -> "Cut | Offset | None":
+        """Finds where ``truncate_to(offset)`` cuts. None: there is nothing to cut. An offset: the log is to begin anew
+        there, with ``start_anew_at``.
+
+        From here on no checkpoint is begun that promises more than the cut leaves; one may have to be written first.
         """
         self._check_no_flush()
         if offset >= self.log_end_offset and not self._flush.is_condemned:
             # An epoch that began at the end and has no batch may be one that the leader does not know.
             self._epochs.truncate_end(self.log_end_offset)
-            return self.log_end_offset
+            return None
         number = bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1
         if number < 0:
-            self.start_anew_at(offset)
             return offset
         place = self._segments[number].find(offset, self._segments[number].size)
         if place is None:
@@ -140,15 +174,26 @@ class ReplicaLog(AppendableLog):
             position, end_offset = place.position, min(offset, Offset(place.base_offset))
         if end_offset < self.log_start_offset:
             # The start lies in the same batch: that one is not taken apart.
-            self.start_anew_at(min(offset, self.log_start_offset))
-            return self.log_end_offset
-        self._keeper.before_truncation(end_offset)
+            return min(offset, self.log_start_offset)
+        return Cut(number, position, end_offset, self._keeper.before_truncation(end_offset))
+
+    def begin_anew(self) -> bool:
+        """As ``begin_cut`` for ``start_anew_at``; returns whether a checkpoint has to be written before it, so that it
+        need not write one itself."""
+        self._check_no_flush()
+        return self._keeper.before_truncation(Offset(0))
+
+    def cut(self, cut: "Cut") -> None:
+        """The work itself; may run in a thread. After a StorageError the log is condemned, see ``FlushState``."""
         try:
-            self._cut(number, position, end_offset)
+            self._cut(cut.number, cut.position, cut.end_offset)
         except StorageError as error:
             self._flush.condemn(error)
             raise
-        return end_offset
+
+    def end_cut(self) -> None:
+        """After ``cut`` has returned; or instead of it, and the log stays as it is."""
+        self._keeper.after_truncation()
 
     def _check_no_flush(self) -> None:
         if self.is_flushing:

@@ -6,7 +6,8 @@ long, and at most until its segment's last record has expired too. A segment wit
 was begun or opened. Of a topic without ``delete`` in its ``cleanup.policy``, only what lies below the log start goes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile, zip_longest
 from typing import NamedTuple
 
 from skep.base.ids import Offset
@@ -26,13 +27,12 @@ class SegmentView(NamedTuple):
     """Of its youngest record."""
 
 
-def view_of(log: Log) -> list[SegmentView]:
+def view_of(log: Log) -> Iterator[SegmentView]:
+    """Oldest first. Each is looked at when its turn comes, which may read from its index."""
     segments = log.segments
-    ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
-    return [
-        SegmentView(segment.base_offset, end, segment.size, _timestamp_of(segment))
-        for segment, end in zip(segments, ends, strict=False)
-    ]
+    for segment, following in zip_longest(segments, segments[1:]):
+        end = log.log_end_offset if following is None else following.base_offset
+        yield SegmentView(segment.base_offset, end, segment.size, _timestamp_of(segment))
 
 
 def _timestamp_of(segment: Segment) -> int:
@@ -42,30 +42,49 @@ def _timestamp_of(segment: Segment) -> int:
 
 def segments_to_delete(log: Log, now_ms: int, *, up_to: Offset) -> Sequence[Segment]:
     """The oldest segments that have expired, for ``log.detach``; none that has records at or past ``up_to``."""
-    count = expired_count(view_of(log), log.config, now_ms, log_start_offset=log.log_start_offset, up_to=up_to)
-    return log.segments[:count]
+    segments = log.segments
+    count = expired_count(
+        view_of(log),
+        len(segments),
+        log.size,
+        log.config,
+        now_ms,
+        log_start_offset=log.log_start_offset,
+        up_to=up_to,
+    )
+    return segments[:count]
 
 
 def segments_below_start(log: Log) -> Sequence[Segment]:
     """Those that lie wholly below the log start, but for the active one: all that a follower may delete."""
-    count = sum(view.end_offset <= log.log_start_offset for view in view_of(log))
-    return log.segments[: min(count, max(0, len(log.segments) - 1))]
+    bases = (segment.base_offset for segment in log.segments[1:])
+    return log.segments[: sum(1 for _ in takewhile(lambda base: base <= log.log_start_offset, bases))]
 
 
 def expired_count(
-    segments: Sequence[SegmentView], config: TopicConfig, now_ms: int, *, log_start_offset: Offset, up_to: Offset
+    segments: Iterable[SegmentView],
+    number: int,
+    size: int,
+    config: TopicConfig,
+    now_ms: int,
+    *,
+    log_start_offset: Offset,
+    up_to: Offset,
 ) -> int:
-    """How many of the segments, from the oldest on, may go."""
-    excess = sum(segment.size for segment in segments) - config.retention_bytes
+    """How many of the ``number`` segments, which have ``size`` bytes together, may go, from the oldest on.
+
+    None is looked at behind the first that stays: a log may have very many.
+    """
+    excess = size - config.retention_bytes
     for count, segment in enumerate(segments):
         is_too_old = config.expires and 0 <= config.retention_ms < now_ms - segment.timestamp
         is_too_much = config.expires and config.retention_bytes >= 0 and excess >= segment.size
         is_below_start = segment.end_offset <= log_start_offset
-        is_active = count == len(segments) - 1
+        is_active = count == number - 1
         if is_active and segment.size == 0:
             return count
         is_empty = config.expires and segment.size == 0  # compaction has left nothing of it
         if segment.end_offset > up_to or not (is_too_old or is_too_much or is_below_start or is_empty):
             return count
         excess -= segment.size
-    return len(segments)
+    return number

@@ -1,8 +1,7 @@
 """The bytes of a ``.snapshot``: Kafka's format, one row after the other; see ``docs/ON-DISK.md``."""
 
 import struct
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 from crc32c import crc32c
 
@@ -17,21 +16,9 @@ NO_OFFSET = -1
 NO_COORDINATOR_EPOCH = -1
 
 
-class SnapshotRow(NamedTuple):
-    """One batch of a producer; the fields behind ``timestamp`` are the producer's, the same in all its rows."""
-
-    producer_id: int
-    epoch: int
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-    coordinator_epoch: int
-    transaction_first_offset: int
-
-
 pack_row = _ROW.pack
-"""The fields of a ``SnapshotRow``, in their order, as bytes."""
+"""One batch of a producer as bytes: producer id, epoch, last sequence, last offset, offset delta, timestamp,
+coordinator epoch, first offset of the transaction. The last two are the producer's, the same in all its rows."""
 
 
 def encode_snapshot(rows: Sequence[bytes]) -> bytes:
@@ -40,8 +27,8 @@ def encode_snapshot(rows: Sequence[bytes]) -> bytes:
     return _HEAD.pack(_VERSION, crc32c(body)) + body
 
 
-def decode_snapshot(data: bytes) -> list[SnapshotRow]:
-    """ValueError when the snapshot is damaged."""
+def decode_snapshot(data: bytes) -> Iterator[tuple[int, ...]]:
+    """The fields of each row, in the order of ``pack_row``. ValueError when the snapshot is damaged."""
     if len(data) < _HEAD.size + _COUNT.size:
         raise ValueError("the snapshot is cut off")
     version, crc = _HEAD.unpack_from(data)
@@ -51,4 +38,4 @@ def decode_snapshot(data: bytes) -> list[SnapshotRow]:
     rows = body[_COUNT.size :]
     if len(rows) != _COUNT.unpack_from(body)[0] * _ROW.size:
         raise ValueError("the snapshot's count is wrong")
-    return [SnapshotRow._make(row) for row in _ROW.iter_unpack(rows)]
+    return _ROW.iter_unpack(rows)

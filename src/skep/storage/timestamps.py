@@ -5,16 +5,29 @@ largest timestamp in their headers, and one batch is opened. An answer is exact:
 not the first batch that has such a record.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import LeaderEpoch, Offset
 from skep.base.topic_config import TopicConfig
 from skep.records.batch import APPEND_TIME_FLAG, NO_TIMESTAMP, BatchHeader, read_header
-from skep.records.record import iterate_records
+from skep.records.record import Record, iterate_records
 from skep.storage.batches import BatchPlace, hop
 from skep.storage.segment import Segment
+
+RECORDS_PER_LOOK = 1000
+
+IsGivenUp = Callable[[], bool]
+"""Asked by a search, at each batch and every so many records, whether anybody still waits for it."""
+
+
+class SearchGivenUp(Exception):
+    """Nobody waits for what the search would find."""
+
+
+def never() -> bool:
+    return False
 
 
 class TimestampOffset(NamedTuple):
@@ -43,7 +56,12 @@ def check_create_time(header: BatchHeader, config: TopicConfig, now_ms: int) -> 
 
 
 def first_at_or_after(
-    segments: Sequence[Segment], timestamp: int, log_start_offset: Offset, up_to: Offset
+    segments: Sequence[Segment],
+    timestamp: int,
+    log_start_offset: Offset,
+    up_to: Offset,
+    *,
+    is_given_up: IsGivenUp = never,
 ) -> TimestampOffset | None:
     for number, segment in enumerate(segments):
         if segment.base_offset >= up_to:
@@ -52,10 +70,10 @@ def first_at_or_after(
         if is_deleted or segment.largest_timestamp()[0] < timestamp:
             continue
         start = _start_of_search(segment, timestamp, log_start_offset)
-        for place in _within(hop(segment.file, start, segment.size), log_start_offset, up_to):
+        for place in _within(hop(segment.file, start, segment.size), log_start_offset, up_to, is_given_up):
             if place.max_timestamp < timestamp:
                 continue
-            found = _first_record(segment, place, timestamp, log_start_offset)
+            found = _first_record(segment, place, timestamp, log_start_offset, is_given_up)
             if found is not None:
                 return found if found.offset < up_to else None
     return None
@@ -74,7 +92,9 @@ def _start_of_search(segment: Segment, timestamp: int, log_start_offset: Offset)
     return max(by_time, segment.offset_index.position_before(log_start_offset))
 
 
-def largest(segments: Sequence[Segment], log_start_offset: Offset, up_to: Offset) -> TimestampOffset | None:
+def largest(
+    segments: Sequence[Segment], log_start_offset: Offset, up_to: Offset, *, is_given_up: IsGivenUp = never
+) -> TimestampOffset | None:
     """The first record with the largest timestamp."""
     best: tuple[int, Segment, Offset] | None = None
     for segment in segments:
@@ -87,45 +107,60 @@ def largest(segments: Sequence[Segment], log_start_offset: Offset, up_to: Offset
     timestamp, segment, offset = best
     place = segment.find(offset, segment.size)
     if place is not None and log_start_offset <= place.last_offset and place.base_offset < up_to:
-        found = _first_record(segment, place, timestamp, log_start_offset)
+        found = _first_record(segment, place, timestamp, log_start_offset, is_given_up)
         if found is not None:
             return found if found.offset < up_to else None
-    return _largest_by_headers(segments, log_start_offset, up_to)
+    return _largest_by_headers(segments, log_start_offset, up_to, is_given_up)
 
 
-def _largest_by_headers(segments: Sequence[Segment], log_start_offset: Offset, up_to: Offset) -> TimestampOffset | None:
+def _largest_by_headers(
+    segments: Sequence[Segment], log_start_offset: Offset, up_to: Offset, is_given_up: IsGivenUp
+) -> TimestampOffset | None:
     """The indexes know only the largest of whole segments; of a part of one, every header has to be looked at.
 
     And of the batch that the log start cuts through, every record.
     """
     best: TimestampOffset | None = None
     for segment in segments:
-        for place in _within(hop(segment.file, 0, segment.size), log_start_offset, up_to):
+        for place in _within(hop(segment.file, 0, segment.size), log_start_offset, up_to, is_given_up):
             timestamp = place.max_timestamp
             if place.base_offset < log_start_offset:
-                timestamp = _largest_in(segment, place, log_start_offset)
+                timestamp = _largest_in(segment, place, log_start_offset, is_given_up)
             if timestamp > (NO_TIMESTAMP if best is None else best.timestamp):
-                best = _first_record(segment, place, timestamp, log_start_offset) or best
+                best = _first_record(segment, place, timestamp, log_start_offset, is_given_up) or best
     return best
 
 
-def _largest_in(segment: Segment, place: BatchPlace, from_offset: Offset) -> int:
+def _largest_in(segment: Segment, place: BatchPlace, from_offset: Offset, is_given_up: IsGivenUp) -> int:
     batch = segment.file.read(place.position, place.size)
     try:
-        return max(record.timestamp for record in iterate_records(batch) if record.offset >= from_offset)
+        return max(record.timestamp for record in _records(batch, is_given_up) if record.offset >= from_offset)
     except (KafkaError, ValueError):
         return place.max_timestamp
 
 
-def _within(places: Iterator[BatchPlace], log_start_offset: Offset, up_to: Offset) -> Iterator[BatchPlace]:
+def _records(batch: bytes, is_given_up: IsGivenUp) -> Iterator[Record]:
+    for number, record in enumerate(iterate_records(batch)):
+        if number % RECORDS_PER_LOOK == 0 and is_given_up():
+            raise SearchGivenUp
+        yield record
+
+
+def _within(
+    places: Iterator[BatchPlace], log_start_offset: Offset, up_to: Offset, is_given_up: IsGivenUp
+) -> Iterator[BatchPlace]:
     for place in places:
         if place.base_offset >= up_to:
             return
+        if is_given_up():
+            raise SearchGivenUp
         if place.last_offset >= log_start_offset:
             yield place
 
 
-def _first_record(segment: Segment, place: BatchPlace, timestamp: int, from_offset: Offset) -> TimestampOffset | None:
+def _first_record(
+    segment: Segment, place: BatchPlace, timestamp: int, from_offset: Offset, is_given_up: IsGivenUp
+) -> TimestampOffset | None:
     """The first record of the batch at or after both ``timestamp`` and ``from_offset``."""
     batch = segment.file.read(place.position, place.size)
     header = read_header(batch)
@@ -136,7 +171,7 @@ def _first_record(segment: Segment, place: BatchPlace, timestamp: int, from_offs
     if header.is_append_time:
         return TimestampOffset(header.max_timestamp, first_offset, epoch)
     try:
-        for record in iterate_records(batch):
+        for record in _records(batch, is_given_up):
             if record.timestamp >= timestamp and record.offset >= from_offset:
                 return TimestampOffset(record.timestamp, record.offset, epoch)
     except KafkaError:

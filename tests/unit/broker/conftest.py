@@ -1,8 +1,7 @@
 """A broker without sockets or logs: handlers on a real catalog, asked and answered in bytes."""
 
 import asyncio
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from skep.base.clock import ManualClock
 from skep.base.errors import KafkaError
 from skep.base.ids import BrokerId
 from skep.base.slicer import Slicer
+from skep.base.threads import Threads
 from skep.broker.dispatch import HANDLERS
 from skep.broker.fetch_sessions import FetchSessions
 from skep.broker.producer_ids import ProducerIds
@@ -23,6 +23,7 @@ from skep.metadata.catalog import Catalog
 from skep.metadata.image import CLUSTER_DEFAULT, ClusterImage
 from skep.metadata.model import BrokerRecord
 from skep.metadata.sqlite import SqliteStore
+from skep.replication.time_lookups import TimeLookups
 from skep.wire import apis
 from skep.wire.apis import Api
 from skep.wire.codec import decode_request, encode_response, request_class, response_class
@@ -36,7 +37,7 @@ class AdminBroker:
     def __init__(self, directory: Path, texts: dict[str, str]) -> None:
         self._runner = asyncio.Runner()
         self._store = SqliteStore(directory / "metadata.sqlite")
-        self._executor = ThreadPoolExecutor(1)
+        self._threads = Threads(1)
         clock, catalog = ManualClock(), Catalog(self._store)
         self.services = Services(
             config=read_broker_config(texts),
@@ -45,7 +46,8 @@ class AdminBroker:
             catalog=catalog,
             replicas=None,  # type: ignore[arg-type]  # no handler here touches a log
             clock=clock,
-            executor=self._executor,
+            threads=self._threads,
+            time_lookups=TimeLookups(self._threads.searches),
             slicer=Slicer(clock),
             fetch_sessions=FetchSessions(clock, 0, 0),
             producer_ids=ProducerIds(catalog),
@@ -76,7 +78,7 @@ class AdminBroker:
 
         self.run(stop())
         self._runner.close()
-        self._executor.shutdown()
+        self._threads.shut_down()
 
     def _image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
         overrides = {**new.broker_config(CLUSTER_DEFAULT), **new.broker_config(self.services.node.id)}
@@ -92,7 +94,7 @@ class AdminBroker:
         handler = HANDLERS[api.key]
         try:
             answer = handler.handle(self.services, request)
-            if asyncio.iscoroutine(answer):
+            if isinstance(answer, Awaitable):
                 answer = await answer
         except KafkaError as error:
             answer = handler.refuse(request, error.code)

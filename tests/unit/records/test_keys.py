@@ -8,7 +8,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.records.batch import HEADER_SIZE, read_header
 from skep.records.builder import NewRecord, build_batch
 from skep.records.compression import Codec
-from skep.records.keys import InvalidRecord, check_keys
+from skep.records.keys import FEW_RECORDS, LITTLE_UNPACKED, InvalidRecord, check_keys, check_keys_at_once
 
 LIMIT = 1000
 
@@ -70,3 +70,41 @@ def test_offset_deltas_that_do_not_count_up_are_refused() -> None:
     swapped = batch[:HEADER_SIZE] + build_batch([NewRecord(b"a", b"1")])[HEADER_SIZE:] * 2
     with pytest.raises(InvalidRecord, match="offset delta 0"):
         check(swapped)
+
+
+def at_once(batch: bytes, max_records: int = 10**6) -> bool:
+    return check_keys_at_once(batch, read_header(batch), max_records=max_records)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_small_batch_is_checked_at_once(codec: Codec) -> None:
+    assert at_once(build_batch([NewRecord(b"k", b"v")] * FEW_RECORDS, codec=codec))
+    with pytest.raises(InvalidRecord, match="record 1 has none"):
+        at_once(build_batch([NewRecord(b"k", b"v"), NewRecord(None, b"v")], codec=codec))
+    with pytest.raises(KafkaError):
+        at_once(build_batch([NewRecord(b"k", b"v")] * 3, codec=codec), max_records=2)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_many_records_are_left_to_a_thread(codec: Codec) -> None:
+    batch = build_batch([NewRecord(b"k", b"v")] * (FEW_RECORDS + 1), codec=codec)
+    assert not at_once(batch)
+    check(batch, FEW_RECORDS + 1)
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+def test_what_unpacks_to_much_is_left_to_a_thread(codec: Codec) -> None:
+    batch = build_batch([NewRecord(b"k", bytes(LITTLE_UNPACKED))], codec=codec)
+    assert len(batch) < LITTLE_UNPACKED // 8
+    assert not at_once(batch)
+    check(batch)
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+def test_of_a_damaged_batch_the_thread_says_that_it_is(codec: Codec) -> None:
+    batch = build_batch([NewRecord(b"k", b"v")], codec=codec)
+    damaged = batch[:HEADER_SIZE] + b"\xff" * (len(batch) - HEADER_SIZE)
+    assert not at_once(damaged)
+    with pytest.raises(KafkaError) as caught:
+        check(damaged)
+    assert caught.value.code is ErrorCode.corrupt_message

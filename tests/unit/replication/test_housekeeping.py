@@ -48,7 +48,8 @@ class Scene:
         self.supervisor = Supervisor()
         defaults = BrokerConfig().topic_defaults
         self.replicas = Replicas(self.directory, catalog, defaults, self.clock, self.executor, self.supervisor)
-        self.config = read_broker_config({name.replace("_", "."): text for name, text in options.items()})
+        texts = {name.replace("_", "."): text for name, text in options.items()}
+        self.config = read_broker_config({"skep.disk.force.ratio": "0.85", **texts})
         self.housekeeping = Housekeeping(self.replicas, self.directory, self.config, self.clock)
 
     def append(self, partition: int, count: int = 1) -> None:
@@ -247,6 +248,29 @@ def test_segments_that_wait_for_their_delay_go_before_any_that_have_not_expired(
     run(scenario)
 
 
+def test_unless_asked_for_nothing_is_deleted_early_and_produce_is_refused_until_there_is_room(caplog):
+    async def scenario(scene):
+        scene.append(0, 4)
+        scene.used = 0.89
+        await scene.housekeeping.check_disk()
+        assert scene.replicas.writable_partition("t", 0)
+        scene.used = 0.95
+        await scene.housekeeping.check_disk()
+        await scene.housekeeping.check_disk()
+        with pytest.raises(StorageError, match=r"skep\.disk\.refuse\.ratio"):
+            scene.replicas.writable_partition("t", 0)
+        assert scene.starts() == [0, 0]
+        scene.used = 0.89
+        await scene.housekeeping.check_disk()
+        assert scene.replicas.writable_partition("t", 0)
+
+    run(scenario, skep_disk_force_ratio="1")
+    assert [record.message for record in caplog.records if "produce is" in record.message] == [
+        "the disk is 95.0% full: produce is refused",
+        "the disk is 89.0% full: produce is accepted again",
+    ]
+
+
 def test_what_readers_may_not_see_yet_is_not_deleted_early():
     async def scenario(scene):
         scene.append(0, 4)
@@ -340,7 +364,7 @@ def test_a_log_that_the_disk_kept_from_being_cut_is_cut_when_the_disk_lets_it():
 
         scene.files.step = refuse
         with pytest.raises(StorageError):
-            partition.truncate_to(2)
+            await partition.truncate_to(2)
         assert partition.log.is_half_cut
         await scene.housekeeping.flush_due()
         assert partition.log.is_half_cut, "it does not let it yet"

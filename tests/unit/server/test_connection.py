@@ -73,11 +73,12 @@ class FakeListener:
             raise DecodeError(text)
         api = apis.PRODUCE if text.startswith("produce") else apis.METADATA
         unread = (step for step in ()) if "long" in text else None
-        return Request(api, 0, 0, None, client_host, text, unread)
+        return Request(api, 0, 0, None, client_host, text, unread, unread is not None)
 
     def handle(self, request: Request) -> Outcome:
         text: str = request.body
         self.handled.append(text)
+        request.is_exclusive |= "exclusive" in text
         if "ms" in text:
             self.clock.advance_ms(int(text.split("-")[1].removesuffix("ms")))
         if text.endswith("acks-0"):
@@ -285,6 +286,16 @@ async def test_a_long_produce_does_not_overlap(client: Client) -> None:
     await client.answer("produce-long")
     assert client.listener.receive_budget.held == 0
     assert client.listener.handled == ["produce-1", "produce-long", "produce-2"]
+
+
+async def test_a_produce_that_the_handler_finds_to_be_exclusive_does_not_overlap(client: Client) -> None:
+    client.send("produce-1", "produce-exclusive", "produce-2")
+    assert client.listener.handled == ["produce-1", "produce-exclusive"]
+    await turns(2)
+    await client.answer("produce-1")
+    assert client.listener.handled == ["produce-1", "produce-exclusive"]
+    await client.answer("produce-exclusive")
+    assert client.listener.handled[2:] == ["produce-2"]
 
 
 async def test_the_frame_of_a_long_request_counts_until_its_connection_is_lost(client: Client) -> None:

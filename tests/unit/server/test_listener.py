@@ -122,3 +122,15 @@ def test_one_connection_too_many_is_not_admitted(listener):
     assert not listener.admit(second)
     listener.forget(first)
     assert listener.admit(second)
+
+
+def test_connections_leave_the_descriptors_that_logs_need_and_the_log_says_so_once(listener, caplog):
+    listener.max_descriptors = 2
+    connections = [FakeConnection() for _ in range(5)]
+    for number, connection in enumerate(connections):
+        connection.peer = f"127.0.0.1:{number}"
+    assert [listener.admit(connection) for connection in connections] == [True, True, False, False, False]
+    (record,) = caplog.records
+    assert record.message.startswith("refused 127.0.0.1:2: 2 connections are open; what else the process may open")
+    listener.forget(connections[0])
+    assert listener.admit(connections[2])

@@ -10,7 +10,7 @@ from skep.base.ids import TopicPartition
 from skep.storage.disk_watch import DiskDecision, decide, segments_to_force
 from skep.storage.retention import SegmentView
 
-AT_FOUR = replace(BrokerConfig(), retention_hour=4)
+AT_FOUR = replace(BrokerConfig(), retention_hour=4, disk_force_ratio=0.85)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,11 @@ AT_FOUR = replace(BrokerConfig(), retention_hour=4)
 )
 def test_the_steps_follow_the_ratios(used: int, hour: int, decision: DiskDecision) -> None:
     assert decide(DiskSpace(used, 100), AT_FOUR, hour) == decision
+
+
+@pytest.mark.parametrize("used", [86, 91, 100])
+def test_nothing_goes_before_it_has_expired_unless_that_is_asked_for(used: int) -> None:
+    assert decide(DiskSpace(used, 100), BrokerConfig(), 13).bytes_to_free == 0
 
 
 def test_without_a_set_hour_expired_segments_go_at_any_time() -> None:

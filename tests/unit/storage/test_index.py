@@ -2,6 +2,7 @@
 
 import struct
 from bisect import bisect_left, bisect_right
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from skep.base.errors import StorageError
 from skep.base.memory_files import MemoryFiles
 from skep.base.os_file import OsFile
 from skep.base.os_files import OsFiles
+from skep.base.topic_config import TopicConfig
 from skep.storage.index import BLOCK_ENTRIES, GROUP_ENTRIES, NEAR_ENTRIES, OffsetIndex, TimeIndex
+from skep.storage.segment import LARGEST_INDEX_INTERVAL
 
 BASE = 1000
 
@@ -151,3 +154,13 @@ def test_what_lies_behind_the_entries_that_count_is_cut() -> None:
     index.truncate(0)
     assert files.read_whole("/index") == b""
     assert index.position_before(BASE + 5) == 0
+
+
+def test_the_offset_index_has_entries_however_large_its_interval_is(kit) -> None:
+    log = kit.log(TopicConfig(index_interval_bytes=(1 << 31) - 1))
+    while log.size < 20 * LARGEST_INDEX_INTERVAL:
+        kit.append(log, 1)
+    (segment,) = log.segments
+    positions = [0, *(position for _, position in segment.offset_index.entries()), log.size]
+    largest = max(after - before for before, after in pairwise(positions))
+    assert largest <= LARGEST_INDEX_INTERVAL + 2 * len(kit.batch())

@@ -14,7 +14,10 @@ def views(*segments: tuple[int, int]) -> list[SegmentView]:
 
 
 def count(segments: list[SegmentView], now_ms: int = 0, *, start: int = 0, up_to: int = 1000, **config: int) -> int:
-    return expired_count(segments, TopicConfig(**config), now_ms, log_start_offset=start, up_to=up_to)
+    size = sum(segment.size for segment in segments)
+    return expired_count(
+        iter(segments), len(segments), size, TopicConfig(**config), now_ms, log_start_offset=start, up_to=up_to
+    )
 
 
 def test_segments_go_by_age_of_their_youngest_record() -> None:
@@ -123,3 +126,16 @@ def test_a_segment_that_compaction_has_emptied_keeps_none_behind_it() -> None:
     segments = views((0, 900), (5, 100), (5, 900))
     assert count(segments, 1000, retention_ms=200, cleanup_policy=("compact", "delete")) == 2
     assert count(segments, 1000, retention_ms=200, cleanup_policy=("compact",)) == 0
+
+
+def test_no_segment_is_looked_at_behind_the_first_that_stays() -> None:
+    looked_at = []
+
+    def looked(segments):
+        for segment in segments:
+            looked_at.append(segment)
+            yield segment
+
+    segments = views(*[(5, number) for number in range(1000)])
+    expired_count(looked(segments), 1000, 5000, TopicConfig(retention_ms=10), 12, log_start_offset=0, up_to=10**6)
+    assert len(looked_at) == 3

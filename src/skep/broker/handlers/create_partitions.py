@@ -14,9 +14,12 @@ Left out
     ``timeout`` is read and ignored: nothing but the metadata store is waited for.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import BrokerId
+from skep.base.slicer import Work
 from skep.broker.refusals import ANSWERABLE, code_of, message_of, repeated
 from skep.broker.request import Request
 from skep.broker.services import Services
@@ -66,13 +69,22 @@ async def _grow(services: Services, wanted: Any, validate_only: bool) -> None:
     replication_factor = len(topic.partitions[0].target)
     with room_for(services, additional):
         if wanted.assignments is not None:
-            for assignment in wanted.assignments:
-                check_assignment(services, assignment.broker_ids, replication_factor)
-            assignments = [list(assignment.broker_ids) for assignment in wanted.assignments]
+            assignments = await services.slicer.finish(_chosen(services, wanted.assignments, replication_factor))
         else:
-            assignments = place(services, additional, replication_factor, growing=topic)
+            placing = place(services, additional, replication_factor, growing=topic)
+            assignments = await services.slicer.finish(placing)
         if not validate_only:
             await services.catalog.create_partitions(wanted.name, assignments, current_count=current_count)
+
+
+def _chosen(services: Services, assignments: Sequence[Any], replication_factor: int) -> Work[list[list[BrokerId]]]:
+    """The replicas that the client chose."""
+    chosen = []
+    for assignment in assignments:
+        check_assignment(services, assignment.broker_ids, replication_factor)
+        chosen.append(list(assignment.broker_ids))
+        yield
+    return chosen
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:

@@ -26,6 +26,7 @@ from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
+from skep.base.slicer import Work
 from skep.broker.configs import check_topic_overrides, checked_topic_value, texts_in, topic_entries
 from skep.broker.refusals import ANSWERABLE, code_of, message_of, repeated
 from skep.broker.request import Request
@@ -64,9 +65,9 @@ async def _create(services: Services, topic: Any, validate_only: bool) -> dict[s
     # The room first: placing the 2,147,483,647 partitions that somebody may ask for would fill the memory.
     with room_for(services, count):
         if topic.assignments:
-            assignments = _chosen(services, topic.assignments)
+            assignments = await services.slicer.finish(_chosen(services, topic.assignments))
         else:
-            assignments = place(services, count, replication_factor)
+            assignments = await services.slicer.finish(place(services, count, replication_factor))
         topic_id = None
         if not validate_only:
             topic_id = (await services.catalog.create_topic(topic.name, assignments, overrides)).topic_id
@@ -97,7 +98,7 @@ def _numbers(services: Services, topic: Any) -> tuple[int, int]:
     )
 
 
-def _chosen(services: Services, assignments: Sequence[Any]) -> list[list[BrokerId]]:
+def _chosen(services: Services, assignments: Sequence[Any]) -> Work[list[list[BrokerId]]]:
     """The replicas that the client chose, in the order of the partitions."""
     chosen: dict[int, list[BrokerId]] = {}
     for assignment in assignments:
@@ -110,6 +111,7 @@ def _chosen(services: Services, assignments: Sequence[Any]) -> list[list[BrokerI
         before = next(iter(chosen.values()), None)
         check_assignment(services, assignment.broker_ids, None if before is None else len(before))
         chosen[index] = list(assignment.broker_ids)
+        yield
     if any(index not in chosen for index in range(len(chosen))):
         raise KafkaError(
             ErrorCode.invalid_replica_assignment, "partitions should be a consecutive 0-based integer sequence"

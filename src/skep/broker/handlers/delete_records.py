@@ -16,6 +16,7 @@ from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import Offset
+from skep.base.slicer import Work
 from skep.broker.refusals import code_of
 from skep.broker.request import Request
 from skep.broker.services import Services
@@ -25,20 +26,38 @@ HIGH_WATERMARK = -1
 POLL_S = 0.02
 _NO_WATERMARK = -1
 
+_Result = tuple[str, dict[str, Any]]
+"""The name of the topic, and what is said of one of its partitions."""
+
 
 async def handle(services: Services, request: Request) -> Body:
     deadline = services.clock.monotonic() + request.body.timeout.total_seconds()
     # All of them first: the replicas then hear of them together.
-    topics = [
-        {"name": topic.name, "partitions": [_deleted(services, topic.name, wanted) for wanted in topic.partitions]}
-        for topic in request.body.topics
-    ]
+    topics = await services.slicer.finish(_all_deleted(services, request))
     await services.replicas.write_checkpoints()
-    for topic in topics:
-        for result in topic["partitions"]:
-            if result["error_code"] is ErrorCode.none:
-                await _wait_for_replicas(services, topic["name"], result, deadline)
+    waiting = [
+        (topic["name"], result)
+        for topic in topics
+        for result in topic["partitions"]
+        if result["error_code"] is ErrorCode.none
+    ]
+    while True:
+        waiting = await services.slicer.finish(_still_waiting(services, waiting, deadline))
+        if not waiting:
+            break
+        await asyncio.sleep(POLL_S)
     return {"topics": topics}
+
+
+def _all_deleted(services: Services, request: Request) -> Work[list[dict[str, Any]]]:
+    topics = []
+    for topic in request.body.topics:
+        partitions: list[dict[str, Any]] = []
+        topics.append({"name": topic.name, "partitions": partitions})
+        for wanted in topic.partitions:
+            partitions.append(_deleted(services, topic.name, wanted))
+            yield
+    return topics
 
 
 def _deleted(services: Services, topic: str, wanted: Any) -> dict[str, Any]:
@@ -50,16 +69,21 @@ def _deleted(services: Services, topic: str, wanted: Any) -> dict[str, Any]:
     return {"partition_index": index, "low_watermark": low_watermark, "error_code": ErrorCode.none}
 
 
-async def _wait_for_replicas(services: Services, topic: str, result: dict[str, Any], deadline: float) -> None:
-    """Until those that could be elected have deleted the records too; otherwise the result becomes an error."""
-    before = Offset(result["low_watermark"])
-    try:
-        while not services.replicas.partition(topic, result["partition_index"]).is_deleted_everywhere(before):
-            if services.clock.monotonic() >= deadline:
-                raise KafkaError(ErrorCode.request_timed_out, "a replica has not heard of it")
-            await asyncio.sleep(POLL_S)
-    except (KafkaError, StorageError) as error:
-        result.update(low_watermark=_NO_WATERMARK, error_code=code_of(error))
+def _still_waiting(services: Services, waiting: list[_Result], deadline: float) -> Work[list[_Result]]:
+    """Those of the results for which a replica that could be elected has not deleted the records too. At the deadline,
+    or when the partition is no longer led here, a result becomes an error."""
+    still = []
+    for topic, result in waiting:
+        before = Offset(result["low_watermark"])
+        try:
+            if not services.replicas.partition(topic, result["partition_index"]).is_deleted_everywhere(before):
+                if services.clock.monotonic() >= deadline:
+                    raise KafkaError(ErrorCode.request_timed_out, "a replica has not heard of it")
+                still.append((topic, result))
+        except (KafkaError, StorageError) as error:
+            result.update(low_watermark=_NO_WATERMARK, error_code=code_of(error))
+        yield
+    return still
 
 
 def _delete(services: Services, topic: str, index: int, offset: int) -> int:

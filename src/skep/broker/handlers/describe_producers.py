@@ -3,41 +3,57 @@
 Behaviour
     The idempotent and transactional producers that each partition remembers: epoch, last sequence, when they last
     wrote, the epoch of the coordinator that last ended a transaction of theirs, and where their open transaction begins
-    (-1: none). That is how a transaction that hangs is found.
+    (-1: none). That is how a transaction that hangs is found. A partition that is named again is described once.
 
 Refusals, per partition
     unknown topic or partition; NOT_LEADER_OR_FOLLOWER.
 """
 
+from collections.abc import Awaitable
 from typing import Any
 
 from skep.base.errors import ErrorCode
+from skep.base.slicer import Work
 from skep.broker.refusals import ANSWERABLE, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.storage.producers import ProducerState
 from skep.wire.codec import Body
 
-
-def handle(services: Services, request: Request) -> Body:
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [_describe(services, topic.name, index) for index in topic.partition_indexes],
-            }
-            for topic in request.body.topics
-        ]
-    }
+PRODUCERS_PER_STEP = 100
 
 
-def _describe(services: Services, topic: str, index: int) -> dict[str, Any]:
+def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+    return services.slicer.run(_described(services, request))
+
+
+def _described(services: Services, request: Request) -> Work[Body]:
+    named: dict[str, dict[int, None]] = {}
+    for topic in request.body.topics:
+        named.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    topics = []
+    for name, indexes in named.items():
+        partitions = []
+        for index in indexes:
+            partitions.append((yield from _describe(services, name, index)))
+        topics.append({"name": name, "partitions": partitions})
+    return {"topics": topics}
+
+
+def _describe(services: Services, topic: str, index: int) -> Work[dict[str, Any]]:
+    yield
     try:
         partition = services.replicas.partition(topic, index)
         partition.check_leads()
     except ANSWERABLE as error:
         return _refused(index, code_of(error), message_of(error))
-    return {"partition_index": index, "active_producers": [_shown(state) for state in partition.log.producers.states()]}
+    shown = []
+    # As they are now; between two slices any of them may go.
+    for number, state in enumerate(partition.log.producers.states()):
+        shown.append(_shown(state))
+        if number % PRODUCERS_PER_STEP == 0:
+            yield
+    return {"partition_index": index, "active_producers": shown}
 
 
 def _shown(state: ProducerState) -> dict[str, int]:

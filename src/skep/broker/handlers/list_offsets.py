@@ -13,7 +13,8 @@ Behaviour
     a time                  the first record at or after it, or -1
     ======================  ==============================================================================
 
-    A time is looked up exactly, which may mean opening one batch; that is done in a thread.
+    A time is looked up exactly, which may mean opening one batch, or looking at every header of the log; that is done
+    in a thread, and given up when the client leaves or the broker stops.
 
 Refusals, per partition, in order
     the same partition twice; a special timestamp newer than the version; unknown topic or partition; another broker
@@ -24,47 +25,70 @@ Left out
     ``replica_id`` and ``timeout`` are read and ignored: followers do not ask here, and there is no remote storage.
 """
 
-import asyncio
-from typing import Any
+from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
-from skep.broker.refusals import repeated
+from skep.base.ids import Offset
+from skep.base.slicer import Work
+from skep.broker.refusals import code_of, repeated
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.replication.partition import Partition
-from skep.storage.log import Log
-from skep.storage.timestamps import TimestampOffset
+from skep.replication.time_lookups import MAX_TIMESTAMP
 from skep.wire.codec import Body
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6
 _FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _OLDEST_SPECIAL = EARLIEST_PENDING_UPLOAD
 READ_COMMITTED = 1
 _UNKNOWN = {"timestamp": -1, "offset": -1}
 
 
+class _Search(NamedTuple):
+    """A time that has to be looked for in a log; the answer goes into ``found``."""
+
+    partition: Partition
+    timestamp: int
+    up_to: Offset
+    found: dict[str, Any]
+
+
 async def handle(services: Services, request: Request) -> Body:
-    twice = repeated(
-        (topic.name, wanted.partition_index) for topic in request.body.topics for wanted in topic.partitions
-    )
-    topics = []
-    for topic in request.body.topics:
-        partitions = []
-        for wanted in topic.partitions:
-            try:
-                if (topic.name, wanted.partition_index) in twice:
-                    raise KafkaError(ErrorCode.invalid_request, "the partition is named twice")
-                found = await _look_up(services, request, topic.name, wanted)
-            except KafkaError as error:
-                found = {**_UNKNOWN, "error_code": error.code}
-            except StorageError:
-                found = {**_UNKNOWN, "error_code": ErrorCode.kafka_storage_error}
-            partitions.append({"partition_index": wanted.partition_index, **found})
-        topics.append({"name": topic.name, "partitions": partitions})
+    topics, searches = await services.slicer.finish(_looked_up(services, request))
+    for search in searches:
+        search.found.update(await _search(services, search))
     return {"topics": topics}
 
 
-async def _look_up(services: Services, request: Request, topic: str, wanted: Any) -> dict[str, Any]:
+def _looked_up(services: Services, request: Request) -> Work[tuple[list[dict[str, Any]], list[_Search]]]:
+    """What is known at once, and the searches for the rest."""
+    twice = repeated(
+        (topic.name, wanted.partition_index) for topic in request.body.topics for wanted in topic.partitions
+    )
+    topics, searches = [], []
+    for topic in request.body.topics:
+        partitions = []
+        for wanted in topic.partitions:
+            row = {"partition_index": wanted.partition_index}
+            try:
+                if (topic.name, wanted.partition_index) in twice:
+                    raise KafkaError(ErrorCode.invalid_request, "the partition is named twice")
+                found = _look_up(services, request, topic.name, wanted, row)
+                if isinstance(found, _Search):
+                    searches.append(found)
+                else:
+                    row.update(found)
+            except (KafkaError, StorageError) as error:
+                row.update(_UNKNOWN, error_code=code_of(error))
+            partitions.append(row)
+            yield
+        topics.append({"name": topic.name, "partitions": partitions})
+    return topics, searches
+
+
+def _look_up(
+    services: Services, request: Request, topic: str, wanted: Any, row: dict[str, Any]
+) -> dict[str, Any] | _Search:
     timestamp = wanted.timestamp
     if timestamp < _OLDEST_SPECIAL or request.version < _FIRST_VERSION.get(timestamp, 0):
         raise KafkaError(ErrorCode.unsupported_version, f"timestamp {timestamp} in version {request.version}")
@@ -72,27 +96,27 @@ async def _look_up(services: Services, request: Request, topic: str, wanted: Any
     partition.check_leader_epoch(getattr(wanted, "current_leader_epoch", -1))
     read_committed = getattr(request.body, "isolation_level", 0) == READ_COMMITTED
     up_to = partition.last_stable_offset if read_committed else partition.high_watermark
-    log = partition.log
     if timestamp not in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         partition.check_leads()
         partition.check_knows_committed()
     if timestamp == LATEST:
         return _at(partition, up_to)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return _at(partition, log.log_start_offset)
+        return _at(partition, partition.log.log_start_offset)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _UNKNOWN
-    loop = asyncio.get_running_loop()
-    found = await loop.run_in_executor(services.executor, _search, log, timestamp, up_to)
+    return _Search(partition, timestamp, up_to, row)
+
+
+async def _search(services: Services, search: _Search) -> dict[str, Any]:
+    partition, timestamp, up_to, _ = search
+    try:
+        found = await services.time_lookups.find(partition.log, timestamp, up_to)
+    except StorageError as error:
+        return {**_UNKNOWN, "error_code": code_of(error)}
     if found is None:
         return _UNKNOWN
     return {"timestamp": found.timestamp, "offset": found.offset, "leader_epoch": partition.leader_epoch}
-
-
-def _search(log: Log, timestamp: int, up_to: Any) -> TimestampOffset | None:
-    if timestamp == MAX_TIMESTAMP:
-        return log.latest_timestamp(up_to=up_to)
-    return log.offset_for_timestamp(timestamp, up_to=up_to)
 
 
 def _at(partition: Partition, offset: int) -> dict[str, Any]:

@@ -6,8 +6,13 @@ Behaviour
     known epochs gives the older of them (KIP-279).
 """
 
+from collections.abc import Awaitable
+from typing import Any
+
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import LeaderEpoch
+from skep.base.slicer import Work
+from skep.broker.refusals import code_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.wire.codec import Body
@@ -15,26 +20,31 @@ from skep.wire.codec import Body
 _UNDEFINED = (-1, -1)
 
 
-def handle(services: Services, request: Request) -> Body:
+def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+    return services.slicer.run(_looked_up(services, request))
+
+
+def _looked_up(services: Services, request: Request) -> Work[Body]:
     topics = []
     for topic in request.body.topics:
         partitions = []
         for wanted in topic.partitions:
-            (epoch, end_offset), code = _UNDEFINED, ErrorCode.none
-            try:
-                partition = services.replicas.partition(topic.topic, wanted.partition)
-                partition.check_leader_epoch(wanted.current_leader_epoch)
-                partition.check_leads()
-                epoch, end_offset = partition.log.end_offset_for_epoch(LeaderEpoch(wanted.leader_epoch))
-            except KafkaError as error:
-                code = error.code
-            except StorageError:
-                code = ErrorCode.kafka_storage_error
-            partitions.append(
-                {"partition": wanted.partition, "leader_epoch": epoch, "end_offset": end_offset, "error_code": code}
-            )
+            partitions.append(_look_up(services, topic.topic, wanted))
+            yield
         topics.append({"topic": topic.topic, "partitions": partitions})
     return {"topics": topics}
+
+
+def _look_up(services: Services, topic: str, wanted: Any) -> dict[str, Any]:
+    (epoch, end_offset), code = _UNDEFINED, ErrorCode.none
+    try:
+        partition = services.replicas.partition(topic, wanted.partition)
+        partition.check_leader_epoch(wanted.current_leader_epoch)
+        partition.check_leads()
+        epoch, end_offset = partition.log.end_offset_for_epoch(LeaderEpoch(wanted.leader_epoch))
+    except (KafkaError, StorageError) as error:
+        code = code_of(error)
+    return {"partition": wanted.partition, "leader_epoch": epoch, "end_offset": end_offset, "error_code": code}
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:

@@ -16,10 +16,10 @@ Behaviour
 Refusals, per partition, in order
     acks other than -1, 0, 1; a topic of the coordinators (INVALID_TOPIC_EXCEPTION); unknown topic or partition; one
     that another broker leads (NOT_LEADER_OR_FOLLOWER, with the leader named from version 10 on, KIP-951); disk too
-    full; the checks of the batch; zstd below version 7 (KIP-110); a transactional batch without a producer id,
-    without a transactional id, or of a transaction that the partition was not added to (INVALID_TXN_STATE,
-    TRANSACTION_ABORTABLE from version 11 on, and what else the coordinator says, KIP-890); a record without a key for
-    a compacted topic (INVALID_RECORD, the answer says which), or more than ``skep.max.compacted.batch.records``;
+    full; the checks of the batch; a record without a key for a compacted topic (INVALID_RECORD, the response says
+    which), or more than ``skep.max.compacted.batch.records``; zstd below version 7 (KIP-110); a transactional batch
+    without a producer id, without a transactional id, or of a transaction that the partition was not added to
+    (INVALID_TXN_STATE, TRANSACTION_ABORTABLE from version 11 on, and what else the coordinator says, KIP-890);
     epoch and sequence of an idempotent producer; a batch that is not transactional, of a producer that is in a
     transaction (INVALID_TXN_STATE too). With acks=all, fewer in-sync replicas than ``min.insync.replicas``:
     NOT_ENOUGH_REPLICAS before anything is written, NOT_ENOUGH_REPLICAS_AFTER_APPEND when they became too few while
@@ -27,7 +27,9 @@ Refusals, per partition, in order
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+import functools
+import itertools
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
@@ -41,7 +43,7 @@ from skep.coordination.shard import ProducerStamp
 from skep.coordination.transactions.guards import Guard
 from skep.coordination.transactions.verifying import AskElsewhere
 from skep.records.batch import BatchHeader, check_produced
-from skep.records.keys import InvalidRecord, check_keys
+from skep.records.keys import InvalidRecord, check_keys, check_keys_at_once
 from skep.replication.partition import Partition
 from skep.wire.codec import Body
 from skep.wire.produce_response import ProducedPartition, encode_produce_in_slices, encode_produce_response
@@ -54,6 +56,10 @@ _ACKS = (_ACKS_ALL, 0, 1)
 
 RESULTS_AT_ONCE = 1024
 """How many batches of a request are looked at before others get their turn, when all of them are committed."""
+
+
+_Appended = tuple[ProducedPartition, "asyncio.Future[None] | None"]
+"""What the client is told, and what has to be awaited before."""
 
 
 class _Result:
@@ -80,18 +86,30 @@ class _Produce(NamedTuple):
     correlation_id: int
     acks: int
     timeout_s: float
-    is_long: bool
+    in_slices: bool
     results: list[_Result]
 
 
+class KeysUnchecked(Exception):
+    """The keys of a batch for a compacted topic are too many to be checked on the event loop."""
+
+    def __init__(self, header: BatchHeader) -> None:
+        self.header = header
+
+
 def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
-    if request.is_long:
-        return _handle_long(services, request)
-    results = [
-        _produce(services, request, topic.name, data)
-        for topic in request.body.topic_data
-        for data in topic.partition_data
-    ]
+    results: list[_Result] = []
+    if request.is_exclusive:
+        return _handle_slowly(services, request, results, _batches(request))
+    try:
+        for topic in request.body.topic_data:
+            for data in topic.partition_data:
+                results.append(_produce(services, request, topic.name, data))
+    except KeysUnchecked:
+        request.is_exclusive = True
+        # The batch may be a view into the frame, which is valid until the loop receives again.
+        left = [(name, _kept(data)) for name, data in itertools.islice(_batches(request), len(results), None)]
+        return _handle_slowly(services, request, results, left)
     for result in results:
         if result.unverified is not None:
             # A task, not a coroutine: it begins before any that a later request makes, and so keeps their order.
@@ -99,18 +117,35 @@ def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
     return _respond_or_wait(_produced(services, request, results))
 
 
-async def _handle_long(services: Services, request: Request) -> Parts:
-    """In slices. The connection handles nothing else of this client meanwhile, so its batches stay in order."""
+def _batches(request: Request) -> Iterator[tuple[str, Any]]:
+    return ((topic.name, data) for topic in request.body.topic_data for data in topic.partition_data)
 
-    def append_all() -> Work[list[_Result]]:
-        results = []
-        for topic in request.body.topic_data:
-            for data in topic.partition_data:
-                results.append(_produce(services, request, topic.name, data))
-                yield
-        return results
 
-    results = await services.slicer.finish(append_all())
+def _kept(data: Any) -> Any:
+    return data if isinstance(data.records, bytes) else data._replace(records=bytes(data.records))
+
+
+async def _handle_slowly(
+    services: Services, request: Request, results: list[_Result], left: Iterable[tuple[str, Any]]
+) -> Parts:
+    """In slices, and keys are checked in a thread.
+
+    The connection handles nothing else of this client meanwhile, so its batches stay in order.
+    """
+    left = iter(left)
+
+    def append_all() -> Work[tuple[str, Any] | None]:
+        """Appends up to the first batch whose keys are unchecked, and returns that one."""
+        for name, data in left:
+            try:
+                results.append(_produce(services, request, name, data))
+            except KeysUnchecked:
+                return name, data
+            yield
+        return None
+
+    while (unchecked := await services.slicer.finish(append_all())) is not None:
+        results.append(await _produce_slowly(services, request, *unchecked))
     if any(result.unverified is not None for result in results):
         return await _append_verified(services, request, results)
     response = _respond_or_wait(_produced(services, request, results))
@@ -119,7 +154,9 @@ async def _handle_long(services: Services, request: Request) -> Parts:
 
 def _produced(services: Services, request: Request, results: list[_Result]) -> _Produce:
     body, timeout_s = request.body, request.body.timeout.total_seconds()
-    return _Produce(services, request.version, request.correlation_id, body.acks, timeout_s, request.is_long, results)
+    return _Produce(
+        services, request.version, request.correlation_id, body.acks, timeout_s, request.is_exclusive, results
+    )
 
 
 def _produce(services: Services, request: Request, topic: str, data: Any) -> _Result:
@@ -136,6 +173,17 @@ def _produce(services: Services, request: Request, topic: str, data: Any) -> _Re
         return _Result(topic, _refused(services, topic, data.index, error))
 
 
+async def _produce_slowly(services: Services, request: Request, topic: str, data: Any) -> _Result:
+    result = _Result(topic, ProducedPartition(data.index, ErrorCode.not_enough_replicas))
+    try:
+        result.produced, result.committed = await _append_slowly(services, request, topic, data)
+    except AskElsewhere as asked:
+        result.unverified = (data, asked.guard)
+    except (KafkaError, StorageError) as error:
+        result.produced = _refused(services, topic, data.index, error)
+    return result
+
+
 async def _append_verified(services: Services, request: Request, results: list[_Result]) -> Parts:
     """Appends what had to wait for the coordinator. Cancelled (the client left), nothing more is appended."""
     unverified = [(result, *result.unverified) for result in results if result.unverified is not None]
@@ -143,7 +191,7 @@ async def _append_verified(services: Services, request: Request, results: list[_
     async with services.transactions.verifier.in_turn(request.body.transactional_id, guards):
         for result, data, guard in unverified:
             try:
-                result.produced, result.committed = _append(services, request, result.topic, data, guard)
+                result.produced, result.committed = await _append_slowly(services, request, result.topic, data, guard)
             except (KafkaError, StorageError) as error:
                 result.produced = _refused(services, result.topic, data.index, error)
             result.unverified = None
@@ -169,9 +217,29 @@ def _refused(services: Services, topic: str, index: int, error: Exception) -> Pr
     return ProducedPartition(index, code, error_message=message_of(error), current_leader=leader)
 
 
-def _append(
+async def _append_slowly(
     services: Services, request: Request, topic: str, data: Any, guard: Guard | None = None
-) -> tuple[ProducedPartition, "asyncio.Future[None] | None"]:
+) -> _Appended:
+    """``_append`` with the keys checked in a thread if that takes long."""
+    try:
+        return _append(services, request, topic, data, guard)
+    except KeysUnchecked as unchecked:
+        check = functools.partial(
+            check_keys, data.records, unchecked.header, max_records=services.config.max_compacted_batch_records
+        )
+        await asyncio.get_running_loop().run_in_executor(services.threads.reads, check)
+    return _append(services, request, topic, data, guard, keys_are_checked=True)
+
+
+def _append(
+    services: Services,
+    request: Request,
+    topic: str,
+    data: Any,
+    guard: Guard | None = None,
+    *,
+    keys_are_checked: bool = False,
+) -> _Appended:
     acks, index, records = request.body.acks, data.index, data.records
     if acks not in _ACKS:
         raise KafkaError(ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {acks}")
@@ -180,10 +248,12 @@ def _append(
     partition = services.replicas.writable_partition(topic, index)
     config = partition.log.config
     header = check_produced(records, max_message_bytes=config.max_message_bytes)
+    if config.is_compacted and not keys_are_checked:
+        max_records = services.config.max_compacted_batch_records
+        if not check_keys_at_once(records, header, max_records=max_records):
+            raise KeysUnchecked(header)
     if header.attributes:
         _check_attributes(services, request, partition, header, guard)
-    if config.is_compacted:
-        check_keys(records, header, max_records=services.config.max_compacted_batch_records)
     appended, synced = partition.append(records, header, acks_all=acks == _ACKS_ALL)
     base_offset, _, append_time_ms, log_start_offset, _ = appended
     return ProducedPartition(index, 0, base_offset, append_time_ms, log_start_offset), synced
@@ -268,7 +338,7 @@ def _timed_out(timeout_s: float) -> KafkaError:
 
 
 def _respond(produce: _Produce) -> Parts | Awaitable[Parts]:
-    if produce.is_long:
+    if produce.in_slices:
         return produce.services.slicer.run(_respond_in_slices(produce))
     if produce.acks == 0:
         for result in produce.results:

@@ -1,0 +1,157 @@
+"""Requests that name very many partitions, or the same one very often: others get their turns in between."""
+
+import asyncio
+from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pytest
+
+from skep.base.clock import ManualClock
+from skep.base.errors import ErrorCode
+from skep.base.ids import BrokerId
+from skep.base.memory_files import MemoryFiles
+from skep.base.slicer import Slicer
+from skep.base.tasks import Supervisor
+from skep.base.topic_config import TopicConfig
+from skep.broker.handlers import (
+    delete_records,
+    describe_log_dirs,
+    describe_producers,
+    list_offsets,
+    offset_for_leader_epoch,
+)
+from skep.metadata.image import ClusterImage
+from skep.metadata.model import PartitionRecord, TopicRecord
+from skep.records.batch import read_header
+from skep.records.builder import build_batch
+from skep.replication.replicas import Replicas
+from skep.storage.directory import LogDirectory
+from tests.slices import TickingClock, counting_turns
+
+MANY = 200
+STEPS_PER_TURN = 5
+
+
+class Scene:
+    """A broker with a topic of very many partitions."""
+
+    def __init__(self, executor):
+        self.supervisor = Supervisor()
+        directory = LogDirectory(MemoryFiles(), "/data", ManualClock())
+        directory.open()
+        topic = TopicRecord("t", uuid4(), (PartitionRecord.new([BrokerId(1)]),) * MANY, {"retention.ms": "-1"})
+        catalog = SimpleNamespace(image=ClusterImage.of("c", topics=[topic]), pending_deletions={})
+        slicer = Slicer(TickingClock())
+        self.replicas = Replicas(
+            directory, catalog, TopicConfig(), ManualClock(), executor, self.supervisor, slicer=slicer
+        )
+        self.services = SimpleNamespace(
+            replicas=self.replicas, slicer=slicer, clock=ManualClock(), catalog=catalog, time_lookups=None
+        )
+
+    def append(self, index, **options):
+        batch = build_batch([(b"k", b"v", -1, ())], **options)
+        self.replicas.partition("t", index).append(batch, read_header(batch))
+
+    async def ask(self, handler, version=2, **body):
+        """The response, and how many turns others had."""
+
+        async def answered():
+            answer = handler.handle(self.services, SimpleNamespace(version=version, body=SimpleNamespace(**body)))
+            return await answer if isinstance(answer, Awaitable) else answer
+
+        return await counting_turns(answered())
+
+
+def run(scenario):
+    async def whole():
+        with ThreadPoolExecutor(1) as executor:
+            scene = Scene(executor)
+            await scenario(scene)
+            await scene.supervisor.close()
+
+    asyncio.run(asyncio.wait_for(whole(), 20))
+
+
+def named(**fields):
+    return [SimpleNamespace(partition_index=index, partition=index, **fields) for index in range(MANY)]
+
+
+def test_delete_records():
+    async def scenario(scene):
+        for index in range(MANY):
+            scene.append(index)
+        topics = [SimpleNamespace(name="t", partitions=named(offset=-1))]
+        response, turns = await scene.ask(delete_records, topics=topics, timeout=timedelta(seconds=5))
+        (topic,) = response["topics"]
+        assert [row["low_watermark"] for row in topic["partitions"]] == [1] * MANY
+        assert turns > MANY / STEPS_PER_TURN
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("timestamp", [list_offsets.LATEST, list_offsets.EARLIEST])
+def test_list_offsets(timestamp):
+    async def scenario(scene):
+        topics = [SimpleNamespace(name="t", partitions=named(timestamp=timestamp))]
+        response, turns = await scene.ask(list_offsets, topics=topics)
+        assert [row["offset"] for row in response["topics"][0]["partitions"]] == [0] * MANY
+        assert turns > MANY / STEPS_PER_TURN / 2
+
+    run(scenario)
+
+
+def test_offset_for_leader_epoch():
+    async def scenario(scene):
+        topics = [SimpleNamespace(topic="t", partitions=named(current_leader_epoch=-1, leader_epoch=0))]
+        response, turns = await scene.ask(offset_for_leader_epoch, topics=topics)
+        assert len(response["topics"][0]["partitions"]) == MANY
+        assert turns > MANY / STEPS_PER_TURN / 2
+
+    run(scenario)
+
+
+def test_describe_log_dirs():
+    async def scenario(scene):
+        response, turns = await scene.ask(describe_log_dirs, topics=None)
+        assert len(response["results"][0]["topics"][0]["partitions"]) == MANY
+        assert turns > MANY / STEPS_PER_TURN / 2
+        twice = [SimpleNamespace(topic="t", partitions=[3, 3, 3])] * 2
+        response, _ = await scene.ask(describe_log_dirs, topics=twice)
+        assert [row["partition_index"] for row in response["results"][0]["topics"][0]["partitions"]] == [3]
+
+    run(scenario)
+
+
+def test_describe_producers_describes_a_partition_once_and_its_producers_in_slices():
+    async def scenario(scene):
+        for producer_id in range(5000):
+            scene.append(0, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        again = [SimpleNamespace(name="t", partition_indexes=[0, 0, MANY, 0])] * 100
+        response, turns = await scene.ask(describe_producers, topics=again)
+        (topic,) = response["topics"]
+        described, unknown = topic["partitions"]
+        assert [row["producer_id"] for row in described["active_producers"]] == list(range(5000))
+        assert unknown["error_code"] is ErrorCode.unknown_topic_or_partition
+        assert turns > 5000 / describe_producers.PRODUCERS_PER_STEP / STEPS_PER_TURN / 2
+
+    run(scenario)
+
+
+def test_producers_that_come_and_go_while_they_are_described_do_no_harm():
+    async def scenario(scene):
+        for producer_id in range(1000):
+            scene.append(0, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        topics = [SimpleNamespace(name="t", partition_indexes=[0])]
+        asked = asyncio.ensure_future(scene.ask(describe_producers, topics=topics))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        scene.append(0, producer_id=10**6, producer_epoch=0, base_sequence=0)
+        scene.replicas.partition("t", 0).log.expire_producers(1 << 60)
+        response, _ = await asked
+        assert 0 < len(response["topics"][0]["partitions"][0]["active_producers"]) < 1000
+
+    run(scenario)
