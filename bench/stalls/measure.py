@@ -8,12 +8,12 @@ has a broker of its own.
 from collections.abc import Iterable
 
 from bench.row import Row, say
-from bench.stalls import requests
+from bench.stalls import groups, requests
 from bench.stalls.probe import probing
 from bench.stalls.stall import Stall
 from skep.testing import EmbeddedBroker
 
-STALLS: tuple[Stall, ...] = (*requests.STALLS,)
+STALLS: tuple[Stall, ...] = (*requests.STALLS, *groups.STALLS)
 
 NAMES = ("stalls", *(stall.name for stall in STALLS))
 SELECTS = True
@@ -32,6 +32,8 @@ def _row(stall: Stall) -> Row:
     with EmbeddedBroker(options=stall.options) as broker:
         say(f"{stall.name}: preparing")
         stall.prepare(broker)
+        if stall.restarts:
+            broker.restart()
         with probing(broker.bootstrap_servers) as probe:
             stall.act(broker)
     return Row(

@@ -31,6 +31,8 @@ class Stall:
     act: Callable[[EmbeddedBroker], None]
     prepare: Callable[[EmbeddedBroker], None] = lambda broker: None
     options: Mapping[str, str] = field(default_factory=dict)
+    restarts: bool = False
+    """Whether the broker is started again between ``prepare`` and ``act``: what it loads is then measured."""
 
 
 def asking(*frames: bytes) -> Callable[[EmbeddedBroker], None]:
