@@ -88,6 +88,7 @@ class Broker:
             self._clock,
             self._executor,
             self._supervisor,
+            self._slicer,
         )
         self._on_stop(lambda: _now(coordinators.stop))
         services = self._services(coordinators)

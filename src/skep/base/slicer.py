@@ -35,6 +35,16 @@ SLICE_S = 0.005
 Work = Generator[None, None, T]
 
 
+def finished(work: Work[T]) -> T:
+    """The result of ``work`` that is known to be short, without a slicer."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
 class Slicer:
     """Owns the work that did not end in its first slice.
 

@@ -7,6 +7,7 @@ from skep.base.broker_config import BrokerConfig
 from skep.base.clock import Clock
 from skep.base.coordinator_config import CONSUMER_OFFSETS, TRANSACTION_STATE
 from skep.base.ids import BrokerId
+from skep.base.slicer import Slicer
 from skep.base.tasks import Supervisor
 from skep.client.peers import Peers
 from skep.coordination.group_records import decode_group_record
@@ -41,6 +42,7 @@ class Coordinators:
         clock: Clock,
         executor: Executor,
         supervisor: Supervisor,
+        slicer: Slicer,
     ) -> None:
         self._node_id = node_id
         self._catalog = catalog
@@ -57,6 +59,7 @@ class Coordinators:
             clock,
             executor,
             supervisor,
+            slicer,
         )
         runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
             TRANSACTION_STATE,
@@ -66,6 +69,7 @@ class Coordinators:
             clock,
             executor,
             supervisor,
+            slicer,
         )
         verifier = Verifier(runtime, settings, leaders, self._asking)
         remote = RemoteMarkers(self._marking, supervisor)

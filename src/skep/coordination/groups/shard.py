@@ -9,6 +9,7 @@ from typing import Any
 
 from skep.base.broker_config import BrokerConfig
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.slicer import Work
 from skep.coordination.group_records import OffsetCommitKey
 from skep.coordination.groups import classic_loading, consumer_loading, expiring
 from skep.coordination.groups.group import Group
@@ -55,11 +56,12 @@ class GroupShard:
     def replay_end_of_transaction(self, producer: ProducerStamp, *, is_committed: bool) -> None:
         self.offsets.end_of_transaction(producer.producer_id, is_committed=is_committed)
 
-    def loaded(self) -> Outcome:
+    def loaded(self) -> Work[Outcome]:
         """Members that the log knows get a session from now on: they may have been silent only because we were."""
-        records = [*classic_loading.loaded(self), *consumer_loading.loaded(self)]
+        yield from classic_loading.loaded(self)
+        yield from consumer_loading.loaded(self)
         expiring.schedule_expiry(self)
-        return Outcome(records=records)
+        return Outcome()
 
     def unloaded(self) -> Outcome:
         error = KafkaError(ErrorCode.not_coordinator, "the coordinator of the group has moved")

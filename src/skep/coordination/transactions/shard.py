@@ -9,12 +9,16 @@ from typing import Any
 
 from skep.base.broker_config import BrokerConfig
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.slicer import Work
 from skep.coordination.shard import Outcome, ProducerStamp, ShardContext
 from skep.coordination.transactions import expiring, finishing
 from skep.coordination.transactions.finishing import Finishing
 from skep.coordination.transactions.markers import Markers
 from skep.coordination.transactions.states import State
 from skep.coordination.transactions.transaction import Transaction
+
+IDS_AT_ONCE = 500
+"""Looked at without a pause when all are loaded."""
 
 
 class TransactionShard:
@@ -53,11 +57,13 @@ class TransactionShard:
     def replay_end_of_transaction(self, producer: ProducerStamp, *, is_committed: bool) -> None:
         """No transaction writes to this topic."""
 
-    def loaded(self) -> Outcome:
+    def loaded(self) -> Work[Outcome]:
         """Goes on with the transactions that were decided: their markers may have been written, or some, or none."""
-        for transaction in self.transactions.values():
+        for number, transaction in enumerate(self.transactions.values()):
             if transaction.is_ending:
                 finishing.begin(self, transaction, is_resumed=True)
+            if not number % IDS_AT_ONCE:
+                yield
         expiring.schedule_all(self)
         return Outcome()
 
