@@ -53,7 +53,7 @@ class Coordinators:
         leaders = Leaders(node_id, lambda: catalog.image)
         self.groups: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
-            lambda context: GroupShard(context, settings, lambda: catalog.image),
+            lambda context: GroupShard(context, settings, lambda: catalog.image, self._bytes_of_groups),
             decode_group_record,
             replicas,
             clock,
@@ -87,6 +87,9 @@ class Coordinators:
         self._transaction_runtime.stop()
         self.groups.stop()
         self._talk_only_to(())
+
+    def _bytes_of_groups(self) -> int:
+        return sum(shard.memory.bytes for shard in self.groups.shards())
 
     def _talk_only_to(self, brokers: Iterable[BrokerRecord]) -> None:
         """Whoever waits for an answer of another broker is told that none will come, and asks the next leader."""

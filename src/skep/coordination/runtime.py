@@ -35,6 +35,7 @@ from skep.records.builder import build_batch
 logger = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
+T = TypeVar("T")
 
 RETRY_MS = 500
 """After a timer's operation could not be carried out, or a log could not be read; for a log twice as long each time."""
@@ -149,6 +150,10 @@ class CoordinatorRuntime(Generic[S]):
             if active.is_loaded:
                 yield index, active.shard
 
+    def indexes(self) -> list[int]:
+        """The partitions whose shards are here, for what concerns all of them."""
+        return list(self._shards)
+
     def shards(self) -> list[S]:
         """All, those included that are still being loaded."""
         return [active.shard for active in self._shards.values()]
@@ -181,6 +186,20 @@ class CoordinatorRuntime(Generic[S]):
                 self._by_key.clear()
             self._by_key[key] = active
         return self._carry_out(active, operation(active.shard))
+
+    async def read(self, index: int, work: Callable[[S], Work[T]]) -> T:
+        """Reads the shard of one partition in slices: what ``work`` gives, once all that it can have seen is committed.
+
+        The shard may change between two slices.
+        """
+        active = self._shard(index)
+        result = await self._slicer.finish(work(active.shard))
+        if self._shards.get(index) is not active:
+            raise KafkaError(ErrorCode.not_coordinator, f"{self.topic}-{index} has moved")
+        committed = self._carry_out(active, Outcome())
+        if committed is not None:
+            await committed
+        return result
 
     def submit_to(self, index: int, operation: Callable[[S], Outcome]) -> Any:
         """``submit`` for the shard of one partition."""

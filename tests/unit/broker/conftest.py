@@ -1,7 +1,7 @@
 """A broker without sockets or logs: handlers on a real catalog, asked and answered in bytes."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ class AdminBroker:
         handler = HANDLERS[api.key]
         try:
             answer = handler.handle(self.services, request)
-            if asyncio.iscoroutine(answer):
+            if isinstance(answer, Awaitable):
                 answer = await answer
         except KafkaError as error:
             answer = handler.refuse(request, error.code)

@@ -162,7 +162,9 @@ class ConsumerGroups(CommitsOffsets, RuleBasedStateMachine):
 
     @invariant()
     def a_replay_gives_the_same_group(self):
-        group, again = self._group(), self.world.driver.replayed().groups.get(GROUP)
+        replayed = self.world.driver.replayed()
+        assert replayed.memory.bytes == self.world.driver.shard.memory.bytes
+        group, again = self._group(), replayed.groups.get(GROUP)
         assert (group is None) == (again is None)
         if group is not None:
             assert logged_state(group) == logged_state(again)

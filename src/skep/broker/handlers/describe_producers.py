@@ -3,15 +3,17 @@
 Behaviour
     The idempotent and transactional producers that each partition remembers: epoch, last sequence, when they last
     wrote, the epoch of the coordinator that last ended a transaction of theirs, and where their open transaction begins
-    (-1: none). That is how a transaction that hangs is found.
+    (-1: none). That is how a transaction that hangs is found. A partition that is named again is there once.
 
 Refusals, per partition
     unknown topic or partition; NOT_LEADER_OR_FOLLOWER.
 """
 
+from collections.abc import Awaitable
 from typing import Any
 
 from skep.base.errors import ErrorCode
+from skep.base.slicer import Work
 from skep.broker.refusals import ANSWERABLE, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
@@ -19,24 +21,38 @@ from skep.storage.producers import ProducerState
 from skep.wire.codec import Body
 
 
-def handle(services: Services, request: Request) -> Body:
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [_describe(services, topic.name, index) for index in topic.partition_indexes],
-            }
-            for topic in request.body.topics
-        ]
-    }
+def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+    return services.slicer.run(_described(services, request.body.topics))
 
 
-def _describe(services: Services, topic: str, index: int) -> dict[str, Any]:
+def _described(services: Services, topics: Any) -> Work[Body]:
+    described = []
+    for name, indexes in _each_once(topics).items():
+        partitions = []
+        for index in indexes:
+            partitions.append((yield from _describe(services, name, index)))
+            yield
+        described.append({"name": name, "partitions": partitions})
+    return {"topics": described}
+
+
+def _each_once(topics: Any) -> dict[str, dict[int, None]]:
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return wanted
+
+
+def _describe(services: Services, topic: str, index: int) -> Work[dict[str, Any]]:
     try:
-        producers = services.replicas.partition(topic, index).log.producers
+        states = list(services.replicas.partition(topic, index).log.producers.states())
     except ANSWERABLE as error:
         return _refused(index, code_of(error), message_of(error))
-    return {"partition_index": index, "active_producers": [_shown(state) for state in producers.states()]}
+    producers = []
+    for state in states:
+        producers.append(_shown(state))
+        yield
+    return {"partition_index": index, "active_producers": producers}
 
 
 def _shown(state: ProducerState) -> dict[str, int]:

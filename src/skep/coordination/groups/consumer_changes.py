@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from skep.base.clock import Clock
 from skep.base.coordinator_config import CoordinatorConfig
+from skep.base.errors import ErrorCode
 from skep.coordination.group_records import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
@@ -34,6 +35,7 @@ from skep.coordination.groups.consumer_subscriptions import (
     subscribers_of,
     topic_ids_of,
 )
+from skep.coordination.groups.memory import MEMBER_BYTES, check_memory
 from skep.coordination.groups.metadata_size import has_room, too_large
 from skep.coordination.shard import CoordinatorRecord
 
@@ -70,16 +72,17 @@ class GroupChange:
 
     # Members.
 
-    def check_room(self, updated: ConsumerMember, settings: CoordinatorConfig) -> None:
-        """GROUP_MAX_SIZE_REACHED when the member, who is in the group already or new, says too much for the group."""
-        before = self.group.members.get(updated.member_id)
-        if not has_room(
-            settings,
-            self.group.metadata_bytes,
-            before.metadata_bytes if before is not None else 0,
-            updated.metadata_bytes,
-        ):
+    def check_room(self, updated: ConsumerMember, settings: CoordinatorConfig, used_bytes: int) -> None:
+        """GROUP_MAX_SIZE_REACHED when the member, who is in the group already or new, says too much.
+
+        For the group, or for the broker, whose groups take ``used_bytes``.
+        """
+        member = self.group.members.get(updated.member_id)
+        before, after = member.metadata_bytes if member is not None else 0, updated.metadata_bytes
+        if not has_room(settings, self.group.metadata_bytes, before, after):
             raise too_large(settings)
+        if after > before:
+            check_memory(settings, used_bytes, MEMBER_BYTES + after - before, ErrorCode.group_max_size_reached)
 
     def remove_member(self, member_id: str) -> None:
         for key in member_keys(self.group.group_id, member_id):

@@ -77,7 +77,7 @@ def heartbeat(shard: "GroupShard", request: Heartbeat) -> Outcome:
     member, replaced = _member(change, request)
     updated = _updated(member, request)
     if updated is not member:
-        change.check_room(updated, settings)
+        change.check_room(updated, settings, shard.used_bytes())
     has_subscription_changed = change.update_member(member, updated, settings.group_consumer_assignors[0])
     moved, has_moved = change.reconcile(
         member.member_id, owned=request.owned, has_subscription_changed=has_subscription_changed

@@ -42,7 +42,7 @@ def join(shard: "GroupShard", group: ConsumerGroup, request: JoinRequest) -> Out
     change = GroupChange(group, shard.image().topics, shard.clock)
     member, replaced = _member(change, request, member_id)
     updated = _updated(member, request, subscription)
-    change.check_room(updated, shard.settings())
+    change.check_room(updated, shard.settings(), shard.used_bytes())
     has_subscription_changed = change.update_member(member, updated, shard.settings().group_consumer_assignors[0])
     moved, _ = change.reconcile(
         member_id,

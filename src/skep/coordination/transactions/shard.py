@@ -27,7 +27,8 @@ class TransactionShard:
     ``transactions`` and ``ongoing`` (the ids whose transaction is open) follow from the log. The rest does not:
     ``earlier_epochs`` has, of producers that asked for their next epoch themselves, the one before (KIP-360), so that
     the same question asked again gets the same answer; ``finishing`` has each transaction that is decided but not
-    complete. ``settings`` gives the broker's options as they are at that moment.
+    complete; ``unlooked_ongoing`` and ``unlooked_ids`` are what a scan for expired ones has still to look at.
+    ``settings`` gives the broker's options as they are at that moment.
     """
 
     def __init__(self, context: ShardContext, settings: Callable[[], BrokerConfig], markers: Markers) -> None:
@@ -40,6 +41,8 @@ class TransactionShard:
         self.ongoing: dict[str, None] = {}
         self.earlier_epochs: dict[str, int] = {}
         self.finishing: dict[str, Finishing] = {}
+        self.unlooked_ongoing: list[str] = []
+        self.unlooked_ids: list[str] = []
 
     def replay(self, offset: int, key: Any, value: Any, producer: ProducerStamp | None) -> None:
         transactional_id = key.transactional_id
