@@ -29,14 +29,14 @@ from skep.coordination.groups.consumer_member import ConsumerMember
 from skep.coordination.groups.consumer_reconcile import Surroundings, reconcile
 from skep.coordination.groups.consumer_subscriptions import (
     NOTHING_ASSIGNED,
-    Topics,
-    matching_topics,
     metadata_hash,
     subscribers_of,
     topic_ids_of,
 )
 from skep.coordination.groups.memory import MEMBER_BYTES, check_memory
 from skep.coordination.groups.metadata_size import has_room, too_large
+from skep.coordination.groups.topic_matches import TopicMatches, Topics
+from skep.coordination.groups.topic_matching import topic_pattern
 from skep.coordination.shard import CoordinatorRecord
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": uniform.assign, "range": range_assignor.assign}
@@ -59,6 +59,7 @@ class GroupChange:
         self._clock = clock
         self._is_copy = False
         self._assignable_at = group.assignable_at
+        self._matches = group.matches
 
     def write(self, record: CoordinatorRecord) -> None:
         if not self._is_copy:
@@ -68,7 +69,10 @@ class GroupChange:
 
     def remember(self, group: ConsumerGroup) -> None:
         """What is to be known of this change although it is not in the log, once the change has taken place."""
-        group.seen_topics, group.assignable_at = self.topics, self._assignable_at
+        group.assignable_at = self._assignable_at
+        group.matches = self._matches
+        if self._matches is None:
+            group.seen_topics = self.topics
 
     # Members.
 
@@ -90,7 +94,7 @@ class GroupChange:
 
     def members_have_left(self) -> None:
         """A new epoch, and when nobody is left an assignment that has come to it."""
-        self.resolve_regexes()
+        self._drop_unused_regexes()
         self.bump_epoch(always=True)
         if self.group.is_empty:
             self.write(assignment_epoch_record(self.group.group_id, self.group.group_epoch, 0))
@@ -108,6 +112,8 @@ class GroupChange:
 
         ``member`` is in the group already, or new.
         """
+        if updated.topic_regex:
+            topic_pattern(updated.topic_regex).check()
         assignor = self.group.preferred_assignor(default_assignor)
         is_new = member.member_id not in self.group.members
         if is_new or updated is not member:
@@ -126,25 +132,34 @@ class GroupChange:
     # Subscriptions.
 
     def resolve_regexes(self) -> bool:
-        """Brings the topics of all expressions up to date; whether any have changed.
+        """Brings the topics of all expressions up to date, or begins to; whether any have changed.
 
         INVALID_REGULAR_EXPRESSION when a new one cannot be understood.
         """
-        group, has_changed = self.group, False
-        for regex in [regex for regex in group.regexes if regex not in group.regex_counts]:
-            self._write_regex(regex, None)
-        for regex in list(self.group.regex_counts):
-            before = self.group.regexes.get(regex)
-            if before is None:
-                after = matching_topics(regex, self.topics)
-            elif group.seen_topics is self.topics:
-                continue
-            else:
-                after = matching_topics(regex, self.topics, group.seen_topics, before)
-            if after != before:
-                self._write_regex(regex, after)
+        self._drop_unused_regexes()
+        group, under_way = self.group, self._matches
+        matches = under_way or TopicMatches(self.topics, group.seen_topics)
+        for regex in group.regex_counts:
+            before = group.regexes.get(regex)
+            if before is None or group.seen_topics is not self.topics:
+                topic_pattern(regex)  # refuses one that cannot be understood
+                matches.add(regex, before)
+        if under_way is None:
+            matches.go_on()
+        self._matches = None if matches.is_done else matches
+        return matches.is_done and self._write_matches(matches.found)
+
+    def _write_matches(self, found: Mapping[str, frozenset[str]]) -> bool:
+        has_changed = False
+        for regex, topics in found.items():
+            if regex in self.group.regex_counts and self.group.regexes.get(regex) != topics:
+                self._write_regex(regex, topics)
                 has_changed = True
         return has_changed
+
+    def _drop_unused_regexes(self) -> None:
+        for regex in [regex for regex in self.group.regexes if regex not in self.group.regex_counts]:
+            self._write_regex(regex, None)
 
     def _write_regex(self, regex: str, topics: frozenset[str] | None) -> None:
         key = ConsumerGroupRegularExpressionKey(group_id=self.group.group_id, regular_expression=regex)

@@ -18,6 +18,7 @@ from skep.coordination.groups import consumer_leaving, migration
 from skep.coordination.groups.assignors.spec import Partitions
 from skep.coordination.groups.consumer_changes import GroupChange
 from skep.coordination.groups.consumer_group import ConsumerGroup
+from skep.coordination.groups.consumer_matching import schedule_matching
 from skep.coordination.groups.consumer_member import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
@@ -97,6 +98,7 @@ def heartbeat(shard: "GroupShard", request: Heartbeat) -> Outcome:
         group = shard.groups[request.group_id]
         assert isinstance(group, ConsumerGroup)
         change.remember(group)
+        schedule_matching(shard, group)
 
     tells_all = request.member_epoch == JOINING_EPOCH or request.is_full or moved.assigned != member.assigned
     response = {
