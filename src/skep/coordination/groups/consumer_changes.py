@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from skep.base.clock import Clock
 from skep.base.coordinator_config import CoordinatorConfig
 from skep.base.errors import ErrorCode
+from skep.base.slicer import finished
 from skep.coordination.group_records import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
@@ -35,6 +36,7 @@ from skep.coordination.groups.consumer_subscriptions import (
 )
 from skep.coordination.groups.memory import MEMBER_BYTES, check_memory
 from skep.coordination.groups.metadata_size import has_room, too_large
+from skep.coordination.groups.target_assignment import TargetAssignment, is_small
 from skep.coordination.groups.topic_matches import TopicMatches, Topics
 from skep.coordination.groups.topic_matching import topic_pattern
 from skep.coordination.shard import CoordinatorRecord
@@ -60,6 +62,7 @@ class GroupChange:
         self._is_copy = False
         self._assignable_at = group.assignable_at
         self._matches = group.matches
+        self._assigning = group.assigning
 
     def write(self, record: CoordinatorRecord) -> None:
         if not self._is_copy:
@@ -70,9 +73,14 @@ class GroupChange:
     def remember(self, group: ConsumerGroup) -> None:
         """What is to be known of this change although it is not in the log, once the change has taken place."""
         group.assignable_at = self._assignable_at
-        group.matches = self._matches
+        group.matches, group.assigning = self._matches, self._assigning
         if self._matches is None:
             group.seen_topics = self.topics
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether topics are still matched, or partitions assigned, when this change has taken place."""
+        return self._matches is not None or self._assigning is not None
 
     # Members.
 
@@ -185,12 +193,19 @@ class GroupChange:
             )
 
     def assign(self, default_assignor: str) -> None:
-        """A new target assignment, when the group has come to a new epoch and the last one is long enough ago."""
+        """A new target assignment, when the group has come to a new epoch and the last one is long enough ago.
+
+        That of a large group is begun here, and made and written later.
+        """
         group, began = self.group, self._clock.monotonic()
-        if group.assignment_epoch >= group.group_epoch or began < group.assignable_at:
+        if group.assignment_epoch >= group.group_epoch or began < group.assignable_at or self._assigning is not None:
             return
         subscribers, counts = subscribers_of(group, self.topics)
-        targets = ASSIGNORS[group.preferred_assignor(default_assignor)](subscribers, counts)
+        assignor = ASSIGNORS[group.preferred_assignor(default_assignor)]
+        if not is_small(len(subscribers), counts):
+            self._assigning = TargetAssignment(group.group_epoch, assignor, subscribers, counts, self._clock)
+            return
+        targets = finished(assignor(subscribers, counts))
         self._assignable_at = began + (self._clock.monotonic() - began) * ASSIGNMENT_PAUSE
         for member_id, partitions in targets.items():
             if member_id not in group.targets or group.targets[member_id] != partitions:

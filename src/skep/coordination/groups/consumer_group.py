@@ -24,6 +24,7 @@ from skep.coordination.groups.assignors.spec import Partitions
 from skep.coordination.groups.consumer_member import ConsumerMember
 from skep.coordination.groups.memory import MemoryShare
 from skep.coordination.groups.metadata_size import ENTRY_BYTES
+from skep.coordination.groups.target_assignment import TargetAssignment
 from skep.coordination.groups.topic_matches import TopicMatches
 from skep.coordination.shard import CoordinatorRecord, Waiter
 from skep.metadata.model import TopicRecord
@@ -37,8 +38,8 @@ class ConsumerGroup:
 
     Between calls ``static_ids``, ``owners`` and the counters say what the members say, and no partition has two owners.
     Not in the log: ``seen_topics`` are the cluster's topics when the group was last compared with them, ``matches`` is
-    the comparison with its expressions if that is under way, and before ``assignable_at``, on the monotonic clock, no
-    assignment is made.
+    the comparison with its expressions if that is under way, ``assigning`` is an assignment that is under way, and
+    before ``assignable_at``, on the monotonic clock, none is begun.
     """
 
     type_name = "consumer"
@@ -65,6 +66,7 @@ class ConsumerGroup:
         self.memory = MemoryShare()
         self.seen_topics: Mapping[str, TopicRecord] | None = None
         self.matches: TopicMatches | None = None
+        self.assigning: TargetAssignment | None = None
         self.assignable_at = 0.0
 
     def copy(self) -> "ConsumerGroup":

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.groups import consumer_leaving, migration
 from skep.coordination.groups.assignors.spec import Partitions
+from skep.coordination.groups.consumer_assigning import schedule_assigning
 from skep.coordination.groups.consumer_changes import GroupChange
 from skep.coordination.groups.consumer_group import ConsumerGroup
 from skep.coordination.groups.consumer_matching import schedule_matching
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 FIRST_VERSION_WITH_CLIENT_IDS = 1
 """From here on a member makes its own id, so that a join whose answer was lost is not a second member."""
+
+INTERVAL_WHILE_UNFINISHED_MS = 1_000
+"""After which a member comes back that has been told nothing new because the assignment is still being made."""
 
 
 class Heartbeat(NamedTuple):
@@ -99,12 +103,16 @@ def heartbeat(shard: "GroupShard", request: Heartbeat) -> Outcome:
         assert isinstance(group, ConsumerGroup)
         change.remember(group)
         schedule_matching(shard, group)
+        schedule_assigning(shard, group)
 
     tells_all = request.member_epoch == JOINING_EPOCH or request.is_full or moved.assigned != member.assigned
+    interval_ms = config.consumer_heartbeat_interval_ms
+    if change.is_unfinished:
+        interval_ms = min(interval_ms, INTERVAL_WHILE_UNFINISHED_MS)
     response = {
         "member_id": moved.member_id,
         "member_epoch": moved.member_epoch,
-        "heartbeat_interval": datetime.timedelta(milliseconds=config.consumer_heartbeat_interval_ms),
+        "heartbeat_interval": datetime.timedelta(milliseconds=interval_ms),
         "assignment": {"topic_partitions": shown(moved.assigned)} if tells_all else None,
     }
     return Outcome(response, change.records, start.replies, then)

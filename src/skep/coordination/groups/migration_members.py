@@ -18,6 +18,7 @@ from skep.coordination.groups.classic_joining import MAX_NAME_BYTES
 from skep.coordination.groups.classic_leaving import Leaving
 from skep.coordination.groups.classic_subscriptions import CONSUMER
 from skep.coordination.groups.classic_syncing import SyncRequest
+from skep.coordination.groups.consumer_assigning import schedule_assigning
 from skep.coordination.groups.consumer_changes import GroupChange
 from skep.coordination.groups.consumer_group import ConsumerGroup
 from skep.coordination.groups.consumer_matching import schedule_matching
@@ -61,6 +62,7 @@ def join(shard: "GroupShard", group: ConsumerGroup, request: JoinRequest) -> Out
         if not is_downgrade:
             change.remember(group)
             schedule_matching(shard, group)
+            schedule_assigning(shard, group)
             _watch_after_join(shard, group.group_id, moved)
         if after is not None:
             after()
