@@ -71,8 +71,10 @@ def test_a_static_member_that_is_replaced_meanwhile_has_its_part():
     first.join(), second.join()
     come_to_rest(world, first, second)
     third = world.client("c", "t").join()
-    epoch = world.group().group_epoch
-    carry_out(world, until="c")
+    epoch, assigning = world.group().group_epoch, world.group().assigning
+    assert assigning is not None
+    while assigning.unwritten is None:
+        world.driver.submit(next(world.driver.timers.take_due()))
     first.leave(for_a_while=True)
     successor = world.client("a2", "t", instance_id="i").join()
     assert world.group().group_epoch == epoch
