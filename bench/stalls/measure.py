@@ -8,12 +8,12 @@ has a broker of its own.
 from collections.abc import Iterable
 
 from bench.row import Row, say
-from bench.stalls import handlers, logs, requests
+from bench.stalls import groups, handlers, logs, requests
 from bench.stalls.probe import probing
 from bench.stalls.stall import Stall
 from skep.testing import EmbeddedBroker, EmbeddedCluster
 
-STALLS: tuple[Stall, ...] = (*requests.STALLS, *handlers.STALLS, *logs.STALLS)
+STALLS: tuple[Stall, ...] = (*requests.STALLS, *handlers.STALLS, *logs.STALLS, *groups.STALLS)
 
 NAMES = ("stalls", *(stall.name for stall in STALLS))
 SELECTS = True
@@ -52,6 +52,9 @@ def _row(stall: Stall) -> Row:
 
 def _probed(stall: Stall, subject: EmbeddedBroker | EmbeddedCluster, address: str) -> tuple[float, str]:
     stall.prepare(subject)
+    if stall.restarts:
+        assert isinstance(subject, EmbeddedBroker)
+        subject.restart()
     with probing(address) as probe:
         measured_s = stall.act(subject)
     worst_s = probe.worst_s if measured_s is None else measured_s

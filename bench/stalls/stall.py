@@ -36,6 +36,8 @@ class Stall:
     prepare: Callable[[Any], None] = lambda broker: None
     options: Mapping[str, str] = field(default_factory=dict)
     brokers: int = 1
+    restarts: bool = False
+    """Whether the broker is started again between ``prepare`` and ``act``: what it loads is then measured."""
 
 
 def asking(*frames: bytes) -> Callable[[EmbeddedBroker], None]:

@@ -97,6 +97,7 @@ class Broker:
             self._clock,
             self._threads.reads,
             self._supervisor,
+            self._slicer,
         )
         self._on_stop(lambda: _now(coordinators.stop))
         services = self._services(coordinators)

@@ -18,6 +18,7 @@ from skep.base.clock import ManualClock
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import BrokerId, TopicPartition
 from skep.base.memory_files import Crashed, MemoryFiles, Survivors
+from skep.base.slicer import Slicer
 from skep.base.tasks import Supervisor
 from skep.base.topic_config import TopicConfig
 from skep.coordination.group_records import decode_group_record
@@ -92,7 +93,7 @@ class Life:
         directory = LogDirectory(files, "/data", self.clock)
         directory.open()
         self.replicas = Replicas(directory, Catalog(), config, self.clock, executor, self.supervisor)  # type: ignore[arg-type]
-        rest = (self.replicas, self.clock, executor, self.supervisor)
+        rest = (self.replicas, self.clock, executor, self.supervisor, Slicer(self.clock))
         self.groups: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             GROUPS,
             lambda context: GroupShard(context, lambda: SETTINGS, lambda: self.replicas._catalog.image),

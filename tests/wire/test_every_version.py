@@ -77,8 +77,9 @@ class Served:
         )
         await replicas.load()
         catalog.on_change(replicas.image_changed)
+        slicer = Slicer(clock)
         coordinators = Coordinators(
-            BrokerId(1), lambda: config, catalog, replicas, clock, self._threads.reads, self._supervisor
+            BrokerId(1), lambda: config, catalog, replicas, clock, self._threads.reads, self._supervisor, slicer
         )
         catalog.on_change(coordinators.image_changed)
         self.services = Services(
@@ -90,7 +91,7 @@ class Served:
             clock=clock,
             threads=self._threads,
             time_lookups=TimeLookups(self._threads.searches),
-            slicer=Slicer(clock),
+            slicer=slicer,
             fetch_sessions=FetchSessions(clock, 100, 1000),
             producer_ids=ProducerIds(catalog),
             groups=coordinators.groups,

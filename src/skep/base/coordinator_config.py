@@ -51,6 +51,20 @@ class CoordinatorConfig:
         at_least(1),
         "What the members of one group may say of themselves, all together; another one is refused.",
     )
+    max_group_offsets: int = option(
+        "skep.max.group.offsets",
+        100_000,
+        at_least(1),
+        "Partitions that one group may have offsets for; a commit for another one is refused.",
+    )
+    max_groups_memory_bytes: int = option(
+        "skep.max.groups.memory.bytes",
+        512 << 20,
+        at_least(1),
+        "What all groups and offsets of this broker may take of its memory, by estimate; a new group, member or offset "
+        "is refused when they take more. What is in the log is loaded all the same.",
+        type=OptionType.LONG,
+    )
     group_consumer_session_timeout_ms: int = option(
         "group.consumer.session.timeout.ms",
         45_000,

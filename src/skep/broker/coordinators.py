@@ -7,6 +7,7 @@ from skep.base.broker_config import BrokerConfig
 from skep.base.clock import Clock
 from skep.base.coordinator_config import CONSUMER_OFFSETS, TRANSACTION_STATE
 from skep.base.ids import BrokerId
+from skep.base.slicer import Slicer
 from skep.base.tasks import Supervisor
 from skep.client.peers import Peers
 from skep.coordination.group_records import decode_group_record
@@ -41,6 +42,7 @@ class Coordinators:
         clock: Clock,
         executor: Executor,
         supervisor: Supervisor,
+        slicer: Slicer,
     ) -> None:
         self._node_id = node_id
         self._catalog = catalog
@@ -51,12 +53,13 @@ class Coordinators:
         leaders = Leaders(node_id, lambda: catalog.image)
         self.groups: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
-            lambda context: GroupShard(context, settings, lambda: catalog.image),
+            lambda context: GroupShard(context, settings, lambda: catalog.image, self._bytes_of_groups),
             decode_group_record,
             replicas,
             clock,
             executor,
             supervisor,
+            slicer,
         )
         runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
             TRANSACTION_STATE,
@@ -66,6 +69,7 @@ class Coordinators:
             clock,
             executor,
             supervisor,
+            slicer,
         )
         verifier = Verifier(runtime, settings, leaders, self._asking)
         remote = RemoteMarkers(self._marking, supervisor)
@@ -83,6 +87,9 @@ class Coordinators:
         self._transaction_runtime.stop()
         self.groups.stop()
         self._talk_only_to(())
+
+    def _bytes_of_groups(self) -> int:
+        return sum(shard.memory.bytes for shard in self.groups.shards())
 
     def _talk_only_to(self, brokers: Iterable[BrokerRecord]) -> None:
         """Whoever waits for an answer of another broker is told that none will come, and asks the next leader."""

@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 from skep.base.clock import Clock
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import BrokerId, LeaderEpoch
+from skep.base.slicer import Slicer, Work, run_at_once
 from skep.base.tasks import Supervisor
 from skep.coordination.loading import replay_log
 from skep.coordination.partitioner import partition_for
@@ -37,6 +38,7 @@ from skep.records.builder import build_batch
 logger = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
+T = TypeVar("T")
 
 RETRY_MS = 500
 """After a timer's operation could not be carried out, or a log could not be read; for a log twice as long each time."""
@@ -44,9 +46,22 @@ LONGEST_RETRY_MS = 60_000
 
 
 class _Active(Generic[S]):
-    """One shard that this broker is to serve, in one epoch of its partition. ``loading`` is the task that replays."""
+    """One shard that this broker is to serve, in one epoch of its partition. ``loading`` is the task that replays.
 
-    __slots__ = ("handle", "index", "is_loaded", "leader_epoch", "loading", "partition", "shard", "timers")
+    ``handle`` is None while ``runs_timers``: operations of timers are carried out, in slices.
+    """
+
+    __slots__ = (
+        "handle",
+        "index",
+        "is_loaded",
+        "leader_epoch",
+        "loading",
+        "partition",
+        "runs_timers",
+        "shard",
+        "timers",
+    )
 
     def __init__(self, index: int, partition: WritablePartition, shard: S, timers: Timers) -> None:
         self.index = index
@@ -55,6 +70,7 @@ class _Active(Generic[S]):
         self.shard = shard
         self.timers = timers
         self.is_loaded = False
+        self.runs_timers = False
         self.handle: asyncio.TimerHandle | None = None
         self.loading: asyncio.Task[None] | None = None
 
@@ -74,6 +90,7 @@ class CoordinatorRuntime(Generic[S]):
         clock: Clock,
         executor: Executor,
         supervisor: Supervisor,
+        slicer: Slicer,
     ) -> None:
         self.topic = topic
         self._make_shard = make_shard
@@ -82,6 +99,7 @@ class CoordinatorRuntime(Generic[S]):
         self._clock = clock
         self._executor = executor
         self._supervisor = supervisor
+        self._slicer = slicer
         self._record: TopicRecord | None = None
         self._led: dict[int, LeaderEpoch] = {}
         self._shards: dict[int, _Active[S]] = {}
@@ -135,6 +153,10 @@ class CoordinatorRuntime(Generic[S]):
             if active.is_loaded:
                 yield index, active.shard
 
+    def indexes(self) -> list[int]:
+        """The partitions whose shards are here, for what concerns all of them."""
+        return list(self._shards)
+
     def shards(self) -> list[S]:
         """All, those included that are still being loaded."""
         return [active.shard for active in self._shards.values()]
@@ -167,6 +189,20 @@ class CoordinatorRuntime(Generic[S]):
                 self._by_key.clear()
             self._by_key[key] = active
         return self._run(active, operation)
+
+    async def read(self, index: int, work: Callable[[S], Work[T]]) -> T:
+        """Reads the shard of one partition in slices: what ``work`` gives, once all that it can have seen is committed.
+
+        The shard may change between two slices.
+        """
+        active = self._shard(index)
+        result = await self._slicer.finish(work(active.shard))
+        if self._shards.get(index) is not active:
+            raise KafkaError(ErrorCode.not_coordinator, f"{self.topic}-{index} has moved")
+        committed = self._carry_out(active, Outcome())
+        if committed is not None:
+            await committed
+        return result
 
     def submit_to(self, index: int, operation: Callable[[S], Outcome]) -> Any:
         """``submit`` for the shard of one partition."""
@@ -270,7 +306,7 @@ class CoordinatorRuntime(Generic[S]):
     def _arm(self, index: int) -> None:
         """Sees to it that the shard's timers are looked at when the first of them is due."""
         active = self._shards.get(index)
-        if active is None or not active.is_loaded:
+        if active is None or not active.is_loaded or active.runs_timers:
             return
         if active.handle is not None:
             active.handle.cancel()
@@ -282,21 +318,31 @@ class CoordinatorRuntime(Generic[S]):
 
     def _run_timers(self, active: _Active[S]) -> None:
         active.handle = None
+        active.runs_timers = True
+        self._slicer.run(self._due_operations(active))
+
+    def _due_operations(self, active: _Active[S]) -> Work[None]:
+        """Carries out what is due. The sessions of ten thousand members may end together."""
         for operation in active.timers.take_due():
             if self._shards.get(active.index) is not active:
                 return
-            try:
-                response = self._run(active, operation)
-                if isinstance(response, Awaitable):
-                    self._supervisor.spawn(f"timer of {self.topic}-{active.index}", _settled(response))
-            except KafkaError as error:
-                logger.warning("%s-%d: a timer has to wait: %s", self.topic, active.index, error)
-                active.timers.schedule(("again", id(operation)), RETRY_MS, operation)
-            except Exception:
-                # A bug; without another try a session might never end, or a group wait for ever.
-                logger.exception("%s-%d: a timer failed", self.topic, active.index)
-                active.timers.schedule(("again", id(operation)), LONGEST_RETRY_MS, operation)
+            self._run_timer(active, operation)
+            yield
+        active.runs_timers = False
         self._arm(active.index)
+
+    def _run_timer(self, active: _Active[S], operation: Callable[[S], Outcome]) -> None:
+        try:
+            response = self._run(active, operation)
+            if isinstance(response, Awaitable):
+                self._supervisor.spawn(f"timer of {self.topic}-{active.index}", _settled(response))
+        except KafkaError as error:
+            logger.warning("%s-%d: a timer has to wait: %s", self.topic, active.index, error)
+            active.timers.schedule(("again", id(operation)), RETRY_MS, operation)
+        except Exception:
+            # A bug; without another try a session might never end, or a group wait for ever.
+            logger.exception("%s-%d: a timer failed", self.topic, active.index)
+            active.timers.schedule(("again", id(operation)), LONGEST_RETRY_MS, operation)
 
     # Loading and unloading.
 
@@ -312,7 +358,7 @@ class CoordinatorRuntime(Generic[S]):
         shard = self._make_shard(ShardContext(index, self._clock, timers))
         active = self._shards[index] = _Active(index, partition, shard, timers)
         if partition.log.log_end_offset == partition.log.log_start_offset:
-            self._become_active(active)
+            self._become_active(active, run_at_once(active.shard.loaded()))
         else:
             active.loading = self._supervisor.spawn(f"load {self.topic}-{index}", self._replay(active, attempt))
         return active
@@ -320,7 +366,8 @@ class CoordinatorRuntime(Generic[S]):
     async def _replay(self, active: _Active[S], attempt: int) -> None:
         name, began = f"{self.topic}-{active.index}", self._clock.monotonic()
         try:
-            replayed = await replay_log(active.partition, active.shard, self._decode, self._executor)
+            replayed = await replay_log(active.partition, active.shard, self._decode, self._executor, self._slicer)
+            outcome = await self._slicer.finish(active.shard.loaded())
         except Exception as error:
             is_ours = not isinstance(error, StorageError | KafkaError)
             logger.error("%s cannot be loaded, trying again: %s", name, error, exc_info=error if is_ours else None)
@@ -335,13 +382,13 @@ class CoordinatorRuntime(Generic[S]):
             logger.error("%s: %d of %d records cannot be read", name, replayed.damaged, replayed.records)
         took_ms = (self._clock.monotonic() - began) * 1000
         logger.info("%s: loaded %d records in %d ms", name, replayed.records, took_ms)
-        self._become_active(active)
+        self._become_active(active, outcome)
 
-    def _become_active(self, active: _Active[S]) -> None:
+    def _become_active(self, active: _Active[S], outcome: Outcome) -> None:
         active.is_loaded = True
         active.loading = None
         try:
-            response = self._carry_out(active, active.shard.loaded())
+            response = self._carry_out(active, outcome)
         except KafkaError as error:
             logger.warning("%s-%d: %s", self.topic, active.index, error)
         else:

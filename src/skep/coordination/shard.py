@@ -5,6 +5,10 @@ shard's partition, replays them into the state, calls ``then``, and sends the an
 When the records cannot be written nothing has happened. So an operation that has records changes nothing itself: what
 is remembered in the log changes in ``replay``, and what is not (who waits, timers) in ``then``. One without records may
 change what is not in the log at once.
+
+Everybody waits while an operation runs, so an operation is short, also in a group of a hundred thousand offsets. What
+takes longer is several operations, each of which leaves the state as a client may see it. An operation that only reads
+may give a snapshot as its response, from which the handler makes the response to the client in slices.
 """
 
 import enum
@@ -13,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from skep.base.clock import Clock
+from skep.base.slicer import Work
 from skep.coordination.timers import Timers
 
 Waiter = Any
@@ -97,8 +102,8 @@ class Shard(Protocol):
         """The records of that producer's transaction count from now on, or never did."""
         ...
 
-    def loaded(self) -> Outcome:
-        """All records have been replayed: start timers, go on with what was under way."""
+    def loaded(self) -> Work[Outcome]:
+        """All records have been replayed: start timers, go on with what was under way. Nobody asks before it ends."""
         ...
 
     def unloaded(self) -> Outcome:

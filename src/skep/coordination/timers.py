@@ -5,7 +5,7 @@ costs a dictionary write: the heap keeps the earlier moment, and what comes up t
 """
 
 import heapq
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 from skep.base.clock import Clock
@@ -51,11 +51,12 @@ class Timers:
         """When, on the monotonic clock, it is worth asking again; None: not before the next ``schedule``."""
         return self._heap[0][0] / 1000 if self._heap else None
 
-    def take_due(self) -> list[Callable[[Any], Any]]:
-        """The operations whose time has come, which are thereby forgotten."""
-        now = self._now_ms()
-        ready = []
-        while self._heap and self._heap[0][0] <= now:
+    def take_due(self) -> Iterator[Callable[[Any], Any]]:
+        """The operations whose time has come, each of which is forgotten when it is given.
+
+        What one of them cancels or puts off is not given; what it schedules for now is.
+        """
+        while self._heap and self._heap[0][0] <= (now := self._now_ms()):
             _, _, key = heapq.heappop(self._heap)
             due = self._due.get(key)
             if due is None:
@@ -65,8 +66,7 @@ class Timers:
                 self._push(moment, key)
                 continue
             del self._due[key]
-            ready.append(operation)
-        return ready
+            yield operation
 
     def _now_ms(self) -> int:
         # Whole milliseconds: sums of fractions differ in their last digit, and a timer would not be due when it is.

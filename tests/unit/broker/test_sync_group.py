@@ -38,9 +38,10 @@ def group_services(scene: Scene) -> Any:
         scene.clock,
         scene.threads,
         scene.supervisor,
+        scene.slicer,
     )
     groups.follow(scene.topic, HERE)
-    return SimpleNamespace(config=config, groups=groups)
+    return SimpleNamespace(config=config, groups=groups, slicer=scene.slicer)
 
 
 def test_an_assignment_that_cannot_be_written_is_refused_when_what_was_written_before_is_synced():

@@ -126,10 +126,11 @@ class CommitsOffsets:
 
 def _offsets(shard: Any, *, require_stable: bool) -> dict[int, Any]:
     """What OffsetFetch tells of each partition that has an offset, or why it tells nothing."""
-    outcome = committing.fetch(shard, GROUP, None, -1, [(TOPIC, PARTITIONS)], require_stable=require_stable)
-    [(_, fetched)] = outcome.response
+    wanted = [(TOPIC, partition) for partition in PARTITIONS]
+    fetched = committing.fetch(shard, GROUP, None, -1, wanted, require_stable=require_stable).response
+    found = {partition: fetched.offset(TOPIC, partition) for partition in PARTITIONS}
     return {
-        one.partition: one.offset if one.code is ErrorCode.none else one.code
-        for one in fetched
+        partition: one.offset if one.code is ErrorCode.none else one.code
+        for partition, one in found.items()
         if one.offset != NO_OFFSET or one.code is not ErrorCode.none
     }

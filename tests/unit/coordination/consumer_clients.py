@@ -186,9 +186,12 @@ def settle(*clients: Client, rounds: int = 12) -> None:
             client.beat()
 
 
+NOT_LOGGED = ("memory", "seen_topics", "matches", "assigning", "assignable_at")
+
+
 def logged_state(group: ConsumerGroup) -> dict[str, Any]:
     """All of a group that a replay gives back."""
-    return {name: value for name, value in vars(group).items() if name not in ("seen_topics", "assignable_at")}
+    return {name: value for name, value in vars(group).items() if name not in NOT_LOGGED}
 
 
 def check_owners(group: ConsumerGroup) -> None:

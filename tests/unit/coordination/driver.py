@@ -5,6 +5,7 @@ from typing import Any
 
 from skep.base.clock import ManualClock
 from skep.base.errors import KafkaError
+from skep.base.slicer import run_at_once
 from skep.coordination.runtime import RETRY_MS
 from skep.coordination.shard import LATER, Outcome, ProducerStamp, ShardContext
 from skep.coordination.timers import Timers
@@ -48,7 +49,7 @@ class ShardDriver:
         """(key bytes, value bytes or None, producer) of each record; (producer, is_committed) of each marker."""
         self.refuse_writes: KafkaError | None = None
         self.shard = self._new_shard()
-        self.carry_out(self.shard.loaded())
+        self.carry_out(run_at_once(self.shard.loaded()))
 
     def _new_shard(self) -> Any:
         self.timers = Timers(self.clock)
@@ -125,5 +126,5 @@ class ShardDriver:
         self.shard = self._new_shard()
         for offset in range(len(self.log)):
             self._replay(self.shard, offset)
-        self.carry_out(self.shard.loaded())
+        self.carry_out(run_at_once(self.shard.loaded()))
         return told

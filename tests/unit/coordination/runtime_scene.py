@@ -12,6 +12,7 @@ from skep.base.clock import ManualClock
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
 from skep.base.memory_files import MemoryFiles
+from skep.base.slicer import Slicer
 from skep.base.tasks import Supervisor
 from skep.base.topic_config import TopicConfig
 from skep.coordination.runtime import CoordinatorRuntime
@@ -62,6 +63,7 @@ class Numbers:
 
     def loaded(self):
         self.was_loaded = True
+        yield
         return Outcome()
 
     def unloaded(self):
@@ -111,6 +113,7 @@ class Scene:
     def __init__(self, threads: SlowThreads, **config: Any) -> None:
         self.threads = threads
         self.files, self.clock, self.supervisor = MemoryFiles(), ManualClock(), Supervisor()
+        self.slicer = Slicer(self.clock)
         self.directory = LogDirectory(self.files, "/data", self.clock)
         self.directory.open()
         leaders = [HERE, HERE, ELSEWHERE]
@@ -124,7 +127,9 @@ class Scene:
         self.runtime.follow(self.topic, HERE)
 
     def new_runtime(self) -> CoordinatorRuntime[Numbers]:
-        return CoordinatorRuntime(TOPIC, Numbers, decode, self.replicas, self.clock, self.threads, self.supervisor)
+        return CoordinatorRuntime(
+            TOPIC, Numbers, decode, self.replicas, self.clock, self.threads, self.supervisor, self.slicer
+        )
 
     async def again(self) -> CoordinatorRuntime[Numbers]:
         """Another runtime over the same logs, as after a restart, when it has loaded."""

@@ -5,10 +5,15 @@ same partition; every offset that was committed is there. Left alone, the group 
 once; a replay gives the same group.
 """
 
+import itertools
+from contextlib import ExitStack
+from unittest import mock
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
+from skep.coordination.groups import target_assignment, topic_matches, topic_matching
 from skep.coordination.groups.committing import Committer
 from skep.coordination.groups.consumer_group import ConsumerGroup
 from tests.unit.coordination.committing_machine import CommitsOffsets
@@ -162,7 +167,9 @@ class ConsumerGroups(CommitsOffsets, RuleBasedStateMachine):
 
     @invariant()
     def a_replay_gives_the_same_group(self):
-        group, again = self._group(), self.world.driver.replayed().groups.get(GROUP)
+        replayed = self.world.driver.replayed()
+        assert replayed.memory.bytes == self.world.driver.shard.memory.bytes
+        group, again = self._group(), replayed.groups.get(GROUP)
         assert (group is None) == (again is None)
         if group is not None:
             assert logged_state(group) == logged_state(again)
@@ -174,7 +181,9 @@ class ConsumerGroups(CommitsOffsets, RuleBasedStateMachine):
         for _ in range(SESSION_MS // 5_000 + 1):
             self.world.driver.pass_ms(5_000)
             settle(*self.alive, rounds=1)
-        settle(*self.alive)
+        for _ in range(12):
+            self.world.driver.pass_ms(0)
+            settle(*self.alive, rounds=1)
         if not self.alive:
             assert self._group() is None or self._group().is_empty
             return
@@ -193,5 +202,33 @@ class ConsumerGroups(CommitsOffsets, RuleBasedStateMachine):
         )
 
 
+class LargeConsumerGroups(ConsumerGroups):
+    """The same of groups so large that topics are matched and partitions assigned in many operations."""
+
+    def __init__(self):
+        super().__init__()
+        self._stack = ExitStack()
+        for module, name, value in (
+            (topic_matches, "STEPS_AT_ONCE", 1),
+            (topic_matching, "CHARACTERS_AT_ONCE", 0),
+            (target_assignment, "SMALL_COST", -1),
+            (target_assignment, "STEPS_AT_ONCE", 1),
+            (target_assignment, "MEMBERS_AT_ONCE", 1),
+        ):
+            self._stack.enter_context(mock.patch.object(module, name, value))
+
+    @rule(count=st.integers(1, 6))
+    def some_operations_are_carried_out(self, count):
+        for operation in itertools.islice(self.world.driver.timers.take_due(), count):
+            self.world.driver.submit(operation)
+
+    def teardown(self):
+        with self._stack:
+            super().teardown()
+
+
 TestConsumerGroups = ConsumerGroups.TestCase
 TestConsumerGroups.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+TestLargeConsumerGroups = LargeConsumerGroups.TestCase
+TestLargeConsumerGroups.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -13,6 +13,7 @@ from skep.coordination.group_records import decode_group_record
 from skep.coordination.groups import committing
 from skep.coordination.groups.committing import Committer, WantedOffset
 from skep.coordination.groups.forgetting import forget_topics
+from skep.coordination.groups.memory import MemoryShare
 from skep.coordination.groups.shard import GroupShard
 from skep.coordination.shard import ProducerStamp
 from skep.metadata.image import ClusterImage
@@ -29,6 +30,7 @@ class FakeGroup:
 
     def __init__(self, group_id: str = "g") -> None:
         self.group_id = group_id
+        self.memory = MemoryShare()
         self.is_empty = False
         self.subscribed: set[str] | None = {"t"}
         self.commits: list[str] = []
@@ -79,16 +81,14 @@ class Scene(ShardDriver):
         return self.submit(lambda shard: committing.commit_transactional(shard, group, NOBODY, producer, wanted, 3))
 
     def fetch(self, topic="t", partition=0, group="g", require_stable=False):
-        [(_, [fetched])] = self.submit(
-            lambda shard: committing.fetch(
-                shard, group, None, -1, [(topic, [partition])], require_stable=require_stable
-            )
+        fetched = self.submit(
+            lambda shard: committing.fetch(shard, group, None, -1, [(topic, partition)], require_stable=require_stable)
         )
-        return fetched
+        return fetched.offset(topic, partition)
 
     def everything(self, group="g"):
-        topics = self.submit(lambda shard: committing.fetch(shard, group, None, -1, None, require_stable=False))
-        return {(topic, fetched.partition): fetched.offset for topic, partitions in topics for fetched in partitions}
+        fetched = self.submit(lambda shard: committing.fetch(shard, group, None, -1, None, require_stable=False))
+        return {place: committed.offset for place, committed in fetched.committed.items()}
 
     def delete(self, *partitions, group="g"):
         return self.submit(lambda shard: committing.delete(shard, group, partitions))
@@ -107,15 +107,15 @@ def refusal(work):
 def test_what_is_committed_is_read_with_its_metadata_also_after_a_restart():
     scene = Scene()
     assert scene.commit(5, metadata="été") == [ErrorCode.none]
-    assert scene.fetch() == (0, 5, 1, "été", ErrorCode.none)
+    assert scene.fetch() == (5, 1, "été", ErrorCode.none)
     scene.restart()
-    assert scene.fetch() == (0, 5, 1, "été", ErrorCode.none)
+    assert scene.fetch() == (5, 1, "été", ErrorCode.none)
     assert scene.everything() == {("t", 0): 5}
 
 
 def test_what_was_never_committed_is_minus_one_also_in_a_group_that_nobody_knows():
     scene = Scene()
-    assert scene.fetch(group="unheard of") == (0, -1, -1, "", ErrorCode.none)
+    assert scene.fetch(group="unheard of") == (-1, -1, "", ErrorCode.none)
     scene.commit(5)
     assert scene.fetch(partition=1).offset == -1
 
@@ -186,7 +186,7 @@ def test_offsets_of_a_transaction_count_when_it_commits_and_never_when_it_aborts
     scene.end_transaction(second, is_committed=False)
     for _ in range(2):
         assert scene.fetch(require_stable=True).offset == 10
-        assert scene.fetch(partition=1, require_stable=True) == (1, -1, -1, "", ErrorCode.none)
+        assert scene.fetch(partition=1, require_stable=True) == (-1, -1, "", ErrorCode.none)
         scene.restart()
 
 

@@ -91,5 +91,5 @@ def test_what_it_remembers_is_bounded():
     pattern = TopicPattern("(.*a).{12}")
     for number in range(5000):
         pattern.matches(f"{number:013b}".replace("0", "a").replace("1", "b"))
-    assert len(pattern._moves) <= MAX_REMEMBERED
+    assert len(pattern._states) <= MAX_REMEMBERED
     assert pattern.matches("a" * 13)

@@ -22,6 +22,7 @@ from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import TopicPartition
+from skep.base.slicer import Work, run_at_once
 from skep.broker.fencing import fenced_code
 from skep.broker.request import Request
 from skep.broker.services import Services
@@ -30,6 +31,8 @@ from skep.wire.codec import Body
 
 KNOWS_PRODUCER_FENCED = 2
 HAS_SEVERAL_TRANSACTIONS = 4
+PARTITIONS_AT_ONCE = 100
+"""Looked at without a pause."""
 
 _CodeOf = Callable[[TopicPartition], ErrorCode]
 
@@ -37,13 +40,27 @@ _CodeOf = Callable[[TopicPartition], ErrorCode]
 def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
     if request.version >= HAS_SEVERAL_TRANSACTIONS:
         return _handle_several(services, request)
-    body = request.body
-    wanted = _partitions(body.v3_and_below_topics)
-    if unknown := _unknown(services, wanted):
+    body, topics = request.body, request.body.v3_and_below_topics
+    if len(topics) + sum([len(topic.partitions) for topic in topics]) > PARTITIONS_AT_ONCE:
+        return _handle_many(services, request)
+    wanted, unknown = run_at_once(_partitions(services, topics))
+    if unknown:
         return _answer(request, lambda partition: _refusal_of_unknown(partition, unknown))
-    producer = ProducerStamp(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
     added = _answer(request, lambda _: ErrorCode.none)
-    return services.transactions.add_partitions(body.v3_and_below_transactional_id, producer, wanted, added)
+    return services.transactions.add_partitions(body.v3_and_below_transactional_id, _producer(body), wanted, added)
+
+
+async def _handle_many(services: Services, request: Request) -> Body:
+    body, topics = request.body, request.body.v3_and_below_topics
+    try:
+        code_of = await _added(services, body.v3_and_below_transactional_id, _producer(body), topics)
+    except KafkaError as error:
+        code_of = _always(fenced_code(request, error.code, KNOWS_PRODUCER_FENCED))
+    return {"results_by_topic_v3_and_below": await services.slicer.finish(_results(topics, code_of))}
+
+
+def _producer(body: Any) -> ProducerStamp:
+    return ProducerStamp(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
 
 
 async def _handle_several(services: Services, request: Request) -> Body:
@@ -54,64 +71,79 @@ async def _handle_several(services: Services, request: Request) -> Body:
 
 
 async def _one_of_several(services: Services, wanted: Any) -> dict[str, Any]:
-    partitions = _partitions(wanted.topics)
     producer = ProducerStamp(wanted.producer_id, wanted.producer_epoch)
+    change = _verified if wanted.verify_only else _added
     try:
-        if wanted.verify_only:
-            verified = services.transactions.verify(wanted.transactional_id, producer, partitions)
-            codes = await verified if isinstance(verified, Awaitable) else verified
-            return _result(wanted, codes.__getitem__)
-        if unknown := _unknown(services, partitions):
-            return _result(wanted, lambda partition: _refusal_of_unknown(partition, unknown))
-        added = services.transactions.add_partitions(wanted.transactional_id, producer, partitions, None)
-        if isinstance(added, Awaitable):
-            await added
+        code_of = await change(services, wanted.transactional_id, producer, wanted.topics)
     except KafkaError as error:
-        code = error.code
-        return _result(wanted, lambda _: code)
-    return _result(wanted, lambda _: ErrorCode.none)
+        code_of = _always(error.code)
+    results = await services.slicer.finish(_results(wanted.topics, code_of))
+    return {"transactional_id": wanted.transactional_id, "topic_results": results}
 
 
-def _partitions(topics: Any) -> frozenset[TopicPartition]:
-    return frozenset(TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
+async def _added(services: Services, transactional_id: str, producer: ProducerStamp, topics: Any) -> _CodeOf:
+    """Adds the partitions of ``topics``, and returns what tells the code of each."""
+    wanted, unknown = await services.slicer.finish(_partitions(services, topics))
+    if unknown:
+        return lambda partition: _refusal_of_unknown(partition, unknown)
+    added = services.transactions.add_partitions(transactional_id, producer, wanted, None)
+    if isinstance(added, Awaitable):
+        await added
+    return _always(ErrorCode.none)
 
 
-def _unknown(services: Services, wanted: frozenset[TopicPartition]) -> set[TopicPartition]:
-    topics = services.catalog.image.topics
-    return {
-        partition
-        for partition in wanted
-        if (topic := topics.get(partition.topic)) is None or not 0 <= partition.partition < len(topic.partitions)
-    }
+async def _verified(services: Services, transactional_id: str, producer: ProducerStamp, topics: Any) -> _CodeOf:
+    """Whether each partition of ``topics`` is a part of the transaction."""
+    wanted, _ = await services.slicer.finish(_partitions(services, topics))
+    verified = services.transactions.verify(transactional_id, producer, wanted)
+    codes = await verified if isinstance(verified, Awaitable) else verified
+    return codes.__getitem__
+
+
+def _partitions(services: Services, topics: Any) -> Work[tuple[frozenset[TopicPartition], set[TopicPartition]]]:
+    """All partitions, and those that do not exist."""
+    known = services.catalog.image.topics
+    wanted, unknown = set(), set()
+    for topic in topics:
+        record = known.get(topic.name)
+        count = 0 if record is None else len(record.partitions)
+        for index in topic.partitions:
+            partition = TopicPartition(topic.name, index)
+            wanted.add(partition)
+            if not 0 <= index < count:
+                unknown.add(partition)
+            if not len(wanted) % PARTITIONS_AT_ONCE:
+                yield
+    return frozenset(wanted), unknown
 
 
 def _refusal_of_unknown(partition: TopicPartition, unknown: set[TopicPartition]) -> ErrorCode:
     return ErrorCode.unknown_topic_or_partition if partition in unknown else ErrorCode.operation_not_attempted
 
 
+def _always(code: ErrorCode) -> _CodeOf:
+    return lambda _: code
+
+
 def _answer(request: Request, code_of: _CodeOf) -> Body:
-    return {"results_by_topic_v3_and_below": _topics(request.body.v3_and_below_topics, code_of)}
+    return {"results_by_topic_v3_and_below": run_at_once(_results(request.body.v3_and_below_topics, code_of))}
 
 
-def _result(wanted: Any, code_of: _CodeOf) -> dict[str, Any]:
-    return {"transactional_id": wanted.transactional_id, "topic_results": _topics(wanted.topics, code_of)}
-
-
-def _topics(topics: Any, code_of: _CodeOf) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": topic.name,
-            "results_by_partition": [
-                {"partition_index": index, "partition_error_code": code_of(TopicPartition(topic.name, index))}
-                for index in topic.partitions
-            ],
-        }
-        for topic in topics
-    ]
+def _results(topics: Any, code_of: _CodeOf) -> Work[list[dict[str, Any]]]:
+    results = []
+    for topic in topics:
+        partitions: list[dict[str, Any]] = []
+        for index in topic.partitions:
+            code = code_of(TopicPartition(topic.name, index))
+            partitions.append({"partition_index": index, "partition_error_code": code})
+            if not len(partitions) % PARTITIONS_AT_ONCE:
+                yield
+        results.append({"name": topic.name, "results_by_partition": partitions})
+    return results
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
     if request.version >= HAS_SEVERAL_TRANSACTIONS:
         return {"error_code": code, "results_by_transaction": []}
     told = fenced_code(request, code, KNOWS_PRODUCER_FENCED)
-    return _answer(request, lambda _: told)
+    return _answer(request, _always(told))

@@ -2,47 +2,60 @@
 
 Behaviour
     Consumer groups with their epochs, and each member with what it subscribes to, what it has, and what it is to have.
-    From version 1 on also whether the member speaks the classic protocol.
+    From version 1 on also whether the member speaks the classic protocol. A group that is named again is there once.
 
 Refusals, per group, in order
     INVALID_GROUP_ID; no coordinator here; GROUP_ID_NOT_FOUND, also for a group of another kind.
 """
 
-from collections.abc import Awaitable
 from typing import Any
 
-from skep.base.errors import ErrorCode, KafkaError
+from skep.base.errors import ErrorCode
+from skep.base.slicer import Work
 from skep.broker.authorized_operations import NOT_ASKED, ON_GROUP
 from skep.broker.group_ids import check_group_id
+from skep.broker.questions import ask_each
 from skep.broker.refusals import message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.coordination.groups.consumer_describe import describe
+from skep.coordination.groups.consumer_describe import GroupSnapshot, describe, described
 from skep.wire.codec import Body
 
 
 async def handle(services: Services, request: Request) -> Body:
     operations = ON_GROUP if request.body.include_authorized_operations else NOT_ASKED
-    groups = []
-    for group_id in request.body.group_ids:
-        entry = await _describe(services, group_id)
-        groups.append({**entry, "authorized_operations": NOT_ASKED if entry.get("error_code") else operations})
-    return {"groups": groups}
 
-
-async def _describe(services: Services, group_id: str) -> dict[str, Any]:
-    try:
+    def ask(group_id: str) -> Any:
         check_group_id(services, group_id)
-        entry: Any = services.groups.submit(group_id, lambda shard: describe(shard, group_id))
-        if isinstance(entry, Awaitable):
-            entry = await entry
-    except KafkaError as error:
-        return _refused(group_id, error.code, message_of(error))
-    return dict(entry)
+        return services.groups.submit(group_id, lambda shard: describe(shard, group_id))
+
+    found = await ask_each(
+        services.slicer,
+        dict.fromkeys(request.body.group_ids),
+        ask,
+        lambda group_id, error: _refused(group_id, error.code, message_of(error)),
+    )
+    return {"groups": await services.slicer.finish(_described(found, operations))}
+
+
+def _described(found: list[GroupSnapshot | dict[str, Any]], operations: int) -> Work[list[dict[str, Any]]]:
+    groups = []
+    for group in found:
+        if isinstance(group, GroupSnapshot):
+            entry = yield from described(group)
+            groups.append({**entry, "authorized_operations": operations})
+        else:
+            groups.append(group)
+    return groups
 
 
 def _refused(group_id: str, code: ErrorCode, message: str | None = None) -> dict[str, Any]:
-    return {"group_id": group_id, "error_code": code, "error_message": message}
+    return {
+        "group_id": group_id,
+        "error_code": code,
+        "error_message": message,
+        "authorized_operations": NOT_ASKED,
+    }
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:

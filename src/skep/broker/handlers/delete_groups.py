@@ -1,17 +1,22 @@
 """DeleteGroups (API 42), versions 0 to 2.
 
 Behaviour
-    Each group goes with its offsets, if it has no members.
+    Each group goes with its offsets, if it has no members. A group that is named again is there once.
+
+    A group of very many offsets goes in several steps. When somebody joins it meanwhile, or the coordinator moves, some
+    of its offsets are gone, and the response says why the others are not.
 
 Refusals, per group, in order
     INVALID_GROUP_ID; no coordinator here; GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.slicer import Work
 from skep.broker.group_ids import check_group_id
+from skep.broker.questions import ask_each
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.groups import committing
@@ -19,20 +24,34 @@ from skep.wire.codec import Body
 
 
 async def handle(services: Services, request: Request) -> Body:
-    # A name that is given twice is there once: the second would only be told that it is gone.
-    return {"results": [await _delete(services, group_id) for group_id in dict.fromkeys(request.body.groups_names)]}
+    names = dict.fromkeys(request.body.groups_names)
+    refusals: dict[str, ErrorCode] = {}
+    in_part: set[str] = set()
 
-
-async def _delete(services: Services, group_id: str) -> dict[str, Any]:
-    code = ErrorCode.none
-    try:
+    def delete(group_id: str) -> Any:
         check_group_id(services, group_id, may_be_empty=True)
-        deleted = services.groups.submit(group_id, lambda shard: committing.delete_group(shard, group_id))
-        if isinstance(deleted, Awaitable):
-            await deleted
-    except KafkaError as error:
-        code = error.code
-    return {"group_id": group_id, "error_code": code}
+        return services.groups.submit(group_id, lambda shard: committing.delete_group(shard, group_id))
+
+    def refused(group_id: str, error: KafkaError) -> bool:
+        # What was deleted in part may have been deleted by somebody else since.
+        if group_id not in in_part or error.code is not ErrorCode.group_id_not_found:
+            refusals[group_id] = error.code
+        return False
+
+    left = list(names)
+    while left:
+        has_more = await ask_each(services.slicer, left, delete, refused)
+        left = [group_id for group_id, more in zip(left, has_more, strict=True) if more]
+        in_part.update(left)
+    return {"results": await services.slicer.finish(_results(names, refusals))}
+
+
+def _results(names: Iterable[str], refusals: Mapping[str, ErrorCode]) -> Work[list[dict[str, Any]]]:
+    results = []
+    for group_id in names:
+        results.append({"group_id": group_id, "error_code": refusals.get(group_id, ErrorCode.none)})
+        yield
+    return results
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:

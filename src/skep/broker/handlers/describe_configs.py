@@ -16,9 +16,11 @@ Left out
     Sensitive options: there are none.
 """
 
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.slicer import Work
 from skep.broker.configs import (
     BROKER_RESOURCE,
     GROUP_RESOURCE,
@@ -39,43 +41,59 @@ from skep.metadata.names import check_topic_name
 from skep.wire.codec import Body
 
 
-def handle(services: Services, request: Request) -> Body:
+def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+    return services.slicer.run(_described_all(services, request))
+
+
+def _described_all(services: Services, request: Request) -> Work[Body]:
     resources = {(one.resource_type, one.resource_name): one for one in request.body.resources}
-    return {"results": [_describe(services, request, resource) for resource in resources.values()]}
+    # A hundred thousand groups without overrides are described alike: each description is made once.
+    known: dict[Hashable, list[dict[str, Any]]] = {}
+    results = []
+    for resource in resources.values():
+        result = _empty(resource, ErrorCode.none)
+        try:
+            overrides, entries = _resource(services, resource)
+        except KafkaError as error:
+            results.append({**result, "error_code": error.code, "error_message": message_of(error)})
+            yield
+            continue
+        names = frozenset(resource.configuration_keys or ())
+        key = (resource.resource_type, frozenset(overrides.items()), names)
+        if key not in known:
+            known[key] = _configs(request, entries(), names)
+        results.append({**result, "configs": known[key]})
+        yield
+    return {"results": results}
 
 
-def _describe(services: Services, request: Request, resource: Any) -> dict[str, Any]:
-    result = _empty(resource, ErrorCode.none)
-    try:
-        entries = _entries(services, resource)
-    except KafkaError as error:
-        return {**result, "error_code": error.code, "error_message": message_of(error)}
+def _configs(request: Request, entries: list[ConfigEntry], names: frozenset[str]) -> list[dict[str, Any]]:
     with_synonyms = request.body.include_synonyms
     with_documentation = getattr(request.body, "include_documentation", False)
-    names = set(resource.configuration_keys or ())
-    result["configs"] = [
+    return [
         _described(entry, with_synonyms, with_documentation)
         for entry in entries
         if not names or entry.option.name in names
     ]
-    return result
 
 
-def _entries(services: Services, resource: Any) -> list[ConfigEntry]:
-    name = resource.resource_name
+def _resource(services: Services, resource: Any) -> tuple[Mapping[str, str], Callable[[], list[ConfigEntry]]]:
+    """The overrides of a resource, by which those of its type differ, and what gives its options."""
+    name, image = resource.resource_name, services.catalog.image
     if resource.resource_type == TOPIC_RESOURCE:
         check_topic_name(name)
-        topic = services.catalog.image.topics.get(name)
+        topic = image.topics.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Topic '{name}' does not exist.")
-        return topic_entries(services, topic.config)
+        return topic.config, lambda: topic_entries(services, topic.config)
     if resource.resource_type == BROKER_RESOURCE:
-        if owner_of(services, name) == CLUSTER_DEFAULT:
-            return default_broker_entries(services)
-        return broker_entries(services)
+        owner = owner_of(services, name)
+        show = default_broker_entries if owner == CLUSTER_DEFAULT else broker_entries
+        return {"": name}, lambda: show(services)
     if resource.resource_type == GROUP_RESOURCE:
         check_group_name(services, name)
-        return group_entries(services, services.catalog.image.group_config(name))
+        overrides = image.group_config(name)
+        return overrides, lambda: group_entries(services, overrides)
     raise unsupported_resource(resource.resource_type)
 
 

@@ -2,7 +2,8 @@
 
 Behaviour
     Of each transactional id: its producer, the state of its transaction, and the partitions in it. Of a transaction
-    that is being ended these are the partitions whose marker is still missing.
+    that is being ended these are the partitions whose marker is still missing. An id that is named again is there
+    once.
 
 Refusals, per transactional id
     INVALID_REQUEST for an empty or too long one; no coordinator here; TRANSACTIONAL_ID_NOT_FOUND.
@@ -11,20 +12,21 @@ Refusals, per transactional id
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.broker.questions import ask_each
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.wire.codec import Body
 
 
 async def handle(services: Services, request: Request) -> Body:
-    return {"transaction_states": [await _describe(services, wanted) for wanted in request.body.transactional_ids]}
+    wanted = dict.fromkeys(request.body.transactional_ids)
+    return {
+        "transaction_states": await ask_each(services.slicer, wanted, services.transactions.describe, _refused),
+    }
 
 
-async def _describe(services: Services, transactional_id: str) -> dict[str, Any]:
-    try:
-        return await services.transactions.describe(transactional_id)
-    except KafkaError as error:
-        return _unknown(transactional_id, error.code)
+def _refused(transactional_id: str, error: KafkaError) -> dict[str, Any]:
+    return _unknown(transactional_id, error.code)
 
 
 def _unknown(transactional_id: str, code: ErrorCode) -> dict[str, Any]:

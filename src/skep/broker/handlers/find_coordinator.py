@@ -14,10 +14,12 @@ Refusals per key
     parts; COORDINATOR_NOT_AVAILABLE while the partition has no leader.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from skep.base.coordinator_config import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.slicer import Work
 from skep.broker import internal_topics
 from skep.broker.group_ids import check_group_id
 from skep.broker.request import Request
@@ -45,11 +47,16 @@ async def handle(services: Services, request: Request) -> Body:
     await internal_topics.ensure(services, topic)
     if request.version < HAS_SEVERAL_KEYS:
         return _coordinator(services, key_type, topic, request.body.key)
-    return {
-        "coordinators": [
-            {"key": key, **_coordinator(services, key_type, topic, key)} for key in request.body.coordinator_keys
-        ]
-    }
+    keys = request.body.coordinator_keys
+    return {"coordinators": await services.slicer.finish(_coordinators(services, key_type, topic, keys))}
+
+
+def _coordinators(services: Services, key_type: int, topic: str, keys: Iterable[str]) -> Work[list[dict[str, Any]]]:
+    coordinators = []
+    for key in keys:
+        coordinators.append({"key": key, **_coordinator(services, key_type, topic, key)})
+        yield
+    return coordinators
 
 
 def _coordinator(services: Services, key_type: int, topic: str, key: str) -> dict[str, Any]:

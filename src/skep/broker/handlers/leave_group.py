@@ -13,7 +13,8 @@ Refusals per member
 from collections.abc import Awaitable
 from typing import Any
 
-from skep.base.errors import ErrorCode
+from skep.base.errors import ErrorCode, KafkaError
+from skep.base.slicer import Work
 from skep.broker.group_ids import check_group_id
 from skep.broker.request import Request
 from skep.broker.services import Services
@@ -22,6 +23,7 @@ from skep.coordination.groups.classic_leaving import Leaving
 from skep.wire.codec import Body
 
 HAS_SEVERAL_MEMBERS = 3
+MEMBERS_AT_ONCE = 100
 
 
 async def handle(services: Services, request: Request) -> Body:
@@ -31,14 +33,29 @@ async def handle(services: Services, request: Request) -> Body:
         leaving = [Leaving(body.member_id, None, None)]
     else:
         leaving = [Leaving(m.member_id, m.group_instance_id, getattr(m, "reason", None)) for m in body.members]
-    answers: Any = services.groups.submit(
-        body.group_id, lambda shard: classic_requests.leave(shard, body.group_id, leaving)
-    )
-    if isinstance(answers, Awaitable):
-        answers = await answers
+    answers: list[Any] = []
+    # Also without any: the group may not be there. Many are as several requests in a row.
+    for start in range(0, max(1, len(leaving)), MEMBERS_AT_ONCE):
+        some = leaving[start : start + MEMBERS_AT_ONCE]
+        try:
+            left = await services.slicer.finish(_left(services, body.group_id, some))
+            answers += await left if isinstance(left, Awaitable) else left
+        except KafkaError as error:
+            if not answers:
+                raise
+            answers += [_refused(entry, error.code) for entry in some]
     if request.version < HAS_SEVERAL_MEMBERS:
         return {"error_code": answers[0]["error_code"]}
     return {"members": answers}
+
+
+def _left(services: Services, group_id: str, leaving: list[Leaving]) -> Work[Any]:
+    yield
+    return services.groups.submit(group_id, lambda shard: classic_requests.leave(shard, group_id, leaving))
+
+
+def _refused(entry: Leaving, code: ErrorCode) -> dict[str, Any]:
+    return {"member_id": entry.member_id, "group_instance_id": entry.group_instance_id, "error_code": code}
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:

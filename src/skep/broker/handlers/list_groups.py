@@ -8,34 +8,45 @@ Refusals
     COORDINATOR_LOAD_IN_PROGRESS while a part of the groups is still being loaded: half a list would look like all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.slicer import Work
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.groups.shard import GroupShard
 from skep.wire.codec import Body
 
+GROUPS_AT_ONCE = 100
+"""Looked at without a pause."""
 
-def handle(services: Services, request: Request) -> Body:
+
+async def handle(services: Services, request: Request) -> Body:
     if services.groups.is_loading:
         raise KafkaError(ErrorCode.coordinator_load_in_progress, "groups are being loaded")
     states = {state.lower() for state in getattr(request.body, "states_filter", ())}
     types = {kind.lower() for kind in getattr(request.body, "types_filter", ())}
-    return {
-        "groups": [
-            group
-            for _, shard in services.groups.loaded_shards()
-            for group in _listed(shard)
-            if (not states or group["group_state"].lower() in states)
-            and (not types or group["group_type"].lower() in types)
-        ]
-    }
+    groups = []
+    for index in services.groups.indexes():
+        groups += await services.groups.read(index, lambda shard: _listed(shard, states, types))
+    return {"groups": groups}
 
 
-def _listed(shard: GroupShard) -> Iterator[dict[str, Any]]:
-    for group in shard.groups.values():
+def _listed(shard: GroupShard, states: Set[str], types: Set[str]) -> Work[list[dict[str, Any]]]:
+    listed = []
+    for number, group in enumerate(_groups(shard)):
+        if (not states or group["group_state"].lower() in states) and (
+            not types or group["group_type"].lower() in types
+        ):
+            listed.append(group)
+        if not number % GROUPS_AT_ONCE:
+            yield
+    return listed
+
+
+def _groups(shard: GroupShard) -> Iterator[dict[str, Any]]:
+    for group in list(shard.groups.values()):
         yield {
             "group_id": group.group_id,
             "protocol_type": group.protocol_type,

@@ -19,7 +19,7 @@ from skep.coordination.transactions.states import BY_LABEL
 from skep.wire.codec import Body
 
 
-def handle(services: Services, request: Request) -> Body:
+async def handle(services: Services, request: Request) -> Body:
     body = request.body
     wanted = ListFilter(
         frozenset(BY_LABEL[name] for name in body.state_filters if name in BY_LABEL) if body.state_filters else None,
@@ -27,7 +27,7 @@ def handle(services: Services, request: Request) -> Body:
         getattr(body, "duration_filter", -1),
     )
     return {
-        "transaction_states": services.transactions.list(wanted),
+        "transaction_states": await services.transactions.list(wanted),
         "unknown_state_filters": [name for name in body.state_filters if name not in BY_LABEL],
     }
 

@@ -3,7 +3,8 @@
 Behaviour
     What is committed for the partitions asked for, or for all (topics null, from version 2 on). An offset that was
     never committed is -1, also in a group that nobody has heard of. From version 8 on several groups in one request,
-    each with a code of its own; from 10 on topics by id.
+    each with a code of its own; from 10 on topics by id. A group that is asked for all of its offsets again is there
+    once.
 
 Refusals, per group, in order
     INVALID_GROUP_ID; no coordinator here; UNKNOWN_MEMBER_ID and STALE_MEMBER_EPOCH (from version 9 on, in consumer
@@ -12,22 +13,35 @@ Refusals per partition
     UNSTABLE_OFFSET_COMMIT with ``require_stable`` (from version 7 on); UNKNOWN_TOPIC_ID (10).
 """
 
-from collections.abc import Awaitable, Sequence
+import functools
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.slicer import Work, run_at_once
 from skep.broker.group_ids import check_group_id
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.groups import committing
-from skep.coordination.groups.committing import FetchedOffset
+from skep.coordination.groups.committing import FetchedOffsets
+from skep.coordination.groups.offsets import Place
+from skep.coordination.groups.shard import GroupShard
+from skep.coordination.shard import Outcome
 from skep.wire.codec import Body
 
+HAS_CODE = 2
 HAS_SEVERAL_GROUPS = 8
 HAS_TOPIC_ID = 10
+OFFSETS_AT_ONCE = 64
+"""Of a response, made without a pause."""
+
+_Shown = dict[str, Any]
 
 
 class _Wanted(NamedTuple):
+    """One group of a request."""
+
     group_id: str
     member_id: str | None
     member_epoch: int
@@ -35,89 +49,161 @@ class _Wanted(NamedTuple):
 
 
 async def handle(services: Services, request: Request) -> Body:
-    body = request.body
+    body, fetching = request.body, _Fetching(services, request)
     if request.version < HAS_SEVERAL_GROUPS:
-        group = await _fetch(services, request, _Wanted(body.group_id, None, -1, body.topics))
-        return {"topics": group["topics"], "error_code": group.get("error_code", ErrorCode.none)}
-    wanted = [
-        _Wanted(g.group_id, getattr(g, "member_id", None), getattr(g, "member_epoch", -1), g.topics)
-        for g in body.groups
-    ]
-    return {"groups": [await _fetch_or_refuse(services, request, group) for group in wanted]}
+        try:
+            group = await fetching.group(_Wanted(body.group_id, None, -1, body.topics))
+        except KafkaError as error:
+            return await services.slicer.finish(_refused(request, error.code))
+        return {"topics": group["topics"], "error_code": group["error_code"]}
+    return {"groups": [await fetching.group_or_refusal(wanted) for wanted in _each_once(body.groups)]}
 
 
-async def _fetch_or_refuse(services: Services, request: Request, wanted: _Wanted) -> dict[str, Any]:
-    try:
-        return await _fetch(services, request, wanted)
-    except KafkaError as error:
-        return {"group_id": wanted.group_id, "topics": [], "error_code": error.code}
+def _each_once(groups: Iterable[Any]) -> Iterator[_Wanted]:
+    """The groups of a request. One that is asked for all of its offsets twice, by the same member, is there once."""
+    seen = set()
+    for group in groups:
+        wanted = _Wanted(
+            group.group_id, getattr(group, "member_id", None), getattr(group, "member_epoch", -1), group.topics
+        )
+        if wanted.topics is None:
+            if wanted in seen:
+                continue
+            seen.add(wanted)
+        yield wanted
 
 
-async def _fetch(services: Services, request: Request, wanted: _Wanted) -> dict[str, Any]:
-    check_group_id(services, wanted.group_id, may_be_empty=True)
-    names, unknown = _topic_names(services, request, wanted)
-    require_stable = getattr(request.body, "require_stable", False)
-    topics = services.groups.submit(
-        wanted.group_id,
-        lambda shard: committing.fetch(
-            shard, wanted.group_id, wanted.member_id, wanted.member_epoch, names, require_stable=require_stable
-        ),
-    )
-    if isinstance(topics, Awaitable):
-        topics = await topics
-    answered = [answer for name, offsets in topics if (answer := _topic(services, request, name, offsets)) is not None]
-    return {"group_id": wanted.group_id, "topics": [*answered, *unknown], "error_code": ErrorCode.none}
+class _Fetching:
+    """One request. ``_all_of`` has what was made of all offsets of a group, for whoever asks for them again."""
 
+    def __init__(self, services: Services, request: Request) -> None:
+        self._services = services
+        self._has_topic_id = request.version >= HAS_TOPIC_ID
+        self._require_stable = getattr(request.body, "require_stable", False)
+        self._all_of: dict[str, list[_Shown]] = {}
 
-def _topic_names(
-    services: Services, request: Request, wanted: _Wanted
-) -> tuple[list[tuple[str, Sequence[int]]] | None, list[dict[str, Any]]]:
-    """The topics by name, and the answers for ids that nothing has."""
-    if wanted.topics is None:
-        return None, []
-    if request.version < HAS_TOPIC_ID:
-        return [(topic.name, topic.partition_indexes) for topic in wanted.topics], []
-    known, unknown = [], []
-    for topic in wanted.topics:
-        record = services.catalog.image.topics_by_id.get(topic.topic_id)
-        if record is not None:
-            known.append((record.name, topic.partition_indexes))
+    async def group_or_refusal(self, wanted: _Wanted) -> _Shown:
+        try:
+            return await self.group(wanted)
+        except KafkaError as error:
+            return {"group_id": wanted.group_id, "topics": [], "error_code": error.code}
+
+    async def group(self, wanted: _Wanted) -> _Shown:
+        check_group_id(self._services, wanted.group_id, may_be_empty=True)
+        if wanted.topics is None:
+            topics = await self._all(wanted)
         else:
-            offsets = [FetchedOffset(i, -1, -1, "", ErrorCode.unknown_topic_id) for i in topic.partition_indexes]
-            unknown.append({"topic_id": topic.topic_id, "partitions": _partitions(offsets)})
-    return known, unknown
+            finish = self._services.slicer.finish
+            names, places = await finish(self._named(wanted.topics))
+            fetched: FetchedOffsets = await self._submit(wanted, self._operation(wanted, places))
+            topics = await finish(self._shown(wanted.topics, names, fetched))
+        return {"group_id": wanted.group_id, "topics": topics, "error_code": ErrorCode.none}
+
+    async def _all(self, wanted: _Wanted) -> list[_Shown]:
+        if wanted.group_id in self._all_of:
+            await self._submit(wanted, functools.partial(_checked, wanted))
+            return self._all_of[wanted.group_id]
+        fetched = await self._submit(wanted, self._operation(wanted, None))
+        topics: list[_Shown] = await self._services.slicer.finish(self._shown_all(fetched))
+        self._all_of[wanted.group_id] = topics
+        return topics
+
+    def _operation(self, wanted: _Wanted, places: Sequence[Place] | None) -> Any:
+        return lambda shard: committing.fetch(
+            shard, wanted.group_id, wanted.member_id, wanted.member_epoch, places, require_stable=self._require_stable
+        )
+
+    async def _submit(self, wanted: _Wanted, operation: Any) -> Any:
+        response = await self._services.slicer.finish(self._submitted(wanted.group_id, operation))
+        return await response if isinstance(response, Awaitable) else response
+
+    def _submitted(self, group_id: str, operation: Any) -> Work[Any]:
+        yield
+        return self._services.groups.submit(group_id, operation)
+
+    # What the client names, and what it is told, in slices.
+
+    def _named(self, topics: Sequence[Any]) -> Work[tuple[list[str | None], list[Place]]]:
+        """The name of each topic, None for an id that nothing has, and the partitions of those that have one."""
+        names: list[str | None] = []
+        places: list[Place] = []
+        for topic in topics:
+            name = self._name(topic.topic_id) if self._has_topic_id else topic.name
+            names.append(name)
+            if name is not None:
+                for some in _pieces(topic.partition_indexes):
+                    places += [(name, index) for index in some]
+                    yield
+        return names, places
+
+    def _name(self, topic_id: UUID) -> str | None:
+        record = self._services.catalog.image.topics_by_id.get(topic_id)
+        return None if record is None else record.name
+
+    def _shown(self, topics: Sequence[Any], names: list[str | None], fetched: FetchedOffsets) -> Work[list[_Shown]]:
+        shown = []
+        for topic, name in zip(topics, names, strict=True):
+            partitions: list[_Shown] = []
+            for some in _pieces(topic.partition_indexes):
+                if name is None:
+                    partitions += [_offset(index, -1, -1, "", ErrorCode.unknown_topic_id) for index in some]
+                else:
+                    partitions += [_offset(index, *fetched.offset(name, index)) for index in some]
+                yield
+            key = {"topic_id": topic.topic_id} if self._has_topic_id else {"name": name}
+            shown.append({**key, "partitions": partitions})
+        return shown
+
+    def _shown_all(self, fetched: FetchedOffsets) -> Work[list[_Shown]]:
+        partitions: dict[str, list[_Shown]] = {}
+        for some in _pieces(list(fetched.committed)):
+            for topic, index in some:
+                partitions.setdefault(topic, []).append(_offset(index, *fetched.offset(topic, index)))
+            yield
+        if not self._has_topic_id:
+            return [{"name": name, "partitions": offsets} for name, offsets in partitions.items()]
+        # Of one that is deleted the offsets are about to be: there is no id to name it by.
+        existing = self._services.catalog.image.topics
+        return [
+            {"topic_id": existing[name].topic_id, "partitions": offsets}
+            for name, offsets in partitions.items()
+            if name in existing
+        ]
 
 
-def _topic(services: Services, request: Request, name: str, offsets: list[FetchedOffset]) -> dict[str, Any] | None:
-    if request.version < HAS_TOPIC_ID:
-        return {"name": name, "partitions": _partitions(offsets)}
-    record = services.catalog.image.topics.get(name)
-    # Deleted, and its offsets about to be: there is no id to name it by.
-    return None if record is None else {"topic_id": record.topic_id, "partitions": _partitions(offsets)}
+def _checked(wanted: _Wanted, shard: GroupShard) -> Outcome:
+    committing.check_fetch(shard, wanted.group_id, wanted.member_id, wanted.member_epoch)
+    return Outcome()
 
 
-def _partitions(offsets: list[FetchedOffset]) -> list[dict[str, Any]]:
-    return [
-        {
-            "partition_index": offset.partition,
-            "committed_offset": offset.offset,
-            "committed_leader_epoch": offset.leader_epoch,
-            "metadata": offset.metadata,
-            "error_code": offset.code,
-        }
-        for offset in offsets
-    ]
+def _pieces(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(values), OFFSETS_AT_ONCE):
+        yield values[start : start + OFFSETS_AT_ONCE]
+
+
+def _offset(index: int, offset: int, leader_epoch: int, metadata: str, code: ErrorCode) -> _Shown:
+    return {
+        "partition_index": index,
+        "committed_offset": offset,
+        "committed_leader_epoch": leader_epoch,
+        "metadata": metadata,
+        "error_code": code,
+    }
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
     if request.version < HAS_SEVERAL_GROUPS:
-        # Version 1 has no code of its own: there it stands with each partition.
-        topics = [
-            {
-                "name": topic.name,
-                "partitions": _partitions([FetchedOffset(i, -1, -1, "", code) for i in topic.partition_indexes]),
-            }
-            for topic in request.body.topics or ()
-        ]
-        return {"topics": topics, "error_code": code}
+        return run_at_once(_refused(request, code))
     return {"groups": [{"group_id": group.group_id, "topics": [], "error_code": code} for group in request.body.groups]}
+
+
+def _refused(request: Request, code: ErrorCode) -> Work[Body]:
+    """Version 1 has no code of its own: there it stands with each partition."""
+    topics = []
+    for topic in request.body.topics or () if request.version < HAS_CODE else ():
+        partitions: list[_Shown] = []
+        for some in _pieces(topic.partition_indexes):
+            partitions += [_offset(index, -1, -1, "", code) for index in some]
+            yield
+        topics.append({"name": topic.name, "partitions": partitions})
+    return {"topics": topics, "error_code": code}

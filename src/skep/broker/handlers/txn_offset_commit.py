@@ -12,7 +12,7 @@ Refusals of all partitions, in order
     (TRANSACTION_ABORTABLE from version 4 on) when the producer, or the group, is not in the transaction;
     UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION (also for an old member epoch).
 Refusals per partition
-    UNKNOWN_TOPIC_OR_PARTITION; OFFSET_METADATA_TOO_LARGE.
+    UNKNOWN_TOPIC_OR_PARTITION; OFFSET_METADATA_TOO_LARGE; POLICY_VIOLATION as in OffsetCommit.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from skep.broker.handlers import offset_commit
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.groups import committing
-from skep.coordination.groups.committing import Committer
+from skep.coordination.groups.committing import AnyOffset, Codes, Committer
 from skep.coordination.shard import ProducerStamp
 from skep.coordination.transactions.guards import Guard
 from skep.coordination.transactions.verifying import AskElsewhere
@@ -37,43 +37,61 @@ _NO_GENERATION = -1
 
 def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
     check_group_id(services, request.body.group_id, may_be_empty=True)
+    if offset_commit.is_large(request.body.topics):
+        return offset_commit.commit_in_pieces(
+            services,
+            request,
+            lambda offsets: _commit(services, request, offsets),
+            has_topic_id=False,
+            told=lambda code: _told(request, code),
+        )
+    known, offsets = offset_commit.wanted_offsets(services, request.body.topics, has_topic_id=False)
+    codes = _commit(services, request, offsets)
+    if isinstance(codes, list):
+        return offset_commit.answer(request, known, codes)
+    return _answer_later(request, known, codes)
+
+
+def _commit(services: Services, request: Request, offsets: list[AnyOffset]) -> Codes | Awaitable[Codes]:
+    """Verified again for each piece of a large request: between two of them the transaction may have ended."""
     producer = ProducerStamp(request.body.producer_id, request.body.producer_epoch)
     # That the group is here comes first: otherwise another broker would be asked for nothing.
     services.groups.shard_of(request.body.group_id)
     try:
         _verify(services, request, producer)
     except AskElsewhere as asked:
-        return asyncio.ensure_future(_commit_verified(services, request, producer, asked.guard))
-    return _commit(services, request, producer)
+        return asyncio.ensure_future(_append_verified(services, request, producer, offsets, asked.guard))
+    return _append(services, request, producer, offsets)
 
 
-def _commit(services: Services, request: Request, producer: ProducerStamp) -> Body | Awaitable[Body]:
+def _append(
+    services: Services, request: Request, producer: ProducerStamp, offsets: list[AnyOffset]
+) -> Codes | Awaitable[Codes]:
     body = request.body
     committer = Committer(
         getattr(body, "member_id", ""),
         getattr(body, "group_instance_id", None),
         getattr(body, "generation_id", _NO_GENERATION),
     )
-    known, offsets = offset_commit.wanted_offsets(services, body.topics, has_topic_id=False)
-    codes = services.groups.submit(
+    codes: Codes | Awaitable[Codes] = services.groups.submit(
         body.group_id,
         lambda shard: committing.commit_transactional(
             shard, body.group_id, committer, producer, offsets, request.version
         ),
     )
-    if isinstance(codes, Awaitable):
-        return _answer_later(request, known, codes)
-    return offset_commit.answer(request, known, codes)
+    return codes
 
 
-async def _commit_verified(services: Services, request: Request, producer: ProducerStamp, guard: Guard) -> Body:
+async def _append_verified(
+    services: Services, request: Request, producer: ProducerStamp, offsets: list[AnyOffset], guard: Guard
+) -> Codes:
     async with services.transactions.verifier.in_turn(request.body.transactional_id, [guard]):
         try:
             guard.check(services.replicas.partition(*guard.partition).leader_epoch)
         except KafkaError as error:
             raise _for_group(error) from None
-        answer = _commit(services, request, producer)
-    return await answer if isinstance(answer, Awaitable) else answer
+        codes = _append(services, request, producer, offsets)
+    return await codes if isinstance(codes, Awaitable) else codes
 
 
 def _verify(services: Services, request: Request, producer: ProducerStamp) -> None:
@@ -94,13 +112,18 @@ def _for_group(error: KafkaError) -> KafkaError:
     return error
 
 
-async def _answer_later(request: Request, known: list[bool], codes: Awaitable[list[ErrorCode]]) -> Body:
+async def _answer_later(request: Request, known: list[bool], codes: Awaitable[Codes]) -> Body:
     return offset_commit.answer(request, known, await codes)
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def _told(request: Request, code: ErrorCode) -> ErrorCode:
+    """The code that clients of the version know."""
     if code is ErrorCode.coordinator_load_in_progress and request.version < KNOWS_LOADING:
-        code = ErrorCode.coordinator_not_available
-    elif code is ErrorCode.invalid_txn_state and request.version >= KNOWS_TRANSACTION_ABORTABLE:
-        code = ErrorCode.transaction_abortable
-    return offset_commit.refuse(request, code)
+        return ErrorCode.coordinator_not_available
+    if code is ErrorCode.invalid_txn_state and request.version >= KNOWS_TRANSACTION_ABORTABLE:
+        return ErrorCode.transaction_abortable
+    return code
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    return offset_commit.refuse(request, _told(request, code))

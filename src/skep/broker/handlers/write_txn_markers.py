@@ -22,6 +22,7 @@ from typing import Any
 from skep.base.coordinator_config import CONSUMER_OFFSETS
 from skep.base.errors import ErrorCode
 from skep.base.ids import TopicPartition
+from skep.base.slicer import Work
 from skep.broker.refusals import ANSWERABLE, code_of
 from skep.broker.request import Request
 from skep.broker.services import Services
@@ -40,19 +41,25 @@ _Codes = dict[tuple[str, int], "Future[None] | ErrorCode"]
 
 async def handle(services: Services, request: Request) -> Body:
     # All are appended before the first is waited for: the replicas get them in one go.
-    written = [_append_all(services, marker) for marker in request.body.markers]
+    markers, finish = request.body.markers, services.slicer.finish
+    written = await finish(_append_all(services, markers))
     waiting = [one for codes in written for one in codes.values() if not isinstance(one, ErrorCode)]
     if waiting:
         await asyncio.wait(waiting, timeout=LONGEST_WAIT_S)
-    return {"markers": [_answer(marker, codes) for marker, codes in zip(request.body.markers, written, strict=True)]}
+    return {"markers": await finish(_answers(markers, written))}
 
 
-def _append_all(services: Services, marker: Any) -> _Codes:
-    return {
-        (topic.name, index): _append(services, marker, topic.name, index)
-        for topic in marker.topics
-        for index in topic.partition_indexes
-    }
+def _append_all(services: Services, markers: Any) -> Work[list[_Codes]]:
+    written = []
+    for marker in markers:
+        codes: _Codes = {}
+        for topic in marker.topics:
+            for index in topic.partition_indexes:
+                if (topic.name, index) not in codes:
+                    codes[topic.name, index] = _append(services, marker, topic.name, index)
+                yield
+        written.append(codes)
+    return written
 
 
 def _append(services: Services, marker: Any, topic: str, index: int) -> "Future[None] | ErrorCode":
@@ -75,20 +82,18 @@ def _append(services: Services, marker: Any, topic: str, index: int) -> "Future[
     return ErrorCode.none if committed is None else committed
 
 
-def _answer(marker: Any, codes: _Codes) -> dict[str, Any]:
-    return {
-        "producer_id": marker.producer_id,
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {"partition_index": index, "error_code": _settled(codes[topic.name, index])}
-                    for index in topic.partition_indexes
-                ],
-            }
-            for topic in marker.topics
-        ],
-    }
+def _answers(markers: Any, written: list[_Codes]) -> Work[list[dict[str, Any]]]:
+    answers = []
+    for marker, codes in zip(markers, written, strict=True):
+        topics = []
+        for topic in marker.topics:
+            partitions = []
+            for index in topic.partition_indexes:
+                partitions.append({"partition_index": index, "error_code": _settled(codes[topic.name, index])})
+                yield
+            topics.append({"name": topic.name, "partitions": partitions})
+        answers.append({"producer_id": marker.producer_id, "topics": topics})
+    return answers
 
 
 def _settled(written: "Future[None] | ErrorCode") -> ErrorCode:

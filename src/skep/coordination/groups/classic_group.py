@@ -20,6 +20,7 @@ from skep.coordination.groups.classic_states import (
     ClassicState,
 )
 from skep.coordination.groups.classic_subscriptions import CONSUMER, subscribed_topics
+from skep.coordination.groups.memory import MemoryShare
 from skep.coordination.shard import CoordinatorRecord, Waiter
 from skep.coordination.timers import Timers
 
@@ -56,6 +57,8 @@ class ClassicGroup:
         self.waiting_to_join = 0
         self.support: Counter[str] = Counter()
         self.metadata_bytes = 0
+        self.memory = MemoryShare()
+        self._assigned_bytes = 0
         self._topics: frozenset[str] | None = None
         self._topics_are_current = False
 
@@ -127,6 +130,11 @@ class ClassicGroup:
         for member in self.members.values():
             self._count(member, 1)
         self._topics_are_current = False
+        self._assigned_bytes = sum(len(member.assignment) for member in self.members.values())
+        self._count_memory()
+
+    def _count_memory(self) -> None:
+        self.memory.set(len(self.members), self.metadata_bytes + self._assigned_bytes)
 
     def _count(self, member: ClassicMember, step: int) -> None:
         """Takes a member into the sums, or out of them; it must be the same as when it was taken in."""
@@ -143,6 +151,7 @@ class ClassicGroup:
             else:
                 self.static_ids.pop(member.group_instance_id, None)
         self._topics_are_current = False
+        self._count_memory()
 
     def take_join_waiter(self, member: ClassicMember) -> Waiter:
         waiter, member.join_waiter = member.join_waiter, None

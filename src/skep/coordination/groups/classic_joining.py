@@ -16,6 +16,7 @@ from skep.coordination.groups.classic_member import ClassicMember
 from skep.coordination.groups.classic_rebalancing import complete_if_all_joined, joined_body, rebalance, refusals
 from skep.coordination.groups.classic_states import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE
 from skep.coordination.groups.classic_static import replace_static_member
+from skep.coordination.groups.memory import MEMBER_BYTES, has_memory
 from skep.coordination.groups.metadata_size import has_room, too_large
 from skep.coordination.shard import LATER, Outcome, Waiter
 
@@ -101,12 +102,11 @@ def _has_place(shard: "GroupShard", group: ClassicGroup, member_id: str) -> bool
 
 def _has_room(shard: "GroupShard", group: ClassicGroup, request: JoinRequest) -> bool:
     known = request.member_id or group.static_ids.get(request.group_instance_id or "", "")
-    before = group.members.get(known)
-    return has_room(
-        shard.settings(),
-        group.metadata_bytes,
-        before.metadata_bytes if before is not None else 0,
-        member_of(request, known).metadata_bytes,
+    member = group.members.get(known)
+    before = member.metadata_bytes if member is not None else 0
+    after = member_of(request, known).metadata_bytes
+    return has_room(shard.settings(), group.metadata_bytes, before, after) and (
+        after <= before or has_memory(shard.settings(), shard.used_bytes(), MEMBER_BYTES + after - before)
     )
 
 

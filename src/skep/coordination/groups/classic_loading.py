@@ -7,16 +7,19 @@ and the protocols that were not chosen.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from skep.base.slicer import Work
 from skep.coordination.group_records import GroupMemberValue, GroupMetadataKey, GroupMetadataValue
 from skep.coordination.groups.classic_group import ClassicGroup
 from skep.coordination.groups.classic_leaving import session_of
 from skep.coordination.groups.classic_member import ClassicMember
 from skep.coordination.groups.classic_rebalancing import prepare_rebalance
 from skep.coordination.groups.classic_states import DEAD, EMPTY, STABLE
-from skep.coordination.shard import CoordinatorRecord
 
 if TYPE_CHECKING:
     from skep.coordination.groups.shard import GroupShard
+
+MEMBERS_AT_ONCE = 100
+"""Whose sessions begin without a pause."""
 
 
 def replay_group_metadata(shard: "GroupShard", key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
@@ -64,16 +67,18 @@ def _member(group: ClassicGroup, value: GroupMetadataValue, logged: GroupMemberV
     return member
 
 
-def loaded(shard: "GroupShard") -> list[CoordinatorRecord]:
+def loaded(shard: "GroupShard") -> Work[None]:
     """Members get a whole session to be heard from. A group that is larger than it may be by now rebalances."""
     limit = shard.settings().group_max_size
     for group in list(shard.groups.values()):
         if isinstance(group, ClassicGroup):
-            for member in group.members.values():
+            for number, member in enumerate(group.members.values()):
                 group.heard_from(member)
+                if not number % MEMBERS_AT_ONCE:
+                    yield
             if len(group.members) > limit:
                 prepare_rebalance(shard, group, f"there are {len(group.members)} members where {limit} may be")
-    return []
+        yield
 
 
 REPLAYS: dict[type, Callable[["GroupShard", Any, Any], None]] = {GroupMetadataKey: replay_group_metadata}

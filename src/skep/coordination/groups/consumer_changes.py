@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from skep.base.clock import Clock
 from skep.base.coordinator_config import CoordinatorConfig
+from skep.base.errors import ErrorCode
+from skep.base.slicer import run_at_once
 from skep.coordination.group_records import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
@@ -28,13 +30,15 @@ from skep.coordination.groups.consumer_member import ConsumerMember
 from skep.coordination.groups.consumer_reconcile import Surroundings, reconcile
 from skep.coordination.groups.consumer_subscriptions import (
     NOTHING_ASSIGNED,
-    Topics,
-    matching_topics,
     metadata_hash,
     subscribers_of,
     topic_ids_of,
 )
+from skep.coordination.groups.memory import MEMBER_BYTES, check_memory
 from skep.coordination.groups.metadata_size import has_room, too_large
+from skep.coordination.groups.target_assignment import TargetAssignment, is_small
+from skep.coordination.groups.topic_matches import TopicMatches, Topics
+from skep.coordination.groups.topic_matching import topic_pattern
 from skep.coordination.shard import CoordinatorRecord
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": uniform.assign, "range": range_assignor.assign}
@@ -57,6 +61,8 @@ class GroupChange:
         self._clock = clock
         self._is_copy = False
         self._assignable_at = group.assignable_at
+        self._matches = group.matches
+        self._assigning = group.assigning
 
     def write(self, record: CoordinatorRecord) -> None:
         if not self._is_copy:
@@ -66,20 +72,29 @@ class GroupChange:
 
     def remember(self, group: ConsumerGroup) -> None:
         """What is to be known of this change although it is not in the log, once the change has taken place."""
-        group.seen_topics, group.assignable_at = self.topics, self._assignable_at
+        group.assignable_at = self._assignable_at
+        group.matches, group.assigning = self._matches, self._assigning
+        if self._matches is None:
+            group.seen_topics = self.topics
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether topics are still matched, or partitions assigned, when this change has taken place."""
+        return self._matches is not None or self._assigning is not None
 
     # Members.
 
-    def check_room(self, updated: ConsumerMember, settings: CoordinatorConfig) -> None:
-        """GROUP_MAX_SIZE_REACHED when the member, who is in the group already or new, says too much for the group."""
-        before = self.group.members.get(updated.member_id)
-        if not has_room(
-            settings,
-            self.group.metadata_bytes,
-            before.metadata_bytes if before is not None else 0,
-            updated.metadata_bytes,
-        ):
+    def check_room(self, updated: ConsumerMember, settings: CoordinatorConfig, used_bytes: int) -> None:
+        """GROUP_MAX_SIZE_REACHED when the member, who is in the group already or new, says too much.
+
+        For the group, or for the broker, whose groups take ``used_bytes``.
+        """
+        member = self.group.members.get(updated.member_id)
+        before, after = member.metadata_bytes if member is not None else 0, updated.metadata_bytes
+        if not has_room(settings, self.group.metadata_bytes, before, after):
             raise too_large(settings)
+        if after > before:
+            check_memory(settings, used_bytes, MEMBER_BYTES + after - before, ErrorCode.group_max_size_reached)
 
     def remove_member(self, member_id: str) -> None:
         for key in member_keys(self.group.group_id, member_id):
@@ -87,7 +102,7 @@ class GroupChange:
 
     def members_have_left(self) -> None:
         """A new epoch, and when nobody is left an assignment that has come to it."""
-        self.resolve_regexes()
+        self._drop_unused_regexes()
         self.bump_epoch(always=True)
         if self.group.is_empty:
             self.write(assignment_epoch_record(self.group.group_id, self.group.group_epoch, 0))
@@ -105,6 +120,8 @@ class GroupChange:
 
         ``member`` is in the group already, or new.
         """
+        if updated.topic_regex:
+            topic_pattern(updated.topic_regex).check()
         assignor = self.group.preferred_assignor(default_assignor)
         is_new = member.member_id not in self.group.members
         if is_new or updated is not member:
@@ -123,25 +140,34 @@ class GroupChange:
     # Subscriptions.
 
     def resolve_regexes(self) -> bool:
-        """Brings the topics of all expressions up to date; whether any have changed.
+        """Brings the topics of all expressions up to date, or begins to; whether any have changed.
 
         INVALID_REGULAR_EXPRESSION when a new one cannot be understood.
         """
-        group, has_changed = self.group, False
-        for regex in [regex for regex in group.regexes if regex not in group.regex_counts]:
-            self._write_regex(regex, None)
-        for regex in list(self.group.regex_counts):
-            before = self.group.regexes.get(regex)
-            if before is None:
-                after = matching_topics(regex, self.topics)
-            elif group.seen_topics is self.topics:
-                continue
-            else:
-                after = matching_topics(regex, self.topics, group.seen_topics, before)
-            if after != before:
-                self._write_regex(regex, after)
+        self._drop_unused_regexes()
+        group, under_way = self.group, self._matches
+        matches = under_way or TopicMatches(self.topics, group.seen_topics)
+        for regex in group.regex_counts:
+            before = group.regexes.get(regex)
+            if before is None or group.seen_topics is not self.topics:
+                topic_pattern(regex)  # refuses one that cannot be understood
+                matches.add(regex, before)
+        if under_way is None:
+            matches.go_on()
+        self._matches = None if matches.is_done else matches
+        return matches.is_done and self._write_matches(matches.found)
+
+    def _write_matches(self, found: Mapping[str, frozenset[str]]) -> bool:
+        has_changed = False
+        for regex, topics in found.items():
+            if regex in self.group.regex_counts and self.group.regexes.get(regex) != topics:
+                self._write_regex(regex, topics)
                 has_changed = True
         return has_changed
+
+    def _drop_unused_regexes(self) -> None:
+        for regex in [regex for regex in self.group.regexes if regex not in self.group.regex_counts]:
+            self._write_regex(regex, None)
 
     def _write_regex(self, regex: str, topics: frozenset[str] | None) -> None:
         key = ConsumerGroupRegularExpressionKey(group_id=self.group.group_id, regular_expression=regex)
@@ -167,12 +193,19 @@ class GroupChange:
             )
 
     def assign(self, default_assignor: str) -> None:
-        """A new target assignment, when the group has come to a new epoch and the last one is long enough ago."""
+        """A new target assignment, when the group has come to a new epoch and the last one is long enough ago.
+
+        That of a large group is begun here, and made and written later.
+        """
         group, began = self.group, self._clock.monotonic()
-        if group.assignment_epoch >= group.group_epoch or began < group.assignable_at:
+        if group.assignment_epoch >= group.group_epoch or began < group.assignable_at or self._assigning is not None:
             return
         subscribers, counts = subscribers_of(group, self.topics)
-        targets = ASSIGNORS[group.preferred_assignor(default_assignor)](subscribers, counts)
+        assignor = ASSIGNORS[group.preferred_assignor(default_assignor)]
+        if not is_small(len(subscribers), counts):
+            self._assigning = TargetAssignment(group.group_epoch, assignor, subscribers, counts, self._clock)
+            return
+        targets = run_at_once(assignor(subscribers, counts))
         self._assignable_at = began + (self._clock.monotonic() - began) * ASSIGNMENT_PAUSE
         for member_id, partitions in targets.items():
             if member_id not in group.targets or group.targets[member_id] != partitions:

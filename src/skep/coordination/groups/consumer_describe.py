@@ -1,10 +1,12 @@
 """What ConsumerGroupDescribe tells of a consumer group."""
 
 import uuid
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from skep.base.errors import ErrorCode
+from skep.base.errors import ErrorCode, KafkaError
+from skep.base.slicer import Work
+from skep.coordination.groups.assignors.spec import Partitions
 from skep.coordination.groups.consumer_group import ConsumerGroup
 from skep.coordination.groups.consumer_member import ConsumerMember, shown
 from skep.coordination.groups.consumer_subscriptions import NOTHING_ASSIGNED
@@ -17,32 +19,54 @@ if TYPE_CHECKING:
 _CLASSIC, _CONSUMER = 0, 1
 
 
+class GroupSnapshot(NamedTuple):
+    """A group at one moment: members and what they are to have are immutable, so lists of them are all it takes."""
+
+    group_id: str
+    group_state: str
+    group_epoch: int
+    assignment_epoch: int
+    assignor_name: str
+    members: Sequence[ConsumerMember]
+    targets: Mapping[str, Partitions]
+    image: ClusterImage
+
+
 def describe(shard: "GroupShard", group_id: str) -> Outcome:
-    """The response is one group of the answer."""
+    """The response is a GroupSnapshot. GROUP_ID_NOT_FOUND, also for a group of another kind."""
     group = shard.groups.get(group_id)
     if not isinstance(group, ConsumerGroup):
         problem = "not found" if group is None else "is not a consumer group"
-        return Outcome(
-            {
-                "group_id": group_id,
-                "error_code": ErrorCode.group_id_not_found,
-                "error_message": f"Group {group_id} {problem}.",
-            }
-        )
-    image = shard.image()
+        raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} {problem}.")
     return Outcome(
-        {
-            "group_id": group_id,
-            "group_state": group.state_name,
-            "group_epoch": group.group_epoch,
-            "assignment_epoch": group.assignment_epoch,
-            "assignor_name": group.preferred_assignor(shard.settings().group_consumer_assignors[0]),
-            "members": [
-                _described(member, group.targets.get(member.member_id, NOTHING_ASSIGNED), image)
-                for member in group.members.values()
-            ],
-        }
+        GroupSnapshot(
+            group_id,
+            group.state_name,
+            group.group_epoch,
+            group.assignment_epoch,
+            group.preferred_assignor(shard.settings().group_consumer_assignors[0]),
+            list(group.members.values()),
+            group.targets.copy(),
+            shard.image(),
+        )
     )
+
+
+def described(group: GroupSnapshot) -> Work[dict[str, Any]]:
+    """One group of the response."""
+    members = []
+    for member in group.members:
+        target = group.targets.get(member.member_id, NOTHING_ASSIGNED)
+        members.append(_described(member, target, group.image))
+        yield
+    return {
+        "group_id": group.group_id,
+        "group_state": group.group_state,
+        "group_epoch": group.group_epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "assignor_name": group.assignor_name,
+        "members": members,
+    }
 
 
 def _described(member: ConsumerMember, target: Mapping[uuid.UUID, frozenset[int]], image: ClusterImage) -> Any:

@@ -22,7 +22,10 @@ from skep.coordination.group_records import (
 )
 from skep.coordination.groups.assignors.spec import Partitions
 from skep.coordination.groups.consumer_member import ConsumerMember
+from skep.coordination.groups.memory import MemoryShare
 from skep.coordination.groups.metadata_size import ENTRY_BYTES
+from skep.coordination.groups.target_assignment import TargetAssignment
+from skep.coordination.groups.topic_matches import TopicMatches
 from skep.coordination.shard import CoordinatorRecord, Waiter
 from skep.metadata.model import TopicRecord
 
@@ -34,8 +37,9 @@ class ConsumerGroup:
     """Owns the members and assignments of one group; what is in the log changes by ``replay`` alone.
 
     Between calls ``static_ids``, ``owners`` and the counters say what the members say, and no partition has two owners.
-    Not in the log: ``seen_topics`` are the cluster's topics when the group was last compared with them, and before
-    ``assignable_at``, on the monotonic clock, no assignment is made.
+    Not in the log: ``seen_topics`` are the cluster's topics when the group was last compared with them, ``matches`` is
+    the comparison with its expressions if that is under way, ``assigning`` is an assignment that is under way, and
+    before ``assignable_at``, on the monotonic clock, none is begun.
     """
 
     type_name = "consumer"
@@ -59,7 +63,10 @@ class ConsumerGroup:
         self.classic_protocol_counts: Counter[str] = Counter()
         self.metadata_bytes = 0
         """What the members say, and the topics that were found for their expressions."""
+        self.memory = MemoryShare()
         self.seen_topics: Mapping[str, TopicRecord] | None = None
+        self.matches: TopicMatches | None = None
+        self.assigning: TargetAssignment | None = None
         self.assignable_at = 0.0
 
     def copy(self) -> "ConsumerGroup":
@@ -67,6 +74,7 @@ class ConsumerGroup:
         twin = ConsumerGroup(self.group_id)
         for name, value in vars(self).items():
             setattr(twin, name, value.copy() if isinstance(value, dict) and name != "seen_topics" else value)
+        twin.memory = MemoryShare()
         twin.owners = {topic: owners.copy() for topic, owners in self.owners.items()}
         return twin
 
@@ -168,6 +176,7 @@ class ConsumerGroup:
     def replay(self, key: Any, value: Any) -> None:
         """Takes in one record of this group; not the tombstone of the group itself."""
         _REPLAYS[type(key)](self, key, value)
+        self.memory.set(len(self.members), self.metadata_bytes)
 
     def _replay_epoch(self, key: Any, value: Any) -> None:
         self.group_epoch, self.metadata_hash = value.epoch, value.metadata_hash

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.groups import consumer_leaving, migration
 from skep.coordination.groups.assignors.spec import Partitions
+from skep.coordination.groups.consumer_assigning import schedule_assigning
 from skep.coordination.groups.consumer_changes import GroupChange
 from skep.coordination.groups.consumer_group import ConsumerGroup
+from skep.coordination.groups.consumer_matching import schedule_matching
 from skep.coordination.groups.consumer_member import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 
 FIRST_VERSION_WITH_CLIENT_IDS = 1
 """From here on a member makes its own id, so that a join whose answer was lost is not a second member."""
+
+INTERVAL_WHILE_UNFINISHED_MS = 1_000
+"""After which a member comes back that has been told nothing new because the assignment is still being made."""
 
 
 class Heartbeat(NamedTuple):
@@ -77,7 +82,7 @@ def heartbeat(shard: "GroupShard", request: Heartbeat) -> Outcome:
     member, replaced = _member(change, request)
     updated = _updated(member, request)
     if updated is not member:
-        change.check_room(updated, settings)
+        change.check_room(updated, settings, shard.used_bytes())
     has_subscription_changed = change.update_member(member, updated, settings.group_consumer_assignors[0])
     moved, has_moved = change.reconcile(
         member.member_id, owned=request.owned, has_subscription_changed=has_subscription_changed
@@ -97,12 +102,17 @@ def heartbeat(shard: "GroupShard", request: Heartbeat) -> Outcome:
         group = shard.groups[request.group_id]
         assert isinstance(group, ConsumerGroup)
         change.remember(group)
+        schedule_matching(shard, group)
+        schedule_assigning(shard, group)
 
     tells_all = request.member_epoch == JOINING_EPOCH or request.is_full or moved.assigned != member.assigned
+    interval_ms = config.consumer_heartbeat_interval_ms
+    if change.is_unfinished:
+        interval_ms = min(interval_ms, INTERVAL_WHILE_UNFINISHED_MS)
     response = {
         "member_id": moved.member_id,
         "member_epoch": moved.member_epoch,
-        "heartbeat_interval": datetime.timedelta(milliseconds=config.consumer_heartbeat_interval_ms),
+        "heartbeat_interval": datetime.timedelta(milliseconds=interval_ms),
         "assignment": {"topic_partitions": shown(moved.assigned)} if tells_all else None,
     }
     return Outcome(response, change.records, start.replies, then)

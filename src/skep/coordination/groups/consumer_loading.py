@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from skep.base.slicer import Work
 from skep.coordination.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
@@ -13,10 +14,12 @@ from skep.coordination.group_records import (
 )
 from skep.coordination.groups.consumer_group import ConsumerGroup
 from skep.coordination.groups.consumer_leaving import watch_member
-from skep.coordination.shard import CoordinatorRecord
 
 if TYPE_CHECKING:
     from skep.coordination.groups.shard import GroupShard
+
+MEMBERS_AT_ONCE = 100
+"""Whose sessions begin without a pause."""
 
 
 def _replay(shard: "GroupShard", key: Any, value: Any) -> None:
@@ -45,10 +48,12 @@ REPLAYS: dict[type, Callable[["GroupShard", Any, Any], None]] = dict.fromkeys(
 )
 
 
-def loaded(shard: "GroupShard") -> list[CoordinatorRecord]:
+def loaded(shard: "GroupShard") -> Work[None]:
     """Every member gets a whole session, and a whole time to revoke: it may have been silent only because we were."""
-    for group in shard.groups.values():
+    for group in list(shard.groups.values()):
         if isinstance(group, ConsumerGroup):
-            for member in group.members.values():
+            for number, member in enumerate(group.members.values()):
                 watch_member(shard, group.group_id, member)
-    return []
+                if not number % MEMBERS_AT_ONCE:
+                    yield
+        yield

@@ -11,29 +11,7 @@ from collections.abc import Iterable, Mapping
 from skep.coordination.groups.assignors.spec import PartitionCounts, Subscriber, Subscribers
 from skep.coordination.groups.consumer_group import ConsumerGroup
 from skep.coordination.groups.consumer_member import ConsumerMember
-from skep.coordination.groups.topic_matching import topic_pattern
-from skep.metadata.model import TopicRecord
-
-Topics = Mapping[str, TopicRecord]
-
-INTERNAL_PREFIX = "__"
-"""An expression finds topics of this kind only if it has these characters itself.
-
-Consuming ``.*`` would otherwise mean to consume ``__consumer_offsets``, to which the consumer's own commits go.
-"""
-
-
-def matching_topics(
-    regex: str, topics: Topics, seen: Topics | None = None, matched: frozenset[str] = frozenset()
-) -> frozenset[str]:
-    """The names that match; when ``matched`` is what matched among ``seen``, only the others are looked at."""
-    names = topics.keys() if seen is None else topics.keys() - seen.keys()
-    pattern = topic_pattern(regex)
-    with_internal = INTERNAL_PREFIX in regex
-    found = {
-        name for name in names if (with_internal or not name.startswith(INTERNAL_PREFIX)) and pattern.matches(name)
-    }
-    return frozenset(found | (matched & topics.keys()))
+from skep.coordination.groups.topic_matches import Topics
 
 
 def topic_ids_of(member: ConsumerMember, regexes: Mapping[str, frozenset[str]], topics: Topics) -> frozenset[uuid.UUID]:

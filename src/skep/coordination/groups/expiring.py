@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 from skep.coordination.group_records import OffsetCommitKey
 from skep.coordination.groups.group import Group
+from skep.coordination.groups.offset_scan import Piece, next_pieces, pieces
 from skep.coordination.groups.offsets import CommittedOffset
 from skep.coordination.shard import CoordinatorRecord, Outcome
 
 if TYPE_CHECKING:
     from skep.coordination.groups.shard import GroupShard
 
-RECORDS_AT_ONCE = 1000
-"""Deleted in one write; the rest follows at once, with a turn for everybody else in between."""
-_SOON_MS = 1
+_NOW_MS = 0
 _TIMER = ("expire offsets",)
 
 
@@ -25,34 +24,42 @@ def schedule_expiry(shard: "GroupShard") -> None:
 
 
 def expire(shard: "GroupShard") -> Outcome:
-    """The timer's operation: tombstones for what has expired."""
-    records: list[CoordinatorRecord] = []
-    for group_id in [*shard.groups, *(group for group in shard.offsets.groups() if group not in shard.groups)]:
-        records.extend(_expired(shard, group_id, shard.groups.get(group_id)))
-        if len(records) >= RECORDS_AT_ONCE:
-            # Each group is left whole or goes whole, so the next round begins with the others.
-            return Outcome(records=records, then=lambda: shard.timers.schedule(_TIMER, _SOON_MS, expire))
-    return Outcome(records=records, then=lambda: schedule_expiry(shard))
+    """The timer's operation: tombstones for what has expired, among as many offsets as are looked at in one go."""
+    # The scan is put back when the records are written. If they cannot be, the next try begins anew.
+    scan, shard.expiring = shard.expiring or pieces(shard), None
+    looked_at = list(next_pieces(scan))
+    if not looked_at:
+        return Outcome(then=lambda: schedule_expiry(shard))
+    expired_before = shard.clock.now_ms() - shard.settings().offsets_retention_minutes * 60_000
+    records = [record for piece in looked_at for record in _expired(shard, piece, expired_before)]
+
+    def then() -> None:
+        shard.expiring = scan
+        shard.timers.schedule(_TIMER, _NOW_MS, expire)
+
+    return Outcome(records=records, then=then)
 
 
-def _expired(shard: "GroupShard", group_id: str, group: Group | None) -> list[CoordinatorRecord]:
-    offsets = shard.offsets.of_group(group_id)
+def _expired(shard: "GroupShard", piece: Piece, expired_before: int) -> list[CoordinatorRecord]:
+    group_id, group, offsets = piece.group_id, shard.groups.get(piece.group_id), shard.offsets.of_group(piece.group_id)
+    pending = shard.offsets.has_pending(group_id)
     going = [
-        CoordinatorRecord(OffsetCommitKey(group_id, topic, partition), None)
-        for (topic, partition), offset in offsets.items()
-        if _has_expired(shard, group, topic, offset) and not shard.offsets.is_pending(group_id, topic, partition)
+        CoordinatorRecord(OffsetCommitKey(group_id, *place), None)
+        for place in piece.places
+        if (offset := offsets.get(place)) is not None
+        and _has_expired(group, place[0], offset, expired_before)
+        and not (pending and shard.offsets.is_pending(group_id, *place))
     ]
-    is_bare = len(going) == len(offsets) and not shard.offsets.has_pending(group_id)
+    is_bare = piece.is_last and len(going) == len(offsets) and not pending
     if group is not None and group.is_empty and is_bare and not group.waiters():
         going.extend(group.tombstones())
     return going
 
 
-def _has_expired(shard: "GroupShard", group: Group | None, topic: str, offset: CommittedOffset) -> bool:
+def _has_expired(group: Group | None, topic: str, offset: CommittedOffset, expired_before: int) -> bool:
     since: int | None = offset.commit_timestamp
     if group is not None:
         if not group.is_empty and (not group.knows_subscriptions() or group.is_subscribed_to(topic)):
             return False
         since = group.offsets_expire_since(offset.commit_timestamp)
-    retention_ms = shard.settings().offsets_retention_minutes * 60_000
-    return since is not None and shard.clock.now_ms() - since >= retention_ms
+    return since is not None and since <= expired_before

@@ -1,15 +1,20 @@
 """What every kind of group is to offsets, listings and deletions."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from skep.coordination.shard import CoordinatorRecord, Waiter
+
+if TYPE_CHECKING:
+    from skep.coordination.groups.memory import MemoryShare
 
 
 class Group(Protocol):
     """One group of one kind; a group may change its kind (KIP-848), then another object takes its place."""
 
     group_id: str
+    memory: "MemoryShare"
+    """What it takes of its shard's memory."""
 
     @property
     def type_name(self) -> str:

@@ -37,9 +37,10 @@ from skep.coordination.groups.consumer_protocol import (
     read_subscription,
     write_assignment,
 )
-from skep.coordination.groups.consumer_subscriptions import Topics, metadata_hash
+from skep.coordination.groups.consumer_subscriptions import metadata_hash
 from skep.coordination.groups.consumer_timers import forget_timers
 from skep.coordination.groups.group import Group
+from skep.coordination.groups.topic_matches import Topics
 from skep.coordination.shard import CoordinatorRecord, Outcome, Waiter
 from skep.metadata.image import ClusterImage
 

@@ -18,12 +18,15 @@ from skep.coordination.groups.classic_joining import MAX_NAME_BYTES
 from skep.coordination.groups.classic_leaving import Leaving
 from skep.coordination.groups.classic_subscriptions import CONSUMER
 from skep.coordination.groups.classic_syncing import SyncRequest
+from skep.coordination.groups.consumer_assigning import schedule_assigning
 from skep.coordination.groups.consumer_changes import GroupChange
 from skep.coordination.groups.consumer_group import ConsumerGroup
+from skep.coordination.groups.consumer_matching import schedule_matching
 from skep.coordination.groups.consumer_member import ConsumerMember, MemberState
 from skep.coordination.groups.consumer_protocol import Subscription, read_subscription
-from skep.coordination.groups.consumer_subscriptions import NOTHING_ASSIGNED, Topics, metadata_hash
+from skep.coordination.groups.consumer_subscriptions import NOTHING_ASSIGNED, metadata_hash
 from skep.coordination.groups.consumer_timers import JOIN, SYNC, forget_timers, timer_key
+from skep.coordination.groups.topic_matches import Topics
 from skep.coordination.shard import Outcome
 
 if TYPE_CHECKING:
@@ -42,7 +45,7 @@ def join(shard: "GroupShard", group: ConsumerGroup, request: JoinRequest) -> Out
     change = GroupChange(group, shard.image().topics, shard.clock)
     member, replaced = _member(change, request, member_id)
     updated = _updated(member, request, subscription)
-    change.check_room(updated, shard.settings())
+    change.check_room(updated, shard.settings(), shard.used_bytes())
     has_subscription_changed = change.update_member(member, updated, shard.settings().group_consumer_assignors[0])
     moved, _ = change.reconcile(
         member_id,
@@ -58,6 +61,8 @@ def join(shard: "GroupShard", group: ConsumerGroup, request: JoinRequest) -> Out
             forget_timers(shard.timers, group.group_id, replaced.member_id)
         if not is_downgrade:
             change.remember(group)
+            schedule_matching(shard, group)
+            schedule_assigning(shard, group)
             _watch_after_join(shard, group.group_id, moved)
         if after is not None:
             after()

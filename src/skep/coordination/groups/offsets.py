@@ -4,9 +4,15 @@ A transaction's offsets wait under its producer id until its marker comes. If a 
 written in between, the later record in the log wins, whatever the order in which they come to count.
 """
 
+import itertools
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from skep.coordination.group_records import OffsetCommitKey, OffsetCommitValue
+from skep.coordination.groups.memory import GROUP_BYTES, OFFSET_BYTES, Memory
+
+Place = tuple[str, int]
+"""Topic and partition."""
 
 
 class CommittedOffset(NamedTuple):
@@ -18,28 +24,49 @@ class CommittedOffset(NamedTuple):
     """Where in the log its record lies."""
 
 
-_Partitions = dict[tuple[str, int], CommittedOffset]
+_Partitions = dict[Place, CommittedOffset]
+
+_NONE: Mapping[Place, CommittedOffset] = {}
 
 
 class Offsets:
-    """Owns the offsets of one shard; changed by replay alone. A group without offsets has no entry."""
+    """Owns the offsets of one shard; changed by replay alone. A group without offsets has no entry.
 
-    def __init__(self) -> None:
+    Between calls ``_producers`` has, of each group, the producers that have an entry for it in ``_pending``.
+    """
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        self._memory = memory or Memory()
         self._committed: dict[str, _Partitions] = {}
         self._pending: dict[int, dict[str, _Partitions]] = {}
+        self._producers: dict[str, set[int]] = {}
 
     def __len__(self) -> int:
         """How many groups have an offset."""
         return len(self._committed)
 
-    def of_group(self, group: str) -> dict[tuple[str, int], CommittedOffset]:
-        """(topic, partition) -> what is committed. Not to be changed."""
-        return self._committed.get(group, {})
+    def of_group(self, group: str) -> Mapping[Place, CommittedOffset]:
+        """What is committed. Not to be changed, and not to be kept: it changes when something is committed."""
+        return self._committed.get(group, _NONE)
 
-    def partitions_of_group(self, group: str) -> list[tuple[str, int]]:
+    def snapshot(self, group: str) -> Mapping[Place, CommittedOffset]:
+        """What is committed at this moment, to be kept: 100,000 offsets take 1 ms."""
+        committed = self._committed.get(group)
+        return _NONE if committed is None else committed.copy()
+
+    def partitions_of_group(self, group: str) -> list[Place]:
         """Those that have an offset, or will have one when a transaction commits."""
-        pending = (place for groups in self._pending.values() for place in groups.get(group, ()))
-        return list(dict.fromkeys((*self._committed.get(group, ()), *pending)))
+        return list(dict.fromkeys((*self.of_group(group), *self.pending_places(group))))
+
+    def some_partitions_of_group(self, group: str, limit: int) -> list[Place]:
+        """The first ``limit`` of those."""
+        pending = (self._pending[producer][group] for producer in self._producers.get(group, ()))
+        found: dict[Place, None] = {}
+        for place in itertools.chain(self.of_group(group), *pending):
+            found[place] = None
+            if len(found) == limit:
+                break
+        return list(found)
 
     def groups(self) -> list[str]:
         """Those that have an offset."""
@@ -47,9 +74,7 @@ class Offsets:
 
     def all_groups(self) -> list[str]:
         """Those that have an offset, or will have one when a transaction commits."""
-        return list(
-            dict.fromkeys((*self._committed, *(group for groups in self._pending.values() for group in groups)))
-        )
+        return list(dict.fromkeys((*self._committed, *self._producers)))
 
     def has_offsets(self, group: str) -> bool:
         """Also one that a transaction is going to commit."""
@@ -57,10 +82,18 @@ class Offsets:
 
     def is_pending(self, group: str, topic: str, partition: int) -> bool:
         """Whether a transaction that has not ended has an offset for it."""
-        return any((topic, partition) in groups.get(group, ()) for groups in self._pending.values())
+        place = (topic, partition)
+        return any(place in self._pending[producer][group] for producer in self._producers.get(group, ()))
 
     def has_pending(self, group: str) -> bool:
-        return any(group in groups for groups in self._pending.values())
+        return group in self._producers
+
+    def pending_places(self, group: str) -> set[Place]:
+        """Those for which transactions that have not ended have an offset."""
+        return set().union(*(self._pending[producer][group] for producer in self._producers.get(group, ())))
+
+    def count_pending(self, group: str) -> int:
+        return sum(len(self._pending[producer][group]) for producer in self._producers.get(group, ()))
 
     # Replay.
 
@@ -70,32 +103,65 @@ class Offsets:
         place = (key.topic, key.partition)
         if value is None:
             self._forget(key.group, place)
-            for groups in self._pending.values():
-                if key.group in groups:
-                    groups[key.group].pop(place, None)
+            for producer in self._producers.get(key.group, ()):
+                self._put(self._pending[producer][key.group], place, None)
             return
         # What a call of the class does, without its checks: this is done for each commit, and for each at a restart.
         offset = tuple.__new__(CommittedOffset, (*value, record_offset))
         if producer_id is None:
-            self._committed.setdefault(key.group, {})[place] = offset
+            self._put(self._begun(key.group), place, offset)
         else:
-            self._pending.setdefault(producer_id, {}).setdefault(key.group, {})[place] = offset
+            self._put(self._pending.setdefault(producer_id, {}).setdefault(key.group, {}), place, offset)
+            self._producers.setdefault(key.group, set()).add(producer_id)
 
-    def _forget(self, group: str, place: tuple[str, int]) -> None:
+    def _begun(self, group: str) -> _Partitions:
+        partitions = self._committed.get(group)
+        if partitions is None:
+            partitions = self._committed[group] = {}
+            self._memory.bytes += GROUP_BYTES
+        return partitions
+
+    def _drop_if_empty(self, group: str) -> None:
+        if not self._committed[group]:
+            del self._committed[group]
+            self._memory.bytes -= GROUP_BYTES
+
+    def _put(self, partitions: _Partitions, place: Place, offset: CommittedOffset | None) -> None:
+        before = partitions.get(place)
+        if before is not None:
+            self._memory.bytes -= OFFSET_BYTES + len(before.metadata)
+        if offset is not None:
+            partitions[place] = offset
+            self._memory.bytes += OFFSET_BYTES + len(offset.metadata)
+        elif before is not None:
+            del partitions[place]
+
+    def _forget(self, group: str, place: Place) -> None:
         partitions = self._committed.get(group)
         if partitions is not None:
-            partitions.pop(place, None)
-            if not partitions:
-                del self._committed[group]
+            self._put(partitions, place, None)
+            self._drop_if_empty(group)
 
     def end_of_transaction(self, producer_id: int, *, is_committed: bool) -> None:
         for group, partitions in self._pending.pop(producer_id, {}).items():
+            self._producers[group].discard(producer_id)
+            if not self._producers[group]:
+                del self._producers[group]
+            self._memory.bytes -= _bytes(partitions.values())
             if not is_committed:
                 continue
-            committed = self._committed.setdefault(group, {})
-            for place, offset in partitions.items():
-                current = committed.get(place)
-                if current is None or current.record_offset < offset.record_offset:
-                    committed[place] = offset
-            if not committed:
-                del self._committed[group]
+            committed = self._begun(group)
+            # In comprehensions: a transaction may have committed a hundred thousand offsets.
+            newer = {
+                place: offset
+                for place, offset in partitions.items()
+                if (current := committed.get(place)) is None or current.record_offset < offset.record_offset
+            }
+            self._memory.bytes += _bytes(newer.values())
+            self._memory.bytes -= _bytes([committed[place] for place in committed.keys() & newer.keys()])
+            committed.update(newer)
+            self._drop_if_empty(group)
+
+
+def _bytes(offsets: Iterable[CommittedOffset]) -> int:
+    return sum([OFFSET_BYTES + len(offset.metadata) for offset in offsets])

@@ -96,18 +96,21 @@ class TransactionCoordinator:
         """The partition in which the offsets of the group lie."""
         return TopicPartition(self._groups.topic, self._groups.partition_for(group_id))
 
-    def list(self, wanted: ListFilter) -> list[dict[str, Any]]:
+    async def list(self, wanted: ListFilter) -> list[dict[str, Any]]:
         """COORDINATOR_LOAD_IN_PROGRESS while some of them are not known yet."""
         if self._runtime.is_loading:
             raise KafkaError(ErrorCode.coordinator_load_in_progress, "not all transactional ids are loaded")
-        return [found for _, shard in self._runtime.loaded_shards() for found in describing.listed(shard, wanted)]
-
-    async def describe(self, transactional_id: str) -> dict[str, Any]:
-        self._check_id(transactional_id)
-        response = self._runtime.submit(transactional_id, lambda shard: describing.describe(shard, transactional_id))
-        found = await response if isinstance(response, Awaitable) else response
-        assert isinstance(found, dict)
+        found = []
+        for index in self._runtime.indexes():
+            found += await self._runtime.read(index, lambda shard: describing.listed(shard, wanted))
         return found
+
+    def describe(self, transactional_id: str) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+        self._check_id(transactional_id)
+        response: dict[str, Any] | Awaitable[dict[str, Any]] = self._runtime.submit(
+            transactional_id, lambda shard: describing.describe(shard, transactional_id)
+        )
+        return response
 
     def _check_id(self, transactional_id: str) -> None:
         limit = self._settings().max_group_id_bytes

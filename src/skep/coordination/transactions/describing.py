@@ -1,16 +1,20 @@
 """What ListTransactions and DescribeTransactions show of a shard."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.slicer import Work
 from skep.coordination.shard import Freshness, Outcome
 from skep.coordination.transactions.states import State
+from skep.coordination.transactions.transaction import by_topic
 
 if TYPE_CHECKING:
     from skep.coordination.transactions.shard import TransactionShard
 
+IDS_AT_ONCE = 100
+"""Looked at without a pause."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -23,20 +27,26 @@ class ListFilter(NamedTuple):
     longer_than_ms: int
 
 
-def listed(shard: "TransactionShard", wanted: ListFilter) -> Iterator[dict[str, Any]]:
+def listed(shard: "TransactionShard", wanted: ListFilter) -> Work[list[dict[str, Any]]]:
     now_ms = shard.clock.now_ms()
-    for transaction in shard.transactions.values():
+    found = []
+    for number, transaction in enumerate(list(shard.transactions.values())):
+        if not number % IDS_AT_ONCE:
+            yield
         if wanted.states is not None and transaction.state not in wanted.states:
             continue
         if wanted.producer_ids and transaction.producer_id not in wanted.producer_ids:
             continue
         if wanted.longer_than_ms >= 0 and now_ms - transaction.start_ms <= wanted.longer_than_ms:
             continue
-        yield {
-            "transactional_id": transaction.transactional_id,
-            "producer_id": transaction.producer_id,
-            "transaction_state": transaction.state.label,
-        }
+        found.append(
+            {
+                "transactional_id": transaction.transactional_id,
+                "producer_id": transaction.producer_id,
+                "transaction_state": transaction.state.label,
+            }
+        )
+    return found
 
 
 def describe(shard: "TransactionShard", transactional_id: str) -> Outcome:
@@ -45,9 +55,7 @@ def describe(shard: "TransactionShard", transactional_id: str) -> Outcome:
     if transaction is None:
         raise KafkaError(ErrorCode.transactional_id_not_found, f"nobody is known as {transactional_id!r}")
     progress = shard.finishing.get(transactional_id)
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(transaction.partitions if progress is None else progress.unmarked):
-        topics.setdefault(topic, []).append(partition)
+    topics = by_topic(transaction.partitions if progress is None else progress.unmarked)
     return Outcome(
         {
             "error_code": ErrorCode.none,

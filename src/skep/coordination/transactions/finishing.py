@@ -14,23 +14,25 @@ coordinator stops that was replaced and does not know it yet: partitions refuse 
 """
 
 import functools
+import itertools
 import logging
 from asyncio import Future
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import TopicPartition
 from skep.coordination.shard import Outcome
 from skep.coordination.transactions.states import State
-from skep.coordination.transactions.transaction import Transaction
+from skep.coordination.transactions.transaction import Transaction, in_order
 
 if TYPE_CHECKING:
     from skep.coordination.transactions.shard import TransactionShard
 
 logger = logging.getLogger(__name__)
 
-MARKERS_AT_ONCE = 100
-"""Then everybody else has a turn of the event loop."""
+MARKERS_AT_ONCE = 20
+"""Then everybody else may have a turn of the event loop."""
 FIRST_RETRY_MS = 50
 LONGEST_RETRY_MS = 5_000
 TRIES_FOR_UNKNOWN = 6
@@ -41,17 +43,29 @@ class Finishing:
     """How far a decided transaction has come.
 
     ``unmarked`` are the partitions whose marker is not committed yet, ``underway`` those of them whose marker may still
-    become so; ``is_retrying``: the others will be tried again. ``is_resumed``: it was decided before this shard was
-    loaded, perhaps on another broker.
+    become so; ``is_retrying``: the others will be tried again. ``unwritten`` gives those that a pass over all of them
+    has not come to yet, None between two passes; ``last_error`` is why one is missing after it. ``is_resumed``: it was
+    decided before this shard was loaded, perhaps on another broker.
     """
 
-    __slots__ = ("failures", "is_decided", "is_resumed", "is_retrying", "underway", "unmarked")
+    __slots__ = (
+        "failures",
+        "is_decided",
+        "is_resumed",
+        "is_retrying",
+        "last_error",
+        "underway",
+        "unmarked",
+        "unwritten",
+    )
 
     def __init__(self, partitions: frozenset[TopicPartition], *, is_resumed: bool) -> None:
         self.is_decided = False
         self.is_resumed = is_resumed
         self.unmarked = set(partitions)
         self.underway: set[TopicPartition] = set()
+        self.unwritten: Iterator[TopicPartition] | None = None
+        self.last_error: BaseException | None = None
         self.failures = 0
         self.is_retrying = False
 
@@ -123,17 +137,20 @@ def _wait_for_decision(shard: "TransactionShard", transactional_id: str, progres
 
 def _mark_all(shard: "TransactionShard", transaction: Transaction, progress: Finishing) -> None:
     """Up to the limit; what is left over or refused comes later."""
-    refusal: Exception | None = None
-    written = 0
-    for partition in sorted(progress.unmarked - progress.underway):
-        if written == MARKERS_AT_ONCE:
-            _schedule(shard, transaction.transactional_id, 0)
-            return
+    transactional_id = transaction.transactional_id
+    if progress.unwritten is None:
+        progress.unwritten = in_order(progress.unmarked - progress.underway)
+    now = list(itertools.islice(progress.unwritten, MARKERS_AT_ONCE))
+    for partition in now:
         refused = _mark(shard, transaction, progress, partition)
-        refusal = refusal or refused
-        written += refused is None
-    if refusal is not None:
-        _try_again(shard, transaction.transactional_id, progress, refusal)
+        progress.last_error = refused or progress.last_error
+    if len(now) == MARKERS_AT_ONCE:
+        _schedule(shard, transactional_id, 0)
+        return
+    progress.unwritten = None
+    if progress.last_error is not None and not progress.unmarked <= progress.underway:
+        # Refused in this pass, or written and lost while it went on.
+        _try_again(shard, transactional_id, progress, progress.last_error)
 
 
 def _mark(
@@ -201,6 +218,7 @@ def _settled(
     progress.underway.discard(partition)
     if (error := _failure(future)) is not None:
         # Whether it was lost, and where, does not matter: a second marker is harmless, whoever leads by then.
+        progress.last_error = error
         _try_again(shard, transactional_id, progress, error)
         return
     progress.unmarked.discard(partition)

@@ -9,6 +9,7 @@ from typing import Any
 
 from skep.base.broker_config import BrokerConfig
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.slicer import Work
 from skep.coordination.shard import CoordinatorRecord, Outcome, ProducerStamp, ShardContext
 from skep.coordination.transaction_records import TransactionLogKey
 from skep.coordination.transactions import expiring, finishing
@@ -18,6 +19,8 @@ from skep.coordination.transactions.states import State
 from skep.coordination.transactions.transaction import Transaction
 
 NO_CHANGE = CoordinatorRecord(TransactionLogKey(transactional_id=""), None)
+IDS_AT_ONCE = 500
+"""Looked at without a pause when all are loaded."""
 
 
 class TransactionShard:
@@ -26,7 +29,8 @@ class TransactionShard:
     ``transactions`` and ``ongoing`` (the ids whose transaction is open) follow from the log. The rest does not:
     ``earlier_epochs`` has, of producers that asked for their next epoch themselves, the one before (KIP-360), so that
     the same question asked again gets the same answer; ``finishing`` has each transaction that is decided but not
-    complete. ``settings`` gives the broker's options as they are at that moment.
+    complete; ``unlooked_ongoing`` and ``unlooked_ids`` are what a scan for expired ones has still to look at.
+    ``settings`` gives the broker's options as they are at that moment.
     """
 
     def __init__(self, context: ShardContext, settings: Callable[[], BrokerConfig], markers: Markers) -> None:
@@ -39,6 +43,8 @@ class TransactionShard:
         self.ongoing: dict[str, None] = {}
         self.earlier_epochs: dict[str, int] = {}
         self.finishing: dict[str, Finishing] = {}
+        self.unlooked_ongoing: list[str] = []
+        self.unlooked_ids: list[str] = []
 
     @property
     def no_change(self) -> CoordinatorRecord:
@@ -60,11 +66,13 @@ class TransactionShard:
     def replay_end_of_transaction(self, producer: ProducerStamp, *, is_committed: bool) -> None:
         """No transaction writes to this topic."""
 
-    def loaded(self) -> Outcome:
+    def loaded(self) -> Work[Outcome]:
         """Goes on with the transactions that were decided: their markers may have been written, or some, or none."""
-        for transaction in self.transactions.values():
+        for number, transaction in enumerate(self.transactions.values()):
             if transaction.is_ending:
                 finishing.begin(self, transaction, is_resumed=True)
+            if not number % IDS_AT_ONCE:
+                yield
         expiring.schedule_all(self)
         return Outcome()
 

@@ -7,7 +7,7 @@ Epochs count up to 32767. That last one is never given to a producer, so that th
 a producer that has 32766 gets a new producer id instead of another epoch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -105,11 +105,9 @@ class Transaction:
 
     @property
     def record(self) -> CoordinatorRecord:
-        topics: dict[str, list[int]] = {}
-        for topic, partition in sorted(self.partitions):
-            topics.setdefault(topic, []).append(partition)
         partitions = tuple(
-            TransactionPartitions(topic=topic, partition_ids=tuple(indexes)) for topic, indexes in topics.items()
+            TransactionPartitions(topic=topic, partition_ids=tuple(indexes))
+            for topic, indexes in by_topic(self.partitions).items()
         )
         value = TransactionLogValue(
             producer_id=self.producer_id,
@@ -137,6 +135,20 @@ class Transaction:
             value.transaction_start_timestamp_ms,
             value.transaction_last_update_timestamp_ms,
         )
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Topics and their partitions in order. To sort pairs would take ten times as long, and there may be very many."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return {topic: sorted(topics[topic]) for topic in sorted(topics)}
+
+
+def in_order(partitions: Iterable[TopicPartition]) -> Iterator[TopicPartition]:
+    for topic, indexes in by_topic(partitions).items():
+        for index in indexes:
+            yield TopicPartition(topic, index)
 
 
 def _partitions(topics: Iterable[TransactionPartitions]) -> Iterable[TopicPartition]:

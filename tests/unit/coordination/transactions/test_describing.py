@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from skep.base.errors import ErrorCode
+from skep.base.slicer import run_at_once
 from skep.coordination.transactions.describing import ListFilter, listed
 from skep.coordination.transactions.states import State
 from tests.unit.coordination.transactions.scene import ID, ORDERS_0, Promise, Scene, refusal
@@ -10,7 +11,7 @@ from tests.unit.coordination.transactions.scene import ID, ORDERS_0, Promise, Sc
 
 def names(scene: Scene, *, states: set[State] | None = None, producers: set[int] | None = None, longer: int = -1):
     wanted = ListFilter(None if states is None else frozenset(states), producers or (), longer)
-    return sorted(found["transactional_id"] for found in listed(scene.shard, wanted))
+    return sorted(found["transactional_id"] for found in run_at_once(listed(scene.shard, wanted)))
 
 
 def test_an_open_transaction_is_described_with_its_partitions():

@@ -210,12 +210,27 @@ def test_a_transaction_of_many_partitions_is_ended_in_several_goes_past_those_th
     for partition in partitions[: MARKERS_AT_ONCE + 1]:
         scene.markers.refusals[partition] = [StorageError("no space left")]
     scene.end(producer, commit=True)
-    written = [scene.submit(lambda shard: go_on(shard, ID)) or len(scene.markers.written) for _ in range(2)]
-    assert written == [MARKERS_AT_ONCE, 2 * MARKERS_AT_ONCE]
+    written = [scene.submit(lambda shard: go_on(shard, ID)) or len(scene.markers.written) for _ in range(3)]
+    assert written == [0, MARKERS_AT_ONCE - 1, 2 * MARKERS_AT_ONCE - 1]
     scene.pass_ms(50)
     assert scene.state() is State.COMPLETE_COMMIT
     assert {marker.partition for marker in scene.markers.written} == set(partitions)
     assert len(scene.markers.written) == len(partitions)
+
+
+def test_a_marker_that_is_lost_while_others_are_still_to_be_written_is_written_again():
+    scene = Scene()
+    partitions = [TopicPartition("wide", index) for index in range(3 * MARKERS_AT_ONCE)]
+    producer = scene.init()
+    scene.add(producer, *partitions)
+    lost = scene.markers.syncs[partitions[0]] = Promise()
+    scene.end(producer, commit=True)
+    scene.submit(lambda shard: go_on(shard, ID))
+    del scene.markers.syncs[partitions[0]]
+    lost.settle(StorageError("no space left"))
+    scene.pass_ms(200)
+    assert scene.state() is State.COMPLETE_COMMIT
+    assert [marker.partition for marker in scene.markers.written].count(partitions[0]) == 2
 
 
 def test_the_next_transaction_follows_at_once():

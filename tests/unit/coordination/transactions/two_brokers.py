@@ -18,6 +18,7 @@ from skep.base.clock import SystemClock
 from skep.base.errors import KafkaError
 from skep.base.ids import BrokerId, TopicPartition
 from skep.base.memory_files import MemoryFiles
+from skep.base.slicer import Slicer
 from skep.base.tasks import Supervisor
 from skep.base.topic_config import TopicConfig
 from skep.broker.dispatch import HANDLERS
@@ -104,7 +105,8 @@ class Node:
         directory = LogDirectory(MemoryFiles(), "/data", clock)
         directory.open()
         self.replicas = Replicas(directory, catalog, TopicConfig(), clock, executor, supervisor, node_id)  # type: ignore[arg-type]
-        rest = (self.replicas, clock, executor, supervisor)
+        slicer = Slicer(clock)
+        rest = (self.replicas, clock, executor, supervisor, slicer)
         self.groups: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             GROUPS,
             lambda context: GroupShard(context, lambda: config, lambda: catalog.image),
@@ -127,6 +129,7 @@ class Node:
         self.services: Any = SimpleNamespace(
             config=config,
             catalog=catalog,
+            slicer=slicer,
             replicas=self.replicas,
             clock=clock,
             groups=self.groups,

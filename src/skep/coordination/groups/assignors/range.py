@@ -7,15 +7,17 @@ ids, then of their member ids, so a static member keeps its partitions when it c
 
 import uuid
 
-from skep.coordination.groups.assignors.spec import PartitionCounts, Partitions, Subscribers
+from skep.base.slicer import Work
+from skep.coordination.groups.assignors.spec import Assignment, PartitionCounts, Subscribers
 
 
-def assign(subscribers: Subscribers, counts: PartitionCounts) -> dict[str, Partitions]:
+def assign(subscribers: Subscribers, counts: PartitionCounts) -> Work[Assignment]:
     order = sorted(subscribers, key=lambda member: _place(member, subscribers[member].instance_id))
     subscribed: dict[uuid.UUID, list[str]] = {}
     for member in order:
         for topic in subscribers[member].topic_ids:
             subscribed.setdefault(topic, []).append(member)
+        yield
     result: dict[str, dict[uuid.UUID, frozenset[int]]] = {member: {} for member in subscribers}
     for topic, members in subscribed.items():
         quota, extra = divmod(counts[topic], len(members))
@@ -26,6 +28,7 @@ def assign(subscribers: Subscribers, counts: PartitionCounts) -> dict[str, Parti
                 break
             result[member][topic] = frozenset(range(start, end))
             start = end
+            yield
     return dict(result)
 
 

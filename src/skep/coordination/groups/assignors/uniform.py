@@ -7,31 +7,34 @@ what is over, and what nobody has, fills up the others. No assignment with these
 Members that subscribe to different topics are ``uniform_general``'s matter.
 """
 
+import itertools
 import uuid
 
+from skep.base.slicer import Work
 from skep.coordination.groups.assignors import uniform_general
 from skep.coordination.groups.assignors.spec import (
+    Assignment,
     PartitionCounts,
-    Partitions,
     Subscribers,
     Working,
-    finished,
+    assignment_of,
     free_partitions,
     kept_partitions,
 )
 
 
-def assign(subscribers: Subscribers, counts: PartitionCounts) -> dict[str, Partitions]:
+def assign(subscribers: Subscribers, counts: PartitionCounts) -> Work[Assignment]:
     if len({subscriber.topic_ids for subscriber in subscribers.values()}) > 1:
-        return uniform_general.assign(subscribers, counts)
+        return (yield from uniform_general.assign(subscribers, counts))
     # Sorted, so that the same group gets the same assignment after a replay, which knows another order.
-    kept = kept_partitions(subscribers, counts, sorted(subscribers))
+    kept = yield from kept_partitions(subscribers, counts, sorted(subscribers))
     quotas = _quotas(kept, sum(counts.values()))
     for member, quota in quotas.items():
         _take_back(kept[member], quota)
-    free = free_partitions(kept, counts)
-    _fill_up(kept, quotas, [(topic, partition) for topic in sorted(free) for partition in sorted(free[topic])])
-    return finished(kept, subscribers)
+        yield
+    free = yield from free_partitions(kept, counts)
+    yield from _fill_up(kept, quotas, free)
+    return (yield from assignment_of(kept, subscribers))
 
 
 def _quotas(kept: Working, total: int) -> dict[str, int]:
@@ -56,11 +59,10 @@ def _take_back(mine: dict[uuid.UUID, set[int]], quota: int) -> None:
             over -= 1
 
 
-def _fill_up(kept: Working, quotas: dict[str, int], free: list[tuple[uuid.UUID, int]]) -> None:
-    next_free = 0
+def _fill_up(kept: Working, quotas: dict[str, int], free: dict[uuid.UUID, set[int]]) -> Work[None]:
+    in_order = ((topic, partition) for topic in sorted(free) for partition in sorted(free[topic]))
     for member, quota in quotas.items():
         mine = kept[member]
-        end = next_free + max(0, quota - _size(mine))
-        for topic, partition in free[next_free:end]:
+        for topic, partition in itertools.islice(in_order, max(0, quota - _size(mine))):
             mine.setdefault(topic, set()).add(partition)
-        next_free = end
+        yield

@@ -14,12 +14,13 @@ chain of sets only after many passes.
 import heapq
 import uuid
 
+from skep.base.slicer import Work
 from skep.coordination.groups.assignors.spec import (
+    Assignment,
     PartitionCounts,
-    Partitions,
     Subscribers,
     Working,
-    finished,
+    assignment_of,
     free_partitions,
     kept_partitions,
 )
@@ -27,29 +28,33 @@ from skep.coordination.groups.assignors.spec import (
 MAX_PASSES = 16
 
 
-def assign(subscribers: Subscribers, counts: PartitionCounts) -> dict[str, Partitions]:
+def assign(subscribers: Subscribers, counts: PartitionCounts) -> Work[Assignment]:
     order = sorted(subscribers)
     members_of: dict[uuid.UUID, list[str]] = {}
     for member in order:
         for topic in subscribers[member].topic_ids:
             members_of.setdefault(topic, []).append(member)
-    kept = kept_partitions(subscribers, counts, order)
+        yield
+    kept = yield from kept_partitions(subscribers, counts, order)
     loads = {member: sum(map(len, mine.values())) for member, mine in kept.items()}
-    _give_free(kept, loads, members_of, counts)
+    yield from _give_free(kept, loads, members_of, counts)
     topics_of: dict[tuple[str, ...], list[uuid.UUID]] = {}
     for topic in sorted(members_of):
         topics_of.setdefault(tuple(members_of[topic]), []).append(topic)
+        yield
     for _ in range(MAX_PASSES):
-        moves = [_even_out(kept, loads, members, topics) for members, topics in topics_of.items()]
-        if not any(moves):
+        moves = 0
+        for members, topics in topics_of.items():
+            moves += yield from _even_out(kept, loads, members, topics)
+        if not moves:
             break
-    return finished(kept, subscribers)
+    return (yield from assignment_of(kept, subscribers))
 
 
 def _give_free(
     kept: Working, loads: dict[str, int], members_of: dict[uuid.UUID, list[str]], counts: PartitionCounts
-) -> None:
-    free = free_partitions(kept, {topic: counts[topic] for topic in members_of})
+) -> Work[None]:
+    free = yield from free_partitions(kept, {topic: counts[topic] for topic in members_of})
 
     def scarcity(topic: uuid.UUID) -> tuple[float, int, uuid.UUID]:
         return (-counts[topic] / len(members_of[topic]), len(members_of[topic]), topic)
@@ -62,9 +67,10 @@ def _give_free(
             kept[member].setdefault(topic, set()).add(partition)
             loads[member] = load + 1
             heapq.heapreplace(heap, (load + 1, member))
+            yield
 
 
-def _even_out(kept: Working, loads: dict[str, int], members: tuple[str, ...], topics: list[uuid.UUID]) -> int:
+def _even_out(kept: Working, loads: dict[str, int], members: tuple[str, ...], topics: list[uuid.UUID]) -> Work[int]:
     """Moves partitions of ``topics``, to which exactly ``members`` subscribe, while that helps; how many it moved."""
     if max(loads[member] for member in members) - min(loads[member] for member in members) <= 1:
         return 0
@@ -75,6 +81,7 @@ def _even_out(kept: Working, loads: dict[str, int], members: tuple[str, ...], to
     heapq.heapify(most)
     moves = 0
     while most:
+        yield
         load, giver = -most[0][0], most[0][1]
         topic = next((topic for topic in topics if kept[giver].get(topic)), None)
         if load != loads[giver] or topic is None:

@@ -1,0 +1,47 @@
+"""Requests that name many things at once: groups, transactional ids. Each is asked for by itself, all in slices.
+
+A name that is given again is asked for once. Kafka's response has an entry for each time that a name is given; clients
+find what they asked for by its name, and send each name once.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from skep.base.errors import KafkaError
+from skep.base.slicer import Slicer, Work
+
+N = TypeVar("N")
+
+Ask = Callable[[N], Any]
+"""Gives the response for one name, or an awaitable of it; raises, or fails with, KafkaError."""
+Refuse = Callable[[N, KafkaError], Any]
+"""What stands in the response's place."""
+
+
+async def ask_each(slicer: Slicer, names: Iterable[N], ask: Ask[N], refuse: Refuse[N]) -> list[Any]:
+    """The response for each of ``names``, in their order."""
+    left = iter(names)
+    responses: list[Any] = []
+    while (waiting := await slicer.finish(_asked(left, responses, ask, refuse))) is not None:
+        name, response = waiting
+        try:
+            responses.append(await response)
+        except KafkaError as error:
+            responses.append(refuse(name, error))
+    return responses
+
+
+def _asked(
+    left: Iterator[N], responses: list[Any], ask: Ask[N], refuse: Refuse[N]
+) -> Work[tuple[N, Awaitable[Any]] | None]:
+    """Asks up to the first response that has to be waited for, and returns that one."""
+    for name in left:
+        try:
+            response = ask(name)
+        except KafkaError as error:
+            response = refuse(name, error)
+        if isinstance(response, Awaitable):
+            return name, response
+        responses.append(response)
+        yield
+    return None
