@@ -23,6 +23,8 @@ from skep.records.builder import NewRecord, build_batch
 from skep.records.compression import Codec
 
 PARTITIONS = 3
+KEEPS_ALL = {"log.retention.ms": "-1"}
+"""Options of the brokers. The rows are of 2023: retention, which looks every five minutes, would take them away."""
 LOST_REQUEST, LOST_ANSWER = "the request was lost", "the answer was lost"
 
 

@@ -19,6 +19,7 @@ from skep.records.builder import NewRecord, build_batch
 from skep.records.producer_identity import ProducerIdentity
 from skep.testing import EmbeddedBroker
 from tests.spark.driver_model import (
+    KEEPS_ALL,
     LOST_ANSWER,
     LOST_REQUEST,
     PARTITIONS,
@@ -37,7 +38,7 @@ SOON_MS = 2_000
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
-    options = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "50"}
+    options = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "50", **KEEPS_ALL}
     with EmbeddedBroker(options=options) as broker:
         yield broker
 

@@ -22,12 +22,12 @@ from skep.client.admin import create_topic
 from skep.client.cluster import ClusterClient
 from skep.client.transacting import init_producer_id, list_open_transactions
 from skep.testing import EmbeddedBroker
-from tests.spark.driver_model import PARTITIONS, Queries, Run, decide, decided, rows_of
+from tests.spark.driver_model import KEEPS_ALL, PARTITIONS, Queries, Run, decide, decided, rows_of
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
+    with EmbeddedBroker(options=KEEPS_ALL) as broker:
         yield broker
 
 

@@ -21,7 +21,7 @@ from tests.cluster.coordinators import COORDINATOR_PARTITIONS, transaction_coord
 from tests.cluster.fault_cluster import FaultCluster
 from tests.cluster.links import both_ways
 from tests.cluster.scenes import create
-from tests.spark.driver_model import PARTITIONS, Queries, rows_of
+from tests.spark.driver_model import KEEPS_ALL, PARTITIONS, Queries, rows_of
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.timeout(300)]
@@ -31,6 +31,7 @@ OPTIONS = {
     "transaction.state.log.num.partitions": str(COORDINATOR_PARTITIONS),
     "replica.lag.time.max.ms": "15000",
     "min.insync.replicas": "2",
+    **KEEPS_ALL,
 }
 DECIDED, REPLAYED = 6, 7
 

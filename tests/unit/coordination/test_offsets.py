@@ -15,7 +15,7 @@ from skep.coordination.groups.committing import Committer, WantedOffset
 from skep.coordination.groups.forgetting import forget_topics
 from skep.coordination.groups.memory import MemoryShare
 from skep.coordination.groups.shard import GroupShard
-from skep.coordination.shard import ProducerStamp
+from skep.coordination.shard import Freshness, ProducerStamp
 from skep.metadata.image import ClusterImage
 from tests.unit.coordination.driver import ShardDriver
 
@@ -362,3 +362,19 @@ class OffsetsMachine(RuleBasedStateMachine):
 
 TestOffsets = OffsetsMachine.TestCase
 TestOffsets.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+def test_stable_offsets_are_proven_and_others_are_read_under_the_lease():
+    driver = ShardDriver(
+        lambda context: GroupShard(context, BrokerConfig, lambda: ClusterImage("c")), decode_group_record
+    )
+    driver.submit(lambda shard: committing.commit(shard, "g", NOBODY, [WantedOffset("t", 0, 5, -1, "")], 9))
+
+    def freshness(require_stable: bool) -> Freshness:
+        return committing.fetch(driver.shard, "g", None, -1, None, require_stable=require_stable).freshness
+
+    assert [freshness(True), freshness(False)] == [Freshness.PROVEN, Freshness.LEASED]
+    key, value = driver.shard.no_change
+    assert value is None
+    driver.shard.replay(9, *decode_group_record(key.encode(), None), None)
+    assert driver.shard.offsets.groups() == ["g"]

@@ -4,7 +4,9 @@ import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import TopicPartition
-from skep.coordination.shard import ProducerStamp
+from skep.coordination.shard import Freshness, ProducerStamp
+from skep.coordination.transaction_records import decode_transaction_record
+from skep.coordination.transactions import adding, describing, ending
 from skep.coordination.transactions.states import State
 from tests.unit.coordination.transactions.scene import DONE, ID, ORDERS_0, ORDERS_1, Scene, refusal
 
@@ -124,3 +126,20 @@ def test_a_request_whose_record_cannot_be_written_changes_nothing():
     assert ID not in scene.shard.finishing
     scene.refuse_writes = None
     assert scene.end(producer, commit=True) == DONE
+
+
+def test_what_is_answered_without_a_record_is_proven_by_one_that_changes_nothing():
+    """A coordinator that was succeeded may mean an earlier transaction of the same producer."""
+    ongoing, complete = Scene(), Scene()
+    producer, ended, shard = ongoing.in_state(OG), complete.in_state(CC), ongoing.shard
+    outcomes = [
+        adding.add(shard, ID, producer, frozenset({ORDERS_0}), DONE),
+        describing.describe(shard, ID),
+        ending.end(complete.shard, ID, ended, commit=True, answer=DONE),
+    ]
+    assert [outcome.freshness for outcome in outcomes] == [Freshness.PROVEN] * 3
+    before = dict(shard.transactions)
+    key, value = shard.no_change
+    assert value is None
+    shard.replay(0, *decode_transaction_record(key.encode(), None), None)
+    assert dict(shard.transactions) == before
