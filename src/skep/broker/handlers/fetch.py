@@ -31,6 +31,7 @@ from skep.base.ids import Offset
 from skep.broker.current_leaders import current_leader, endpoints_of
 from skep.broker.fetch_sessions import FetchSession, TopicKey, Wanted, wanted_in
 from skep.broker.follower_fetch import FollowerFetch, follower_in
+from skep.broker.follower_watch import FollowerWatch
 from skep.broker.nearest_replica import nearest_replica
 from skep.broker.request import FileRegion, Parts, Request
 from skep.broker.services import Services
@@ -62,43 +63,73 @@ def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
         session, is_incremental = services.fetch_sessions.session_for(body, request.version)
     except KafkaError as error:
         return encode_fetch_response(request.version, request.correlation_id, [], error_code=error.code)
-    wanted = session if session is not None else wanted_in(body)
     follower = follower_in(body, request.version)
-    reading = _read(services, request, wanted, follower)
-    if reading.size >= body.min_bytes or reading.failed or not reading.partitions:
-        return _answer(services, request, session, is_incremental, reading)
+    watch = None
+    if session is not None and follower is not None:
+        watch = services.fetch_sessions.watched_for(session, follower.broker_id)
+    fetch = _Fetch(session, is_incremental, follower, watch)
+    reading = fetch.look(services, request, wanted_in(body) if session is None else ())
     max_wait_ms = body.max_wait.total_seconds() * 1000
-    if max_wait_ms <= 0:
+    if fetch.is_enough(request, reading) or max_wait_ms <= 0:
         return _answer(services, request, session, is_incremental, reading)
-    parked = _park(request, reading, follower, max_wait_ms)
-    deadline = services.clock.monotonic() + max_wait_ms / 1000
-    return _answer_later(services, request, session, is_incremental, follower, parked, deadline)
+    parked = fetch.park(request, reading, max_wait_ms)
+    return _answer_later(services, request, fetch, parked, services.clock.monotonic() + max_wait_ms / 1000)
 
 
-def _park(request: Request, reading: _Reading, follower: FollowerFetch | None, left_ms: float) -> ParkedFetch:
-    """No await from the look to here: an append in between would find nobody parked.
+class _Fetch(NamedTuple):
+    """Whose fetch it is, and how it looks at its partitions and waits for them."""
 
-    Whatever ``handle`` gives is awaited in any case, because a task takes its first step before its connection can be
-    lost; so a parked fetch always has somebody who takes it out again.
-    """
-    missing = request.body.min_bytes - reading.size
-    if follower is not None:
-        return ParkedFetch([one.tail for one in reading.partitions], missing).park(left_ms)
-    read_committed = request.body.isolation_level == READ_COMMITTED
-    return ParkedFetch(reading.partitions, missing, read_committed=read_committed).park(left_ms)
+    session: FetchSession | None
+    is_incremental: bool
+    follower: FollowerFetch | None
+    watch: FollowerWatch | None
+    """Of a follower with a session."""
+
+    def look(self, services: Services, request: Request, wanted: Iterable[Wanted]) -> _Reading:
+        """``wanted`` is for a fetch without a session."""
+        if self.session is not None:
+            wanted = self.session.to_look_at(services.clock.monotonic(), is_full=not self.is_incremental)
+        return _read(services, request, wanted, self)
+
+    def looked_at(self, one: Wanted, partition: Partition, piece: FetchedPartition) -> None:
+        """Has the watch of a follower's session know what the look has found."""
+        if self.watch is None or self.session is None:
+            return
+        key = one[:2]
+        is_done = (
+            one.fetch_offset == partition.log.log_end_offset
+            and piece.error_code == 0
+            and piece.diverging_epoch is None
+            and self.session.is_told(key, piece)
+        )
+        self.watch.looked_at(key, partition, is_done=is_done)
+
+    def is_enough(self, request: Request, reading: _Reading) -> bool:
+        # A follower's session without news has nothing to look at, and waits.
+        is_empty = self.watch is None and not reading.partitions
+        return reading.size >= request.body.min_bytes or reading.failed or is_empty
+
+    def park(self, request: Request, reading: _Reading, left_ms: float) -> ParkedFetch:
+        """No await from the look to here: an append in between would find nobody parked.
+
+        Whatever ``handle`` gives is awaited in any case, because a task takes its first step before its connection can
+        be lost; so a parked fetch always has somebody who takes it out again.
+        """
+        missing = request.body.min_bytes - reading.size
+        if self.watch is not None:
+            self.watch.fetch = ParkedFetch((), missing)
+            return self.watch.fetch.park(left_ms)
+        if self.follower is not None:
+            return ParkedFetch([one.tail for one in reading.partitions], missing).park(left_ms)
+        read_committed = request.body.isolation_level == READ_COMMITTED
+        return ParkedFetch(reading.partitions, missing, read_committed=read_committed).park(left_ms)
 
 
 async def _answer_later(
-    services: Services,
-    request: Request,
-    session: FetchSession | None,
-    is_incremental: bool,
-    follower: FollowerFetch | None,
-    parked: ParkedFetch,
-    deadline: float,
+    services: Services, request: Request, fetch: _Fetch, parked: ParkedFetch, deadline: float
 ) -> Parts:
     # What waits keeps little: each partition once, and of the request no more than its limits.
-    wanted = session if session is not None else {one[:2]: one for one in wanted_in(request.body)}.values()
+    wanted = () if fetch.session is not None else {one[:2]: one for one in wanted_in(request.body)}.values()
     body = request.body
     request.body = SimpleNamespace(
         max_bytes=body.max_bytes, isolation_level=body.isolation_level, min_bytes=body.min_bytes, topics=()
@@ -106,14 +137,15 @@ async def _answer_later(
     del body
     while True:
         await parked.wait()
-        reading = _read(services, request, wanted, follower)
+        reading = fetch.look(services, request, wanted)
         left_ms = (deadline - services.clock.monotonic()) * 1000
-        if reading.size >= request.body.min_bytes or reading.failed or not reading.partitions or left_ms <= 0:
-            return _answer(services, request, session, is_incremental, reading)
-        parked = _park(request, reading, follower, left_ms)
+        if fetch.is_enough(request, reading) or left_ms <= 0:
+            return _answer(services, request, fetch.session, fetch.is_incremental, reading)
+        parked = fetch.park(request, reading, left_ms)
 
 
-def _read(services: Services, request: Request, wanted: Iterable[Wanted], follower: FollowerFetch | None) -> _Reading:
+def _read(services: Services, request: Request, wanted: Iterable[Wanted], fetch: _Fetch) -> _Reading:
+    follower = fetch.follower
     left = min(request.body.max_bytes, services.config.fetch_max_bytes)
     read_committed = request.body.isolation_level == READ_COMMITTED
     rack_id = getattr(request.body, "rack_id", "")
@@ -136,19 +168,25 @@ def _read(services: Services, request: Request, wanted: Iterable[Wanted], follow
                 if room is not None:
                     services.throttled_replicas.gave(len(piece.records))
                 failed |= piece.error_code != 0 or piece.diverging_epoch is not None
+                fetch.looked_at(one, partition, piece)
             partitions.append(partition)
             given = len(piece.records)
             size += given
             left -= given
-        except KafkaError as error:
-            leader = current_leader(services, one.topic, one.partition, error.code)
-            piece = FetchedPartition(one.partition, error.code, current_leader=leader)
+        except (KafkaError, StorageError) as error:
+            piece = _refused(services, one, error)
             failed = True
-        except StorageError:
-            piece = FetchedPartition(one.partition, ErrorCode.kafka_storage_error)
-            failed = True
+            if fetch.watch is not None:
+                fetch.watch.failed(one[:2])
         fetched.append((one.topic, piece))
     return _Reading(fetched, partitions, size, failed)
+
+
+def _refused(services: Services, one: Wanted, error: KafkaError | StorageError) -> FetchedPartition:
+    if isinstance(error, StorageError):
+        return FetchedPartition(one.partition, ErrorCode.kafka_storage_error)
+    leader = current_leader(services, one.topic, one.partition, error.code)
+    return FetchedPartition(one.partition, error.code, current_leader=leader)
 
 
 def _find(services: Services, request: Request, one: Wanted) -> Partition:
