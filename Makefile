@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench explore fuzz torture docs demo clean
+.PHONY: help run test check bench bench-kafka explore fuzz torture docs demo clean
 
 help: ## Print this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.run ## Start a broker on 127.0.0.1:9092, data in ./skep-data
 	@exec $(BIN)/skep serve $(ARGS)
@@ -24,6 +24,9 @@ check: $(VENV)/.dev ## Format, lint, types, layers, fast tests
 
 bench: $(VENV)/.bench java ## Measure against references of the same run; table, JSON and PNG in bench/results
 	$(BIN)/python -m bench $(ARGS)
+
+bench-kafka: $(VENV)/.bench java maven ## Measure beside Apache Kafka, one node and three (ARGS="produce latency --rounds 9")
+	$(BIN)/python -m bench.kafka $(ARGS)
 
 explore: $(VENV)/.dev ## Search at random for what the fixed examples of the tests miss (MINUTES=10)
 	$(BIN)/python -m tests.explore --minutes $(or $(MINUTES),10) -- -n $(or $(JOBS),2) $(ARGS)
@@ -70,13 +73,16 @@ $(VENV)/.bench: $(BIN)/python pyproject.toml
 	@touch $@ $(VENV)/.run $(VENV)/.dev
 
 # Debian packages: kcat is a client that the tests use, openssl makes their certificates, Spark runs on Java 17 or newer.
-.PHONY: system-packages java
+.PHONY: system-packages java maven
 system-packages: java
 	@$(call debian-package,kcat,command -v kcat)
 	@$(call debian-package,openssl,command -v openssl)
 
 java:
 	@$(call debian-package,default-jre-headless,[ "$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p')" -ge 17 ])
+
+maven:
+	@$(call debian-package,maven,command -v mvn)
 
 # Installs package $(1) if the command $(2) fails.
 define debian-package

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skep.base.errors import DecodeError
-from skep.wire.answer_frames import SCRATCH_SIZE, AnswerFrames
+from skep.wire.answer_frames import LARGEST_SPARE, SCRATCH_SIZE, AnswerFrames
 
 
 def stream_of(answers: list[bytes]) -> bytes:
@@ -57,3 +57,26 @@ def test_the_rest_of_a_long_answer_is_received_in_its_place() -> None:
 def test_a_length_that_no_answer_has_is_refused(length: int) -> None:
     with pytest.raises(DecodeError, match=f"an answer of {length} bytes, 100 are allowed"):
         fed(AnswerFrames(100), struct.pack(">i", length) + b"abcdef", [100])
+
+
+def test_the_room_of_an_answer_that_is_given_back_serves_for_the_next_long_one() -> None:
+    frames = AnswerFrames(1 << 20)
+    (first,) = fed(frames, stream_of([b"1" * 500_000]), [SCRATCH_SIZE])
+    (kept,) = fed(frames, stream_of([b"2" * 500_000]), [SCRATCH_SIZE])
+    frames.give_back(first)
+    (second,) = fed(frames, stream_of([b"3" * 400_000]), [SCRATCH_SIZE])
+    assert second.obj is first.obj
+    assert bytes(second) == b"3" * 400_000
+    (third,) = fed(frames, stream_of([b"4" * 400_000]), [SCRATCH_SIZE])
+    assert third.obj is not second.obj
+    assert bytes(kept) == b"2" * 500_000
+
+
+def test_what_is_given_back_of_short_or_enormous_answers_is_not_kept() -> None:
+    frames = AnswerFrames(LARGEST_SPARE + 100_000)
+    (short,) = fed(frames, stream_of([b"1" * 100]), [SCRATCH_SIZE])
+    (enormous,) = fed(frames, stream_of([b"2" * (LARGEST_SPARE + 1)]), [SCRATCH_SIZE])
+    frames.give_back(short)
+    frames.give_back(enormous)
+    (next_one,) = fed(frames, stream_of([b"3" * 400_000]), [SCRATCH_SIZE])
+    assert next_one.obj not in (short.obj, enormous.obj)

@@ -11,7 +11,18 @@ the operator              ``OptionError``, ``StartupError``: one line on stderr,
 Anything else is a bug of ours: UNKNOWN_SERVER_ERROR, its traceback logged once, in dispatch.
 """
 
-from kio.schema.errors import ErrorCode
+import sys
+
+# kio imports hypothesis where it is installed, to register strategies for its types. That takes half a second, in each
+# of the Python processes that Spark starts for one read. It is hidden only from kio: the process may want it itself.
+_is_hidden = "hypothesis" not in sys.modules
+if _is_hidden:
+    sys.modules["hypothesis"] = None  # type: ignore[assignment]
+try:
+    from kio.schema.errors import ErrorCode
+finally:
+    if _is_hidden:
+        del sys.modules["hypothesis"]
 
 __all__ = [
     "DecodeError",

@@ -23,7 +23,9 @@ from uuid import UUID
 
 from skep.base.clock import Clock
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import BrokerId
 from skep.base.slicer import Work
+from skep.broker.follower_watch import FollowerWatch
 from skep.wire.fetch_response import HAS_TOPIC_ID, FetchedPartition
 
 FINAL_EPOCH = -1
@@ -68,6 +70,9 @@ class FetchSession:
         self.last_used = 0.0
         self.counted = 0
         """How many of its partitions count in the sum over all sessions."""
+        self.follower: BrokerId | None = None
+        self.watch: FollowerWatch | None = None
+        """Of a follower's session."""
         self._partitions: OrderedDict[tuple[TopicKey, int], _Remembered] = OrderedDict()
 
     def __len__(self) -> int:
@@ -76,17 +81,35 @@ class FetchSession:
     def __iter__(self) -> Iterator[Wanted]:
         return iter([remembered.wanted for remembered in self._partitions.values()])
 
+    def to_look_at(self, now: float, *, is_full: bool) -> Iterable[Wanted]:
+        """All partitions, or those of a follower's session that may have news."""
+        watch = self.watch
+        if watch is None or watch.is_full_look_due(now) or is_full:
+            return self
+        return [self._partitions[key].wanted for key in watch.pending if key in self._partitions]
+
     def update(self, wanted: Iterable[Wanted], forgotten: Iterable[tuple[TopicKey, int]]) -> Work[None]:
+        watch = self.watch
         for one in wanted:
-            remembered = self._partitions.get((one.topic, one.partition))
+            key = (one.topic, one.partition)
+            remembered = self._partitions.get(key)
             if remembered is None:
-                self._partitions[one.topic, one.partition] = _Remembered(one)
+                self._partitions[key] = _Remembered(one)
             else:
                 remembered.wanted = one
+            if watch is not None:
+                watch.pending[key] = None
             yield
         for key in forgotten:
             self._partitions.pop(key, None)
+            if watch is not None:
+                watch.forget(key)
             yield
+
+    def is_told(self, key: tuple[TopicKey, int], fetched: FetchedPartition) -> bool:
+        """Whether the client knows the marks of the partition as they are."""
+        remembered = self._partitions.get(key)
+        return remembered is not None and remembered.told == _marks(fetched)
 
     def is_news(self, topic: TopicKey, fetched: FetchedPartition) -> bool:
         """Whether an incremental answer has to carry this; remembers that it does.
@@ -97,7 +120,7 @@ class FetchSession:
         remembered = self._partitions.get(key)
         if remembered is None:
             return True
-        state = (fetched.high_watermark, fetched.log_start_offset, fetched.error_code)
+        state = _marks(fetched)
         if len(fetched.records):
             self._partitions.move_to_end(key)
         elif state == remembered.told and fetched.error_code == 0 and fetched.diverging_epoch is None:
@@ -105,6 +128,10 @@ class FetchSession:
         # An error is told every time: the client acts on it, and it is cleared only by being gone.
         remembered.told = state
         return True
+
+
+def _marks(fetched: FetchedPartition) -> tuple[int, int, int]:
+    return fetched.high_watermark, fetched.log_start_offset, fetched.error_code
 
 
 class FetchSessions:
@@ -118,6 +145,7 @@ class FetchSessions:
         self.max_sessions = max_sessions
         self.max_partitions = max_partitions
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._of_followers: dict[BrokerId, FetchSession] = {}
         self._partitions = 0
 
     def __len__(self) -> int:
@@ -154,6 +182,16 @@ class FetchSessions:
         self._touch(session)
         return session, True
 
+    def watched_for(self, session: FetchSession, follower: BrokerId) -> FollowerWatch:
+        """The watch of a follower's session. A follower has one: the session before a new one ends."""
+        if session.watch is None:
+            before = self._of_followers.get(follower)
+            if before is not None:
+                self._end(before.session_id)
+            session.follower, session.watch = follower, FollowerWatch()
+            self._of_followers[follower] = session
+        return session.watch
+
     def _begin(self, request: Any, version: int) -> Work[FetchSession | None]:
         if not self._make_room():
             return None
@@ -181,6 +219,9 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= session.counted
+            if session.watch is not None and session.follower is not None:
+                session.watch.close()
+                del self._of_followers[session.follower]
 
     def _count(self, session: FetchSession) -> None:
         self._partitions += len(session) - session.counted

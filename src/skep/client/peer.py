@@ -115,6 +115,10 @@ class Peer(asyncio.BufferedProtocol):
         """
         return await self._send(api, self.version_of(api) if version is None else version, body, timeout_s)
 
+    def give_back(self, frame: memoryview) -> None:
+        """What ``ask_raw`` gave is not needed any more, nor any part of it: its room serves for another answer."""
+        self._frames.give_back(frame)
+
     def version_of(self, api: Api) -> int:
         """The newest version that both sides have; Unsupported when there is none."""
         self._check_open()

@@ -185,6 +185,7 @@ class Fetcher:
         timeout_s = (config.replica_socket_timeout_ms + config.replica_fetch_wait_max_ms) / 1000
         frame = await peer.ask_raw(FETCH, request, version=FETCH_VERSION, timeout_s=timeout_s)
         await self._take(read_follower_answer(frame))
+        peer.give_back(frame)
 
     def _max_wait_ms(self, config: BrokerConfig, now: float) -> int:
         """The leader may keep us waiting, but not past the moment at which a partition that waits is due."""

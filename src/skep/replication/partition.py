@@ -273,6 +273,8 @@ class Partition:
         """The followers are told; what has to be waited for."""
         for parked in tuple(self.tail.parked):
             parked.more(size)
+        for watch in self.tail.watches:
+            watch.more(size)
         synced = self._sync_for(appended) if self.log.config.flush_messages != NEVER else None
         self._advance()
         if not acks_all:
@@ -413,6 +415,8 @@ class Partition:
         is_stable = self._transactions.first_unstable_offset is None
         stable_offset = end if is_stable else self.last_stable_offset
         self.high_watermark = end
+        for watch in self.tail.watches:
+            watch.moved()
         assert log.log_start_offset <= end <= log.log_end_offset
         # When a sync took only a part, its bytes are announced again with the rest: whoever is woken for nothing looks
         # and waits on, while bytes that were announced too early would wake nobody when they can be read.
@@ -441,6 +445,8 @@ class Partition:
         """The partition goes away or changes hands: whoever waits looks again and gets the error."""
         for parked in (*self.parked, *self.tail.parked):
             parked.wake()
+        for watch in tuple(self.tail.watches):
+            watch.wake()
 
 
 def _ignore(partition: Partition) -> None:

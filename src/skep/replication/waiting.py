@@ -69,10 +69,24 @@ class ParkedFetch:
         self._watched.clear()
 
 
+class Watch(Protocol):
+    """Somebody who is told about a partition as long as it is there, and not only while a fetch is parked."""
+
+    def moved(self) -> None:
+        """The high watermark has moved."""
+
+    def more(self, size: int) -> None:
+        """``size`` bytes were appended."""
+
+    def wake(self) -> None:
+        """The partition goes away or changes hands."""
+
+
 class Tail:
     """Where fetches of followers are parked: they wait for appends, not for the high watermark."""
 
-    __slots__ = ("parked",)
+    __slots__ = ("parked", "watches")
 
     def __init__(self) -> None:
         self.parked: set[ParkedFetch] = set()
+        self.watches: set[Watch] = set()

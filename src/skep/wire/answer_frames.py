@@ -2,7 +2,8 @@
 
 Who asks knows whom, and how much was asked for; so, unlike the requests of strangers (``framing``), a long answer gets
 its room at once and the socket is read into it: the mebibytes of a Fetch answer are not copied here. Every frame that
-is handed out is its taker's to keep.
+is handed out is its taker's to keep. A taker that is done with one may give it back: its room is used for the next long
+answer, which saves filling a new one with zeros and having the kernel map it.
 """
 
 from skep.base.errors import DecodeError
@@ -12,22 +13,37 @@ SCRATCH_SIZE = 64 * 1024
 _LENGTH = INT32.size
 _SHORTEST = INT32.size
 """A correlation id."""
+LARGEST_SPARE = 4 << 20
 
 
 class AnswerFrames:
     """Cuts one connection's bytes into frames.
 
     Between calls one of two is true: ``_own`` is the room of an answer of which ``_filled`` bytes, not all, are there;
-    or there is none, and ``_scratch`` begins with ``_filled`` bytes, at most three, of the next length.
+    or there is none, and ``_scratch`` begins with ``_filled`` bytes, at most three, of the next length. ``_spare`` is
+    room that nobody uses.
     """
 
-    __slots__ = ("_filled", "_max_bytes", "_own", "_scratch")
+    __slots__ = ("_filled", "_max_bytes", "_own", "_scratch", "_spare")
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._scratch = memoryview(bytearray(SCRATCH_SIZE))
         self._own: memoryview | None = None
+        self._spare = bytearray()
         self._filled = 0
+
+    def give_back(self, frame: memoryview) -> None:
+        """Whoever was handed the frame is done with it: neither it nor a part of it is looked at any more."""
+        room = frame.obj
+        if isinstance(room, bytearray) and len(self._spare) < len(room) <= LARGEST_SPARE:
+            self._spare = room
+
+    def _room(self, size: int) -> memoryview:
+        if len(self._spare) < size:
+            return memoryview(bytearray(size))
+        spare, self._spare = self._spare, bytearray()
+        return memoryview(spare)[:size]
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes go; never empty."""
@@ -56,7 +72,7 @@ class AnswerFrames:
                 raise DecodeError(f"an answer of {length} bytes, {self._max_bytes} are allowed")
             start, end = position + _LENGTH, position + _LENGTH + length
             if end > filled:
-                own = self._own = memoryview(bytearray(length))
+                own = self._own = self._room(length)
                 own[: filled - start] = scratch[start:filled]
                 self._filled = filled - start
                 return frames

@@ -205,6 +205,9 @@ class ScriptedLeader:
         self.refusals = {}
         self.asked = []
 
+    def give_back(self, frame):
+        """Nothing is kept here."""
+
     async def ask_raw(self, api, request, *, version, timeout_s):
         assert (api, version) == (FETCH, FETCH_VERSION)
         body = decode_request(FETCH.key, version, memoryview(request), 0)

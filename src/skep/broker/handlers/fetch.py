@@ -24,7 +24,7 @@ Behaviour
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence, Sized
+from collections.abc import Awaitable, Iterable, Sequence, Sized
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -34,6 +34,7 @@ from skep.base.slicer import Work
 from skep.broker.current_leaders import current_leader, endpoints_of
 from skep.broker.fetch_sessions import FetchSession, TopicKey, Wanted, wanted_in
 from skep.broker.follower_fetch import FollowerFetch, follower_in
+from skep.broker.follower_watch import FollowerWatch
 from skep.broker.nearest_replica import nearest_replica
 from skep.broker.request import FileRegion, Parts, Request
 from skep.broker.services import Services
@@ -67,6 +68,8 @@ class _Reading(NamedTuple):
     partitions: list[tuple[Partition, _Seen]]
     size: int
     failed: bool
+    news: int
+    """How often a follower's session had been told of news when the look began."""
 
 
 class _Fetch(NamedTuple):
@@ -82,12 +85,34 @@ class _Fetch(NamedTuple):
     follower: FollowerFetch | None
     session: FetchSession | None
     is_incremental: bool
+    watch: FollowerWatch | None
+    """Of a follower with a session."""
     wanted: Sequence[Wanted]
     """Of a fetch without a session; each partition once."""
 
     def is_done(self, reading: _Reading) -> bool:
         """Whether there is nothing to wait for."""
-        return reading.size >= self.min_bytes or reading.failed or not reading.partitions
+        # A follower's session without news has nothing to look at, and waits.
+        is_empty = self.watch is None and not reading.partitions
+        return reading.size >= self.min_bytes or reading.failed or is_empty
+
+    def to_look_at(self) -> Iterable[Wanted]:
+        if self.session is None:
+            return self.wanted
+        return self.session.to_look_at(self.services.clock.monotonic(), is_full=not self.is_incremental)
+
+    def looked_at(self, one: Wanted, partition: Partition, piece: FetchedPartition) -> None:
+        """Has the watch of a follower's session know what the look has found."""
+        if self.watch is None or self.session is None:
+            return
+        key = one[:2]
+        is_done = (
+            one.fetch_offset == partition.log.log_end_offset
+            and piece.error_code == 0
+            and piece.diverging_epoch is None
+            and self.session.is_told(key, piece)
+        )
+        self.watch.looked_at(key, partition, is_done=is_done)
 
 
 def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
@@ -110,6 +135,9 @@ def _begin(services: Services, request: Request) -> Work[tuple[_Fetch, _Reading 
         session, is_incremental = yield from services.fetch_sessions.session_for(body, version)
     except KafkaError as error:
         code = error.code
+    follower, watch = follower_in(body, version), None
+    if session is not None and follower is not None:
+        watch = services.fetch_sessions.watched_for(session, follower.broker_id)
     fetch = _Fetch(
         services,
         version,
@@ -118,9 +146,10 @@ def _begin(services: Services, request: Request) -> Work[tuple[_Fetch, _Reading 
         min(body.max_bytes, services.config.fetch_max_bytes),
         body.isolation_level == READ_COMMITTED,
         getattr(body, "rack_id", ""),
-        follower_in(body, version),
+        follower,
         session,
         is_incremental,
+        watch,
         () if session is not None or code is not None else (yield from _once_each(body)),
     )
     deadline = services.clock.monotonic() + body.max_wait.total_seconds()
@@ -161,6 +190,11 @@ async def _respond_later(fetch: _Fetch, reading: _Reading, deadline: float) -> P
 
 def _park(fetch: _Fetch, reading: _Reading, parked: ParkedFetch) -> Work[None]:
     """Parks the fetch on what was read. What has changed since then woke nobody, so it is looked for here."""
+    if fetch.watch is not None:
+        fetch.watch.fetch = parked
+        if fetch.watch.news != reading.news:
+            parked.wake()
+        return
     for partition, seen in reading.partitions:
         parked.watch(partition if fetch.follower is None else partition.tail)
         if _seen(partition) != seen:
@@ -181,7 +215,8 @@ def _read(fetch: _Fetch) -> Work[_Reading]:
     partitions: list[tuple[Partition, _Seen]] = []
     size = 0
     failed = False
-    for one in fetch.wanted if fetch.session is None else fetch.session:
+    news = 0 if fetch.watch is None else fetch.watch.news
+    for one in fetch.to_look_at():
         try:
             if follower is None:
                 partition = _find(services, fetch.version, one)
@@ -198,20 +233,26 @@ def _read(fetch: _Fetch) -> Work[_Reading]:
                 if room is not None:
                     services.throttled_replicas.gave(len(piece.records))
                 failed |= piece.error_code != 0 or piece.diverging_epoch is not None
+                fetch.looked_at(one, partition, piece)
             partitions.append((partition, seen))
             given = len(piece.records)
             size += given
             left -= given
-        except KafkaError as error:
-            leader = current_leader(services, one.topic, one.partition, error.code)
-            piece = FetchedPartition(one.partition, error.code, current_leader=leader)
+        except (KafkaError, StorageError) as error:
+            piece = _refused(services, one, error)
             failed = True
-        except StorageError:
-            piece = FetchedPartition(one.partition, ErrorCode.kafka_storage_error)
-            failed = True
+            if fetch.watch is not None:
+                fetch.watch.failed(one[:2])
         fetched.append((one.topic, piece))
         yield
-    return _Reading(fetched, partitions, size, failed)
+    return _Reading(fetched, partitions, size, failed, news)
+
+
+def _refused(services: Services, one: Wanted, error: KafkaError | StorageError) -> FetchedPartition:
+    if isinstance(error, StorageError):
+        return FetchedPartition(one.partition, ErrorCode.kafka_storage_error)
+    leader = current_leader(services, one.topic, one.partition, error.code)
+    return FetchedPartition(one.partition, error.code, current_leader=leader)
 
 
 def _find(services: Services, version: int, one: Wanted) -> Partition:
