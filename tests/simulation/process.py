@@ -319,11 +319,11 @@ class Process:
         records = self.catalog.image.topics[TOPIC].partitions
         return any(
             (node.id, node.epoch) not in [report[:2] for report in records[one.topic_partition.partition].reports]
-            for one in self.log_reports._undecided
+            for one in self.log_reports._leaderless
         )
 
     def report(self) -> None:
-        self.run("report its logs", self.log_reports._report(TOPIC, list(self.log_reports._undecided)))
+        self.run("report its logs", self.log_reports._report(TOPIC, list(self.log_reports._leaderless)))
 
     def reassign(self, index: int, target: Sequence[BrokerId] | None) -> bool:
         """As a client asks for it; None calls off what is under way. Whether it came as far as asking the store."""

@@ -47,7 +47,7 @@ class PartitionRecord(NamedTuple):
 
     ``isr`` are the replicas that are known to have all that was acknowledged. It is empty after all of them may have
     lost records. ``last_isr`` has the members of the last ISR with which a leader is known to have acknowledged
-    anything; it is empty while that is ``isr``. ``reports`` are there only while ``isr`` is empty.
+    anything; it is empty while that is ``isr``. ``reports`` are there only while nobody leads.
     """
 
     replicas: tuple[BrokerId, ...]

@@ -26,6 +26,7 @@ class Scene:
     def __init__(self, *records):
         self.topic = TopicRecord("t", TOPIC_ID, records)
         self.node = BrokerRecord(ONE, "h", 1, epoch=40)
+        self.image = SimpleNamespace(brokers={ONE: self.node})
         self.failures = []
         self.partitions = [Replica(index, record.leader_epoch) for index, record in enumerate(records)]
         self.reports = LogReports(lambda: self.node, self)
@@ -70,6 +71,20 @@ def test_an_undecided_partition_is_reported_and_one_that_is_led_is_not():
         scene = Scene(UNDECIDED, LED)
         assert await scene.report()
         assert scene.written == [(LogReport(ONE, 40, 5, 100),), ()]
+
+    run(scenario)
+
+
+def test_a_partition_that_waits_for_one_in_sync_is_reported_while_that_one_is_away():
+    async def scenario():
+        waiting = LED._replace(isr=(TWO,), leader=NO_LEADER)
+        scene = Scene(waiting)
+        assert await scene.report()
+        assert scene.written == [(LogReport(ONE, 40, 5, 100),)]
+        scene = Scene(waiting)
+        scene.image.brokers[TWO] = BrokerRecord(TWO, "h", 2)
+        await scene.report()
+        assert scene.written == [()], "it is about to lead"
 
     run(scenario)
 
