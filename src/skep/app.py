@@ -44,12 +44,14 @@ from skep.broker.services import Services
 from skep.controller.controller import Controller
 from skep.metadata.catalog import Catalog
 from skep.metadata.image import CLUSTER_DEFAULT, ClusterImage
-from skep.metadata.model import BrokerRecord
+from skep.metadata.model import BrokerRecord, PartitionRecord
 from skep.metadata.opening import store_for
 from skep.replication.following import Following
 from skep.replication.housekeeping import Housekeeping
 from skep.replication.isr_changes import IsrChanges
 from skep.replication.lease import RENEWALS_PER_BOUND, LeadershipLease
+from skep.replication.log_reports import LogReports
+from skep.replication.partition import Partition
 from skep.replication.replicas import Replicas
 from skep.replication.second_opinion import SecondOpinion
 from skep.replication.time_lookups import TimeLookups
@@ -113,6 +115,7 @@ class Broker:
         await self._join(listener, services)
         if (opening := self._replicas.take_roles()) is not None:
             await opening
+        self._supervisor.repeat(lambda: 0, self._log_reports.report)
         coordinators.start()
         await listener.serve()
         self._take_part(services)
@@ -183,7 +186,8 @@ class Broker:
             lambda: self.config.replica_lag_time_max_ms // 2,
             lambda: isr_changes.check_lag(replicas.open_partitions()),
         )
-        replicas.on_role = self._following.role_changed
+        self._log_reports = LogReports(lambda: membership.node, catalog)
+        replicas.on_role = self._role_changed
         replicas.on_follower_caught_up = isr_changes.suspect
         self._keep_lease(isr_changes)
 
@@ -203,6 +207,10 @@ class Broker:
         repeat(lambda: interval_ms, tick)
         repeat(lambda: interval_ms, renew)
         repeat(lambda: interval_ms * RENEWALS_PER_BOUND, lambda: isr_changes.check_leases(replicas.open_partitions()))
+
+    def _role_changed(self, partition: Partition, record: PartitionRecord | None) -> None:
+        self._following.role_changed(partition, record)
+        self._log_reports.role_changed(partition, record)
 
     def _services(self, coordinators: Coordinators) -> Services:
         config = self.config
@@ -272,6 +280,7 @@ class Broker:
     async def _stay(self, controller: Controller, services: Services) -> None:
         def joined(node: BrokerRecord) -> None:
             self.node = services.node = node
+            self._log_reports.registered()
 
         while True:
             try:

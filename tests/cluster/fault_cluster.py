@@ -1,15 +1,18 @@
-"""A cluster whose links can be cut, whose clocks can jump and one of whose disks is small."""
+"""A cluster whose links can be cut, whose clocks can jump, one of whose disks is small, and that can lose power."""
 
 import contextlib
 import os
+import signal
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from skep.base.reserved_port import ReservedPort
 from skep.testing import EmbeddedBroker, EmbeddedCluster
 from tests.cluster.links import Links
+from tests.cluster.power import lose_unsynced
 from tests.cluster.small_disk import SmallDisk
 
 HOST = "127.0.0.1"
@@ -24,21 +27,26 @@ CONFIG = {
     "leader.imbalance.check.interval.seconds": "10",
     # A full disk is to refuse, not to make room by deleting what has not expired: that is a loss somebody asked for.
 }
-_CLOCK_DIRECTORY = Path(__file__).parent / "jumping_clock"
+_IN_BROKER = Path(__file__).parent / "in_broker"
 
 
 class FaultBroker(EmbeddedBroker):
-    """A broker with a clock that a test moves; on a small disk when it was given one."""
+    """A broker with a clock that a test moves, and a journal of what it syncs; on a small disk if it was given one."""
 
     def __init__(self, data_dir: Path, options: Mapping[str, str], disk: SmallDisk | None) -> None:
         super().__init__(data_dir=data_dir, options=options)
         self.clock_file = data_dir.parent / f"{data_dir.name}.clock"
         self.clock_file.write_bytes(struct.pack("<d", 0.0))
+        self.sync_journal = data_dir.parent / f"{data_dir.name}.syncs"
         self._python = disk.interpreter(data_dir.parent) if disk is not None else sys.executable
 
     def launch(self) -> None:
         before = os.environ.get("PYTHONPATH", "")
-        changed = {"SKEP_TEST_CLOCK": str(self.clock_file), "PYTHONPATH": f"{_CLOCK_DIRECTORY}{os.pathsep}{before}"}
+        changed = {
+            "SKEP_TEST_CLOCK": str(self.clock_file),
+            "SKEP_TEST_SYNCS": str(self.sync_journal),
+            "PYTHONPATH": f"{_IN_BROKER}{os.pathsep}{before}",
+        }
         with _environment(changed), _interpreter(self._python):
             super().launch()
 
@@ -102,6 +110,23 @@ class FaultCluster(EmbeddedCluster):
         if self.disk is not None and i == self.small_disk:
             return self.disk.path
         return self.broker(i).data_dir
+
+    def lose_power(
+        self, brokers: Sequence[int], is_spared: Callable[[int, str], bool] = lambda i, partition: False
+    ) -> int:
+        """These die at once, the last of them last, and lose what they have not synced; how many bytes that were.
+
+        ``is_spared``: of this partition the broker had everything on its disk.
+        """
+        for i in brokers:
+            os.kill(self.broker(i).pid, signal.SIGKILL)
+        lost = 0
+        for i in brokers:
+            self.kill(i)
+            broker = self.broker(i)
+            assert isinstance(broker, FaultBroker)
+            lost += lose_unsynced(self.files(i), broker.sync_journal, partial(is_spared, i))
+        return lost
 
     def kill_all(self) -> None:
         for i in self.brokers:

@@ -14,9 +14,11 @@ from tests.cluster.history import Found, History
 from tests.cluster.nemesis import Fault, Nemesis
 from tests.cluster.replica_bytes import batches_of, differences
 from tests.cluster.scenes import wait_until_known
-from tests.cluster.workload import ONE_AT_A_TIME, TOPIC, Clients, high_watermark, read_whole
+from tests.cluster.workload import ONE_AT_A_TIME, SYNCED_TOPIC, TOPIC, Clients, high_watermark, read_whole
 
-PARTITIONS = 4
+PARTITIONS = {TOPIC: 4, SYNCED_TOPIC: 2}
+SYNCED_SHARE = 0.2
+"""Of the rate; each of its records waits for a sync of three disks."""
 SETTLING_S = 120.0
 
 
@@ -34,6 +36,7 @@ class Report:
     read: int = 0
     records: int = 0
     compared_bytes: int = 0
+    bytes_lost_by_power_cuts: int = 0
     longest_silence_s: float = 0.0
     failures: list[str] = field(default_factory=list)
 
@@ -69,27 +72,47 @@ def run(
 def _run(
     cluster: FaultCluster, faults: Iterable[Fault], report: Report, rate: float, say: Callable[[str], None]
 ) -> None:
-    history, nemesis = History(ONE_AT_A_TIME), Nemesis(cluster)
-    create_topic(cluster)
-    clients = Clients(cluster.bootstrap_servers, history, PARTITIONS, rate=rate, seed=report.seed)
+    histories, nemesis = {topic: History(ONE_AT_A_TIME) for topic in PARTITIONS}, Nemesis(cluster)
+    create_topics(cluster)
+    servers = cluster.bootstrap_servers
+    clients = [
+        Clients(servers, TOPIC, histories[TOPIC], PARTITIONS[TOPIC], rate=rate, seed=report.seed),
+        Clients(
+            servers,
+            SYNCED_TOPIC,
+            histories[SYNCED_TOPIC],
+            PARTITIONS[SYNCED_TOPIC],
+            rate=rate * SYNCED_SHARE,
+            seed=report.seed,
+        ),
+    ]
     try:
         for fault in faults:
             done = nemesis.do(fault)
             report.faults[fault.kind] = report.faults.get(fault.kind, 0) + 1
             if fault.settle:
                 nemesis.settle()
-            say(f"{done}; {history.acknowledged_count:,} acknowledged, {history.read_count:,} read")
-            if history.violations:
+            acknowledged = sum(history.acknowledged_count for history in histories.values())
+            say(f"{done}; {acknowledged:,} acknowledged")
+            if any(history.violations for history in histories.values()):
                 break
         cluster.links.heal()
         nemesis.settle(SETTLING_S)
     finally:
-        report.failures += clients.finish()
-        _count(report, history, clients)
-        report.failures += [f"{violation.kind}: {violation.detail}" for violation in history.violations]
+        report.failures += [failure for each in clients for failure in each.finish()]
+        report.bytes_lost_by_power_cuts = nemesis.bytes_lost
+        report.longest_silence_s = clients[0].longest_silence_s
+        for topic, history in histories.items():
+            _count(report, history)
+            _tell(report, topic, history)
     say("all faults are over, reading everything")
-    history.violations.clear()
-    _judge(cluster, history, report)
+    for topic, history in histories.items():
+        history.violations.clear()
+        _judge(cluster, topic, history, report)
+
+
+def _tell(report: Report, topic: str, history: History) -> None:
+    report.failures += [f"{topic}: {violation.kind}: {violation.detail}" for violation in history.violations]
 
 
 def _keep(cluster: FaultCluster, logs: Path, *, with_data: bool) -> None:
@@ -101,34 +124,41 @@ def _keep(cluster: FaultCluster, logs: Path, *, with_data: bool) -> None:
             shutil.copytree(cluster.files(i), logs / f"broker-{i}", dirs_exist_ok=True)
 
 
-def create_topic(cluster: FaultCluster) -> None:
+def create_topics(cluster: FaultCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     # Small segments: they roll in the middle of the faults.
     config = {"min.insync.replicas": "2", "segment.bytes": str(1 << 20)}
-    topic = NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=3, config=config)
-    for made in admin.create_topics([topic], operation_timeout=30).values():
+    synced = {**config, "flush.messages": "1"}
+    topics = [
+        NewTopic(TOPIC, num_partitions=PARTITIONS[TOPIC], replication_factor=3, config=config),
+        NewTopic(SYNCED_TOPIC, num_partitions=PARTITIONS[SYNCED_TOPIC], replication_factor=3, config=synced),
+    ]
+    for made in admin.create_topics(topics, operation_timeout=30).values():
         made.result(30)
-    wait_until_known(cluster, TOPIC)
+    for topic in PARTITIONS:
+        wait_until_known(cluster, topic)
     cluster.wait_until_in_sync()
 
 
-def _count(report: Report, history: History, clients: Clients) -> None:
-    report.sent, report.acknowledged = history.sent_count, history.acknowledged_count
-    report.failed, report.unknown, report.read = history.failed_count, history.unknown_count, history.read_count
-    report.longest_silence_s = clients.longest_silence_s
+def _count(report: Report, history: History) -> None:
+    report.sent += history.sent_count
+    report.acknowledged += history.acknowledged_count
+    report.failed += history.failed_count
+    report.unknown += history.unknown_count
+    report.read += history.read_count
 
 
-def _judge(cluster: FaultCluster, history: History, report: Report) -> None:
+def _judge(cluster: FaultCluster, topic: str, history: History, report: Report) -> None:
     cluster.wait_until_in_sync(SETTLING_S)
-    for partition in range(PARTITIONS):
-        copies = {i: cluster.files(i) / f"{TOPIC}-{partition}" for i in cluster.brokers}
-        end = high_watermark(cluster.bootstrap_servers, partition)
+    for partition in range(PARTITIONS[topic]):
+        copies = {i: cluster.files(i) / f"{topic}-{partition}" for i in cluster.brokers}
+        end = high_watermark(cluster.bootstrap_servers, topic, partition)
         report.compared_bytes += sum(path.stat().st_size for copy in copies.values() for path in copy.glob("*.log"))
-        report.failures += [f"{TOPIC}-{partition}: {difference}" for difference in differences(copies, end)]
+        report.failures += [f"{topic}-{partition}: {difference}" for difference in differences(copies, end)]
         epochs = [batch.producer_epoch for batch in batches_of(copies[1], end) for _ in range(batch.count)]
         # Read as any consumer reads; only the epochs, which no consumer is told, are from the files.
-        content = list(read_whole(cluster.bootstrap_servers, partition))
+        content = list(read_whole(cluster.bootstrap_servers, topic, partition))
         report.records += len(content)
         history.ended(partition, [Found(offset, record, epochs[offset]) for offset, record in content])
-    report.sent_again = history.sent_again_count
-    report.failures += [f"{violation.kind}: {violation.detail}" for violation in history.violations]
+    report.sent_again += history.sent_again_count
+    _tell(report, topic, history)

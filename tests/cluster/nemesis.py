@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tests.cluster.fault_cluster import SESSION_TIMEOUT_S, FaultCluster
 from tests.cluster.links import both_ways
-from tests.cluster.workload import TOPIC
+from tests.cluster.workload import SYNCED_TOPIC, TOPIC
 
 BROKERS = (1, 2, 3)
 LEADER, CONTROLLER = "leader", "controller"
@@ -36,6 +36,8 @@ class Nemesis:
     def __init__(self, cluster: FaultCluster) -> None:
         self._cluster = cluster
         self._links = cluster.links
+        self.bytes_lost = 0
+        """Written, not synced, and gone in a power cut."""
 
     def do(self, fault: Fault) -> str:
         """Returns when it was taken back; what was done, with the broker that it was done to."""
@@ -90,6 +92,47 @@ class Nemesis:
         time.sleep(seconds)
         self._cluster.start_all()
 
+    # Power. All are in sync before each cut: with min.insync.replicas=2 a record may have only two copies, and both could
+    # be lost one after the other.
+
+    def cut_power(self, i: int, seconds: float) -> None:
+        self._lose_power([i], seconds)
+
+    def cut_power_of_two(self, i: int, seconds: float) -> None:
+        self._lose_power([i, next_of(i)], seconds)
+
+    def cut_power_of_all(self, i: int, seconds: float) -> None:
+        """One of them had everything on its disk, but for the topic that syncs. It is back first or last.
+
+        Of a topic that does not sync before it acknowledges, what no disk has is lost, and there is nothing to judge.
+        So there is one disk that has it. It is the last to die: until then nothing is acknowledged without it.
+        """
+        others = [each for each in BROKERS if each != i]
+        order = [i, *others] if round(10 * seconds) % 2 else [*others, i]
+        self._lose_power(
+            [*others, i], seconds, lambda each, partition: each == i and not is_synced(partition), order=order
+        )
+
+    def _lose_power(
+        self,
+        brokers: Sequence[int],
+        seconds: float,
+        is_spared: Callable[[int, str], bool] = lambda i, partition: False,
+        order: Sequence[int] | None = None,
+    ) -> None:
+        self._settle_for_good()
+        self.bytes_lost += self._cluster.lose_power(brokers, is_spared)
+        time.sleep(seconds)
+        for each in order or brokers:
+            self._cluster.restart(each)
+        self.settle()
+
+    def _settle_for_good(self) -> None:
+        self.settle()
+        # One that was cut off or frozen until now may say what was true before; by then it knows.
+        time.sleep(2 * SESSION_TIMEOUT_S)
+        self.settle()
+
     # Links.
 
     def cut_pair(self, i: int, seconds: float) -> None:
@@ -135,10 +178,7 @@ class Nemesis:
 
     def lose_disk(self, i: int, seconds: float) -> None:
         """It comes back with nothing. Only when all are in sync: no rule helps who loses two disks of three."""
-        self.settle()
-        # One that was cut off or frozen until now may say what was true before; by then it knows.
-        time.sleep(2 * SESSION_TIMEOUT_S)
-        self.settle()
+        self._settle_for_good()
         self._cluster.kill(i)
         for found in self._cluster.files(i).iterdir():
             if found.is_dir():
@@ -179,6 +219,9 @@ KINDS: dict[str, Callable[[Nemesis, int, float], None]] = {
     "freeze": Nemesis.freeze,
     "kill -9 of two": Nemesis.kill_two,
     "kill -9 of all": Nemesis.kill_all,
+    "power cut of one": Nemesis.cut_power,
+    "power cut of two": Nemesis.cut_power_of_two,
+    "power cut of all": Nemesis.cut_power_of_all,
     "cut a pair": Nemesis.cut_pair,
     "cut one way": Nemesis.cut_one_way,
     "isolate": Nemesis.isolate,
@@ -201,6 +244,10 @@ ON_ZOOKEEPER = {
 }
 # More of what is likely to hit a leader in the middle of something.
 _WEIGHTS = {"kill -9": 4, "freeze": 4, "cut one way": 2, "cut a pair": 2, "isolate": 2}
+
+
+def is_synced(partition: str) -> bool:
+    return partition.rpartition("-")[0] == SYNCED_TOPIC
 
 
 def next_of(i: int) -> int:

@@ -17,6 +17,9 @@ ON_SQLITE = [
     Fault("cut one way", LEADER, 4.0),
     Fault("fill the disk", "3", 3.0, settle=False),
     Fault("kill -9 of all", "1", 0.5),
+    Fault("power cut of two", LEADER, 0.5),
+    Fault("power cut of all", LEADER, 0.5),
+    Fault("power cut of all", LEADER, 0.6),
 ]
 ON_AN_ENSEMBLE = [
     Fault("kill -9", LEADER, 1.0),
@@ -25,6 +28,7 @@ ON_AN_ENSEMBLE = [
     Fault("kill the leader of ZooKeeper", "1", 2.0, settle=False),
     Fault("cut from the store one way", LEADER, 4.0),
     Fault("restart ZooKeeper", "1", 2.0),
+    Fault("power cut of all", LEADER, 0.5),
 ]
 
 

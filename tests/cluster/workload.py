@@ -13,6 +13,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Pro
 from tests.cluster.history import History, identity
 
 TOPIC = "orders"
+SYNCED_TOPIC = "audit"
+"""Synced before each acknowledgement."""
 PADDING = b"." * 90
 MOST_UNDER_WAY = 2_000
 PRODUCERS = (1, 2)
@@ -45,9 +47,12 @@ _LOSS = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaErr
 class Clients:
     """Owns the threads of the producers and of the readers. ``finish`` ends them, and leaves nothing under way."""
 
-    def __init__(self, bootstrap_servers: str, history: History, partitions: int, *, rate: float, seed: int) -> None:
+    def __init__(
+        self, bootstrap_servers: str, topic: str, history: History, partitions: int, *, rate: float, seed: int
+    ) -> None:
         """``rate`` is records a second for each of the two producers."""
         self._servers = bootstrap_servers
+        self._topic = topic
         self._history = history
         self._partitions = partitions
         self._rate = rate
@@ -106,7 +111,7 @@ class Clients:
                 self._history.unknown()
 
         self._history.sent()
-        producer.produce(TOPIC, b"%d:%d%s" % (number, count, PADDING), partition=partition, on_delivery=told)
+        producer.produce(self._topic, b"%d:%d%s" % (number, count, PADDING), partition=partition, on_delivery=told)
 
     def _acknowledged(self, record: int, partition: int, offset: int | None) -> None:
         now = time.monotonic()
@@ -135,7 +140,7 @@ class Clients:
             offset = max(0, positions[partition] - chance.randrange(5_000))
             # Told before: a record that was fetched already is dropped by the client when it seeks.
             try:
-                consumer.seek(TopicPartition(TOPIC, partition, offset))
+                consumer.seek(TopicPartition(self._topic, partition, offset))
             except Exception:  # it has no leader at the moment
                 return
             self._history.moved(number, partition, offset)
@@ -145,7 +150,7 @@ class Clients:
 
     def _read(self, number: int, now_and_then: Callable[[Consumer, dict[int, int]], None]) -> None:
         consumer = Consumer({"bootstrap.servers": self._servers, **READER})
-        consumer.assign([TopicPartition(TOPIC, each, 0) for each in range(self._partitions)])
+        consumer.assign([TopicPartition(self._topic, each, 0) for each in range(self._partitions)])
         positions = dict.fromkeys(range(self._partitions), 0)
         try:
             while not self._read_no_more.is_set():
@@ -177,27 +182,29 @@ def record_of(message: Message) -> int:
     return identity(int(producer), int(number))
 
 
-def read_whole(bootstrap_servers: str, partition: int, timeout_s: float = 60.0) -> Iterator[tuple[int, int]]:
+def read_whole(
+    bootstrap_servers: str, topic: str, partition: int, timeout_s: float = 60.0
+) -> Iterator[tuple[int, int]]:
     """(offset, record) of all that the partition holds now, from its beginning; AssertionError when it cannot be."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, **READER})
     try:
-        end = high_watermark(bootstrap_servers, partition)
-        consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING)])
+        end = high_watermark(bootstrap_servers, topic, partition)
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
         position, deadline = 0, time.monotonic() + timeout_s
         while position < end:
             for message in consumer.consume(1000, timeout=0.5):
                 if message.error() is None:
                     position, deadline = message.offset() + 1, time.monotonic() + timeout_s
                     yield message.offset(), record_of(message)
-            assert time.monotonic() < deadline, f"{TOPIC}-{partition} cannot be read at {position}, it ends at {end}"
+            assert time.monotonic() < deadline, f"{topic}-{partition} cannot be read at {position}, it ends at {end}"
     finally:
         consumer.close()
 
 
-def high_watermark(bootstrap_servers: str, partition: int) -> int:
+def high_watermark(bootstrap_servers: str, topic: str, partition: int) -> int:
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, **READER})
     try:
-        end: int = consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=30)[1]
+        end: int = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1]
         return end
     finally:
         consumer.close()

@@ -16,6 +16,7 @@ def main() -> int:
     seed = secrets.randbits(32) if options.seed is None else options.seed
     report = look_for_violations(range(seed, seed + options.schedules), options.steps)
     print(f"seed {seed}: {report.schedules} schedules, {report.steps} steps, {report.acknowledged} acknowledgements")
+    print(f"{report.recoveries} leaders were found by comparing logs")
     if report.failed_seed is None:
         return 0
     print(f"FAILED: python -m tests.simulation --seed {report.failed_seed} --steps {options.steps}", file=sys.stderr)

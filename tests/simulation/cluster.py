@@ -4,12 +4,20 @@ A step is (kind, which, how): a kind of event, which of those that could happen 
 values, so that a schedule is data: drawn at random, replayed, shortened, or chosen by Hypothesis. One for which nothing
 can happen changes nothing.
 
+After the last step all brokers come back and nothing more breaks: then each partition has to find a leader.
+
 Left out on purpose: retention (logs begin at 0), transactions, syncs before acknowledgement, several topics, fetch
 sessions (each fetch names everything).
 """
 
+from collections.abc import Sequence
+
 from tests.simulation.cluster_state import Shape, Step
 from tests.simulation.faults import Faults
+from tests.simulation.process import WATCHED
+from tests.simulation.violation import Violation
+
+REST_ROUNDS = 8
 
 
 class Cluster(Faults):
@@ -30,6 +38,37 @@ class Cluster(Faults):
                 if choice[0].process.id in members:
                     self._do_round(choice, 0)
         self.check()
+
+    def come_to_rest(self) -> None:
+        """Violation when a partition stays without a leader although all brokers are there."""
+        self.limbo.clear()
+        for _ in range(REST_ROUNDS):
+            self._go_on()
+            if all(record.leader in record.isr for record in self.store.topic.partitions):
+                return
+        raise Violation(f"all brokers are back, and the partitions are still {self.store.topic.partitions}")
+
+    def _go_on(self) -> None:
+        """Whatever can happen happens once, without faults."""
+        alive = {process.session for process in self.processes.values()}
+        for session in set(self.store.owners.values()) - alive:
+            self._end_session(session)
+        for process in list(self.processes.values()):
+            # A call that its session is too old for; a store would refuse it.
+            if process.running is not None and not self._can_be_served(process):
+                self._do_crash(process, 0)
+            # Also of what was written and taken away again since it last heard of it.
+            for key in () if process.catalog._current.turn.locked() else WATCHED:
+                process.hear_of(key)
+        self._go_on_with(["thaw", "start", "finish", "catch_up", "control", "finish", "catch_up", "report", "finish"])
+
+    def _go_on_with(self, kinds: Sequence[str]) -> None:
+        for kind in kinds:
+            for candidate in list(getattr(self, "_can_" + kind)()):
+                # Another may have made it impossible.
+                if candidate in getattr(self, "_can_" + kind)():
+                    getattr(self, "_do_" + kind)(candidate, 0)
+                    self.check()
 
     def step(self, step: Step) -> str | None:
         """What happened, in words; None when nothing could. Then ``check`` is due. Excused ends the schedule."""

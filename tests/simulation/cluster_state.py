@@ -26,12 +26,16 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape:
-    """How large the cluster is. ``in_sync`` replicas have a first record, the others nothing; 0: all, and no record."""
+    """How large the cluster is. ``in_sync`` replicas have a first record, the others nothing; 0: all, and no record.
+
+    ``is_synced``: the topic syncs before it acknowledges.
+    """
 
     brokers: int = 3
     partitions: int = 1
     min_insync_replicas: int = 2
     in_sync: int = 0
+    is_synced: bool = False
 
 
 class ClusterState:
@@ -48,7 +52,7 @@ class ClusterState:
         records = tuple(PartitionRecord.new(brokers)._replace(isr=tuple(brokers[:count])) for brokers in placed)
         self.store = ModelStore(TopicRecord(TOPIC, TOPIC_ID, records))
         self.safety = Safety(shape.partitions, shape.min_insync_replicas)
-        self.disks = {broker: Disk(shape.min_insync_replicas) for broker in replicas}
+        self.disks = {broker: Disk(shape.min_insync_replicas, shape.is_synced) for broker in replicas}
         self.processes: dict[BrokerId, Process] = {}
         self.orphans: list[Request] = []
         self.limbo: list[Call] = []
@@ -56,7 +60,7 @@ class ClusterState:
         self.lost: dict[BrokerId, int] = {}
         """Brokers whose disk lost records that they are still counted on for, and the last registration before that."""
         self._waiting: list[tuple[int, int, tuple[int, int], object]] = []
-        self._last_session = self._last_value = 0
+        self._last_session = self._last_value = self.recoveries = 0
         # With fewer replicas than have to be in sync, how many copies an acknowledgement stands for would be in flux.
         sizes = range(shape.min_insync_replicas, shape.brokers + 1)
         self._targets = [target for size in sizes for target in permutations(replicas, size)]
@@ -132,12 +136,14 @@ class ClusterState:
         result = self.store.execute(call)
         if self.store.topic is not before:
             self._excuse_choice(call, before)
+            pairs = zip(before.partitions, self.store.topic.partitions, strict=True)
+            self.recoveries += sum(old.is_undecided and not record.is_undecided for old, record in pairs)
         return result
 
     def _excuse_choice(self, call: Call, before: TopicRecord) -> None:
-        """Was one elected, or were others let go, by what brokers that have lost records were before they did?"""
+        """Were others let go by what brokers that have lost records were before they did?"""
         for old, record in zip(before.partitions, self.store.topic.partitions, strict=True):
-            is_choice = call.operation == "put_many" or not set(old.replicas) <= set(record.replicas)
+            is_choice = not set(old.replicas) <= set(record.replicas)
             if is_choice and all(
                 broker in self.lost and call.brokers_known.get(broker, -1) <= self.lost[broker] for broker in record.isr
             ):
@@ -190,14 +196,14 @@ class ClusterState:
                 if partition.is_leader:
                     safety.leads(index, partition.leader_epoch, broker)
                 safety.reads(index, broker, entries, partition.high_watermark)
+                record = self.store.topic.partitions[index]
+                if partition.is_leader and (record.leader, record.leader_epoch) == (broker, partition.leader_epoch):
+                    safety.acts(index, partition.high_watermark, record)
         for index, record in enumerate(self.store.topic.partitions):
-            if record.leader not in (*record.isr, NO_LEADER) or not record.isr:
+            if record.leader not in (*record.isr, NO_LEADER) or not record.awaited:
                 raise Violation(f"{index}: broker {record.leader} leads, the ISR is {record.isr}")
             for broker in record.isr:
                 if broker not in self.lost:
-                    safety.is_in_sync(index, broker, self.disks[broker].entries(index))
-            if all(broker in self.lost for broker in record.isr):
-                for broker in record.isr:
                     safety.is_in_sync(index, broker, self.disks[broker].entries(index))
         self._check_acknowledged()
 
@@ -208,9 +214,8 @@ class ClusterState:
             if future is not None and not future.done():
                 waiting.append(one)
             elif future is None or (not future.cancelled() and future.exception() is None):
-                logs = {broker: disk.entries(index) for broker, disk in self.disks.items()}
-                if not self.lost:
-                    self.safety.acknowledge(index, offset, entry, logs)
+                copies = [broker for broker, disk in self.disks.items() if disk.has_had(index, offset, entry)]
+                self.safety.acknowledge(index, offset, entry, copies)
         self._waiting = waiting
 
     # In words.

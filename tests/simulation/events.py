@@ -133,6 +133,14 @@ class Events(ClusterState):
         said = f"{process.id} wants another ISR"
         return f"{said}: {self._do_finish(process, how)}" if how % 2 else said
 
+    def _can_report(self):
+        return [process for process in self._idle() if process.wants_report()]
+
+    def _do_report(self, process, how):
+        process.report()
+        said = f"{process.id} reports how long its logs are"
+        return f"{said}: {self._do_finish(process, how)}" if how % 2 and process.running is not None else said
+
     _can_control = ClusterState._idle
 
     def _do_control(self, process, how):

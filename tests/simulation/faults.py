@@ -1,5 +1,7 @@
 """What goes wrong: brokers die, freeze, lose records or their sessions, connections break, time passes."""
 
+from itertools import combinations
+
 from skep.base.ids import BrokerId
 from skep.metadata.layout import broker_key
 from tests.simulation.events import Events
@@ -55,11 +57,39 @@ class Faults(Events):
     def _do_lose(self, process, how):
         said = self._do_crash(process, how)
         disk = process.disk
-        for log in disk.logs.values():
-            log.reopen((how >> 1) % (log.log_end_offset + 1))
-        disk.may_have_lost_data = True
+        for topic_partition, log in disk.logs.items():
+            disk.lose(topic_partition, (how >> 1) % (log.log_end_offset + 1))
+        disk.may_have_lost_data = disk.may_have_lost_synced_data = True
         self.lost[process.id] = self.store.next_broker_epoch - 1
         return f"{said}; its disk loses records, {[len(log.entries) for log in disk.logs.values()]} are left"
+
+    def _can_sync(self):
+        return [log for disk in self.disks.values() for log in disk.logs.values() if log.unflushed_records]
+
+    def _do_sync(self, log, how):
+        log.sync()
+        return f"a log of {log.topic_partition} is synced up to {log.synced}"
+
+    def _can_power(self):
+        """Of all brokers, of each one, and of each two."""
+        brokers = list(self.disks)
+        return [tuple(brokers), *combinations(brokers, 1), *combinations(brokers, 2)]
+
+    def _do_power(self, brokers, how):
+        """Those that are down lose what their last process had not synced. Sessions may live on for a while."""
+        for broker in brokers:
+            if (process := self.processes.get(broker)) is not None:
+                self._do_crash(process, how)
+            disk = self.disks[broker]
+            for topic_partition, log in disk.logs.items():
+                # Any of what was not synced may have been written back in time.
+                disk.lose(topic_partition, log.synced + (how >> 1) * (broker + 3) % (log.unflushed_records + 1))
+            disk.may_have_lost_data = True
+            self.lost[broker] = self.store.next_broker_epoch - 1
+        for index in range(self.shape.partitions):
+            self.safety.power_lost(index, {broker: disk.entries(index) for broker, disk in self.disks.items()})
+        left = {broker: [len(log.entries) for log in self.disks[broker].logs.values()] for broker in brokers}
+        return f"{', '.join(map(str, brokers))} lose power; of their logs there is left {left}"
 
     def _can_expire(self):
         return [owner for key, owner in self.store.owners.items() if key.startswith("brokers/")]

@@ -1,6 +1,7 @@
 """A log without files: a list of (leader epoch, value), one record a batch, and the real ``LeaderEpochs``.
 
-It has as much of ``storage.Log`` as ``Partition`` and ``Fetcher`` ask for. Sizes are counted in records.
+It has as much of ``storage.Log`` as ``Partition`` and ``Fetcher`` ask for. Sizes are counted in records. ``synced`` of
+them survive a power cut; in a topic that syncs before it acknowledges, a sync is over at once, and all of them do.
 """
 
 from types import SimpleNamespace
@@ -31,15 +32,17 @@ class ModelLog:
     is_being_cut = False
     lost_data = False
 
-    def __init__(self, topic_partition: TopicPartition, min_insync_replicas: int) -> None:
+    def __init__(self, topic_partition: TopicPartition, min_insync_replicas: int, is_synced: bool) -> None:
         self.topic_partition = topic_partition
         self.entries: list[Entry] = []
+        self.synced = 0
+        self.was_synced = is_synced
         self.epochs = LeaderEpochs()
         self.producers = SimpleNamespace(transactions=_NoTransactions())
         self.config = SimpleNamespace(
             min_insync_replicas=min_insync_replicas,
-            syncs_before_acknowledging=False,
-            flush_messages=NEVER,
+            syncs_before_acknowledging=is_synced,
+            flush_messages=1 if is_synced else NEVER,
             throttled_followers=(),
         )
 
@@ -49,7 +52,18 @@ class ModelLog:
 
     @property
     def flushed_offset(self) -> int:
-        return len(self.entries)
+        return self.synced
+
+    def sync(self) -> None:
+        self.synced = len(self.entries)
+
+    @property
+    def unflushed_records(self) -> int:
+        return len(self.entries) - self.synced
+
+    @property
+    def last_batch_epoch(self) -> int:
+        return self.entries[-1][0] if self.entries else -1
 
     @property
     def latest_epoch(self) -> int:
@@ -80,6 +94,8 @@ class ModelLog:
             raise Violation(f"{self.topic_partition}: {entry} is appended to {self.entries}: an epoch goes back")
         self.epochs.assign(entry[0], len(self.entries))
         self.entries.append(entry)
+        if self.config.syncs_before_acknowledging:
+            self.sync()
 
     def read(self, offset: int, max_bytes: int, *, up_to: int, at_least_one: bool) -> list[Entry]:
         if not 0 <= offset <= len(self.entries):
@@ -88,6 +104,7 @@ class ModelLog:
 
     def truncate_to(self, offset: int) -> None:
         del self.entries[offset:]
+        self.synced = min(self.synced, len(self.entries))
         self.epochs.truncate_end(len(self.entries))
 
     def move_start_to(self, offset: int) -> None:
@@ -97,8 +114,9 @@ class ModelLog:
         raise AssertionError("no leader of the model begins past 0")
 
     def reopen(self, end: int) -> None:
-        """As a start finds it: cut where the disk lost the rest, without epochs that have no batch."""
+        """As a start finds it: cut where the disk lost the rest, without epochs that have no batch; and synced."""
         del self.entries[end:]
+        self.sync()
         self.epochs = LeaderEpochs()
         for offset, (epoch, _) in enumerate(self.entries):
             self.epochs.assign(epoch, offset)

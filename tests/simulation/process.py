@@ -1,8 +1,8 @@
 """One broker: what its disk keeps, and the process on it: the broker's own classes on the model's disk and store.
 
 Real here are ``Partition``, ``InSyncReplicas``, ``IsrChanges``, ``Fetcher``, ``Following``, ``Replicas`` (who leads and
-follows what), ``FollowerFetch``, ``Membership``, ``Catalog``, ``Controller`` and the handler of reassignments. They run
-one step at a time, as the schedule says, and are started as ``app.py`` starts them.
+follows what), ``FollowerFetch``, ``Membership``, ``LogReports``, ``Catalog``, ``Controller`` and the handler of
+reassignments. They run one step at a time, as the schedule says, and are started as ``app.py`` starts them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,10 +23,11 @@ from skep.metadata.catalog import Catalog
 from skep.metadata.current import OnChange
 from skep.metadata.image import ClusterImage
 from skep.metadata.layout import CONTROLLER, broker_key, image_after, image_of, topic_key
-from skep.metadata.model import BrokerRecord, TopicRecord
+from skep.metadata.model import BrokerRecord, PartitionRecord, TopicRecord
 from skep.replication.fetcher import Fetcher
 from skep.replication.following import Following
 from skep.replication.isr_changes import IsrChanges
+from skep.replication.log_reports import LogReports
 from skep.replication.partition import Partition
 from skep.replication.replicas import Replicas
 from skep.replication.second_opinion import later
@@ -56,11 +57,16 @@ class Disk:
     path = "."
     files = None
 
-    def __init__(self, min_insync_replicas: int) -> None:
+    def __init__(self, min_insync_replicas: int, is_synced: bool = False) -> None:
         self._min_insync_replicas = min_insync_replicas
+        self._is_synced = is_synced
         self.logs: dict[TopicPartition, ModelLog] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
-        self.may_have_lost_data = False
+        self.may_have_lost_data = self.may_have_lost_synced_data = False
+        self._lost: set[tuple[int, int, tuple[int, int]]] = set()
+
+    def losses_settled(self) -> None:
+        self.may_have_lost_data = self.may_have_lost_synced_data = False
 
     @property
     def partitions(self) -> dict[TopicPartition, ModelLog]:
@@ -68,8 +74,20 @@ class Disk:
 
     def log(self, topic_partition: TopicPartition, config: Any, topic_id: Any) -> ModelLog:
         if topic_partition not in self.logs:
-            self.logs[topic_partition] = ModelLog(topic_partition, self._min_insync_replicas)
+            self.logs[topic_partition] = ModelLog(topic_partition, self._min_insync_replicas, self._is_synced)
         return self.logs[topic_partition]
+
+    def lose(self, topic_partition: TopicPartition, end: int) -> None:
+        """What the log has from ``end`` on is gone."""
+        log = self.logs[topic_partition]
+        self._lost |= {
+            (topic_partition.partition, offset, log.entries[offset]) for offset in range(end, len(log.entries))
+        }
+        log.reopen(end)
+        self.may_have_lost_data = True
+
+    def has_had(self, index: int, offset: int, entry: tuple[int, int]) -> bool:
+        return self.entries(index)[offset : offset + 1] == [entry] or (index, offset, entry) in self._lost
 
     def entries(self, index: int) -> list[tuple[int, int]]:
         log = self.logs.get(TopicPartition(TOPIC, index))
@@ -217,11 +235,16 @@ class Process:
         self.following = _Following(self, clock)
         self.isr_changes = IsrChanges(broker_id, self.catalog, lambda: SETTINGS, clock, self._ask_others)
         self.controller = Controller(self.catalog, broker_id, lambda: SETTINGS, clock)
-        self.replicas.on_role = self.following.role_changed
+        self.log_reports = LogReports(lambda: self.membership.node, self.catalog)
+        self.replicas.on_role = self._role_changed
         self.bugs: list[Exception] = []
         """What those raised who were told of a change; the catalog goes on without them."""
         self.catalog.on_change(self._noticing(self.replicas.image_changed))
         self.catalog.on_change(self._noticing(self.following.image_changed))
+
+    def _role_changed(self, partition: Partition, record: PartitionRecord | None) -> None:
+        self.following.role_changed(partition, record)
+        self.log_reports.role_changed(partition, record)
 
     async def _ask_others(self, topics: Iterable[str]) -> None:
         """As if another broker knew all that the store has: the most that ``second_opinion`` can be told."""
@@ -266,7 +289,7 @@ class Process:
     async def start(self) -> None:
         """As ``app.py`` does it."""
         await self.membership.begin_anew(self.replicas.may_have_lost)
-        self.disk.may_have_lost_data = False
+        self.disk.losses_settled()
         await self.membership.join(BrokerRecord(self.id, f"host{self.id}", 1))
         self.serve()
 
@@ -291,6 +314,17 @@ class Process:
 
     def change_isr(self) -> None:
         self.run("change the ISR", self.isr_changes._change(TOPIC, self.led))
+
+    def wants_report(self) -> bool:
+        node = self.membership.node
+        records = self.catalog.image.topics[TOPIC].partitions
+        return any(
+            (node.id, node.epoch) not in [report[:2] for report in records[one.topic_partition.partition].reports]
+            for one in self.log_reports._leaderless
+        )
+
+    def report(self) -> None:
+        self.run("report its logs", self.log_reports._report(TOPIC, list(self.log_reports._leaderless)))
 
     def reassign(self, index: int, target: Sequence[BrokerId] | None) -> bool:
         """As a client asks for it; None calls off what is under way. Whether it came as far as asking the store."""

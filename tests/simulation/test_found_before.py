@@ -6,10 +6,11 @@ from unittest.mock import patch
 
 import pytest
 
-from skep.base.ids import BrokerId
+from skep.base.ids import BrokerId, TopicPartition
 from skep.controller.elections import Liveness
 from skep.controller.reassigning import begun
 from skep.metadata.layout import topic_key
+from skep.metadata.model import NO_LEADER
 from tests.simulation import planted
 from tests.simulation.cluster import Cluster
 from tests.simulation.cluster_state import Shape
@@ -45,6 +46,9 @@ class Script:
 
     def produce(self, leader):
         self.make("produce", lambda choice: choice[0].id == leader, 3)
+
+    def sync(self, broker):
+        self.cluster._do_sync(self.cluster.disks[BrokerId(broker)].logs[TopicPartition(TOPIC, 0)], 0)
 
     def process(self, broker):
         return self.cluster.processes[BrokerId(broker)]
@@ -119,7 +123,7 @@ def test_a_write_of_the_process_before_changes_nothing_behind_the_back_of_the_ne
 
 
 @scripted(ALONE)
-def test_a_leader_that_lost_records_and_is_alone_in_sync_does_not_write_others_under_the_same_epoch(script):
+def test_a_leader_that_lost_records_and_is_alone_in_sync_gives_way_to_who_has_more(script):
     script.fetch(2)
     script.fetch(2)
     lost = script.process(1)
@@ -128,13 +132,83 @@ def test_a_leader_that_lost_records_and_is_alone_in_sync_does_not_write_others_u
     script.cluster._do_start(BrokerId(1), 0)
     while not script.process(1).is_serving:
         script.cluster._do_finish(script.process(1), 0)
-    leading = script.process(1).led[0]
-    leading.append(b"", 99)
-    script.cluster._do_catch_up(script.process(2), 0)
-    for _ in range(3):
-        fetcher = script.process(2).following.fetchers[0]
-        script.cluster._do_round((fetcher, script.process(1)), 0)
-    assert script.log(2) == script.log(1)
+    script.cluster.come_to_rest()
+    assert script.cluster.store.topic.partitions[0].leader == 2
+    assert len(script.log(2)) == 1
+
+
+@scripted(Shape(brokers=3, in_sync=3))
+def test_when_all_lose_power_the_last_one_back_does_not_lead_with_what_it_has_left(script):
+    """1 and 2 have everything, and have left the ISR when 3 comes back with nothing."""
+    commit(script)
+    for broker in (1, 2):
+        script.sync(broker)
+    script.make("power", lambda brokers: len(brokers) == 3, how=0)
+    assert [len(script.log(broker)) for broker in (1, 2, 3)] == [2, 2, 0]
+    for broker in (1, 2, 3):
+        script.by("start", broker)
+        script.by("finish", broker)
+    script.cluster.come_to_rest()
+    assert script.cluster.store.topic.partitions[0].leader != 3
+    assert len(script.log(1)) == len(script.log(2)) == 2
+
+
+@scripted(Shape(brokers=3, in_sync=3))
+def test_when_all_lose_power_one_that_came_back_and_died_again_is_waited_for(script):
+    script.sync(3)
+    commit(script)
+    script.sync(1)
+    script.make("power", lambda brokers: len(brokers) == 3, how=0)
+    assert [len(script.log(broker)) for broker in (1, 2, 3)] == [2, 0, 1]
+    for broker in (1, 2):
+        script.by("start", broker)
+        script.by("finish", broker)
+        script.by("crash", broker, how=0)
+    script.by("start", 3)
+    script.by("finish", 3)
+    script.cluster._go_on_with(["control", "finish", "catch_up", "report", "finish", "control", "finish"])
+    assert script.cluster.store.topic.partitions[0].leader == NO_LEADER
+    script.cluster.come_to_rest()
+    assert script.cluster.store.topic.partitions[0].leader == 1
+
+
+@scripted(Shape(brokers=3, in_sync=3, is_synced=True))
+def test_when_all_lose_power_the_first_one_back_leads_a_topic_that_syncs(script):
+    commit(script)
+    script.make("power", lambda brokers: len(brokers) == 3, how=0)
+    script.by("start", 2)
+    script.by("finish", 2)
+    script.cluster._go_on_with(["catch_up", "control", "finish"])
+    record = script.cluster.store.topic.partitions[0]
+    assert (record.leader, record.isr) == (2, (2,))
+
+
+@scripted(Shape(brokers=3, in_sync=3))
+def test_one_that_was_left_alone_in_sync_and_loses_power_waits_for_the_others(script):
+    """With min.insync.replicas=2, all that was acknowledged was acknowledged with one of them."""
+    script.sync(1)
+    commit(script)
+    for broker in (2, 3):
+        script.by("crash", broker, how=0)
+    script.make("tick", lambda milliseconds: milliseconds > 10_000)
+    script.produce(1)
+    script.by("isr", 1)
+    assert script.cluster.store.topic.partitions[0].isr == (1,)
+    script.make("power", lambda brokers: brokers == (1,), how=0)
+    script.by("start", 1)
+    script.by("finish", 1)
+    script.cluster._go_on_with(["control", "finish", "catch_up", "report", "finish", "control", "finish"])
+    script.cluster.come_to_rest()
+    assert all(len(script.log(broker)) >= 2 for broker in script.cluster.store.topic.partitions[0].isr)
+
+
+def commit(script):
+    """Another record, which all have and the leader knows to be committed."""
+    script.make("produce", lambda choice: choice[0].id == 1, 0)
+    for _ in range(2):
+        for broker in (2, 3):
+            script.fetch(broker)
+    assert script.cluster.safety.acknowledged == 2
 
 
 @scripted(Shape(brokers=3, in_sync=3))
@@ -166,16 +240,24 @@ def a_replica_that_goes_leaves_the_epoch_as_it_is():
             test_a_follower_that_falls_behind_while_the_store_is_asked_does_not_join,
         ),
         (
-            planted.a_broker_registers_before_it_leaves_the_isrs,
-            test_a_broker_that_lost_records_is_not_elected_between_its_registration_and_its_leaving,
-        ),
-        (
             planted.a_restarted_leader_goes_on_in_its_epoch,
             test_a_write_of_the_process_before_changes_nothing_behind_the_back_of_the_next,
         ),
         (
             planted.a_broker_goes_on_where_it_ended,
-            test_a_leader_that_lost_records_and_is_alone_in_sync_does_not_write_others_under_the_same_epoch,
+            test_a_leader_that_lost_records_and_is_alone_in_sync_gives_way_to_who_has_more,
+        ),
+        (
+            planted.the_last_one_in_an_isr_stays,
+            test_when_all_lose_power_the_last_one_back_does_not_lead_with_what_it_has_left,
+        ),
+        (
+            planted.who_leaves_an_isr_is_forgotten,
+            test_when_all_lose_power_one_that_came_back_and_died_again_is_waited_for,
+        ),
+        (
+            planted.a_leader_below_min_insync_forgets_the_others,
+            test_one_that_was_left_alone_in_sync_and_loses_power_waits_for_the_others,
         ),
         (
             a_replica_that_goes_leaves_the_epoch_as_it_is,

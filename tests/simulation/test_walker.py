@@ -17,7 +17,8 @@ def test_no_schedule_breaks_a_promise(first_seed):
     # A walker that gets nothing done finds nothing either.
     assert report.schedules == SCHEDULES
     assert report.steps > 50 * SCHEDULES
-    assert report.acknowledged > 3 * SCHEDULES
+    assert report.acknowledged > 2 * SCHEDULES
+    assert report.recoveries > SCHEDULES / 10
     assert report.excused < SCHEDULES / 50
 
 

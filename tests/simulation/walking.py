@@ -5,6 +5,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import skep.controller.controller
@@ -37,6 +38,9 @@ KINDS = (*ORDINARY, *FAULTS)
 MOVES_IN = 3
 """Of so many seeds of a shape one has reassignments too: where replicas come and go, other things happen less often."""
 MOVE_RATE = 0.06
+POWER_IN = 5
+"""Of so many seeds two have power cuts too."""
+POWER_RATES = {"power": 0.015, "sync": 0.045, "report": 0.1}
 SHAPES = (
     Shape(),
     Shape(in_sync=2),
@@ -54,8 +58,19 @@ class Found(NamedTuple):
     after: int
 
 
+SYNCED_IN = 20
+"""Of so many seeds one, with power cuts, has a topic that syncs before it acknowledges. A sync of the model takes no
+time, which a partition that is left with one replica does not expect: so none with moves."""
+
+
 def shape_of(seed: int) -> Shape:
-    return SHAPES[seed % len(SHAPES)]
+    shape = SHAPES[seed % len(SHAPES)]
+    is_synced = has_power_cuts(seed) and not has_moves(seed) and seed % SYNCED_IN == 0
+    return replace(shape, is_synced=is_synced)
+
+
+def has_power_cuts(seed: int) -> bool:
+    return seed % POWER_IN < 2
 
 
 def has_moves(seed: int) -> bool:
@@ -82,6 +97,12 @@ def schedule_of(seed: int, count: int) -> list[Step]:
         for number in range(count):
             if generator.random() < MOVE_RATE:
                 steps[number] = Step("reassign", generator.getrandbits(8), generator.getrandbits(8))
+    if has_power_cuts(seed):
+        kinds = [None, *POWER_RATES]
+        rates = [1 - sum(POWER_RATES.values()), *POWER_RATES.values()]
+        for number, kind in enumerate(generator.choices(kinds, rates, k=count)):
+            if kind is not None:
+                steps[number] = Step(kind, generator.getrandbits(8), generator.getrandbits(8))
     return steps
 
 
@@ -89,6 +110,7 @@ class Walk(NamedTuple):
     found: Found | None
     steps: int
     acknowledged: int
+    recoveries: int
     is_excused: bool
 
 
@@ -105,13 +127,14 @@ def walk(shape: Shape, steps: Sequence[Step], trace: list[str] | None = None) ->
                 if trace is not None:
                     trace.append(said)
                 cluster.check()
+        cluster.come_to_rest()
     except Violation as violation:
-        return Walk(Found(str(violation), drawn), made, cluster.safety.acknowledged, False)
+        return Walk(Found(str(violation), drawn), made, cluster.safety.acknowledged, cluster.recoveries, False)
     except Excused:
-        return Walk(None, made, cluster.safety.acknowledged, True)
+        return Walk(None, made, cluster.safety.acknowledged, cluster.recoveries, True)
     finally:
         cluster.close()
-    return Walk(None, made, cluster.safety.acknowledged, False)
+    return Walk(None, made, cluster.safety.acknowledged, cluster.recoveries, False)
 
 
 def shortened(shape: Shape, steps: Sequence[Step]) -> list[Step]:
@@ -152,22 +175,25 @@ class Report(NamedTuple):
     schedules: int
     steps: int
     acknowledged: int
+    recoveries: int
+    """How often a leader was found by comparing logs."""
     excused: int
     failed_seed: int | None
 
 
 async def _look_for_violations(seeds: range, count: int) -> Report:
-    steps = acknowledged = excused = 0
+    steps = acknowledged = recoveries = excused = 0
     for number, seed in enumerate(seeds, 1):
         result = walk(shape_of(seed), schedule_of(seed, count))
         steps += result.steps
         acknowledged += result.acknowledged
+        recoveries += result.recoveries
         excused += result.is_excused
         if result.found is not None:
-            return Report(number, steps, acknowledged, excused, seed)
+            return Report(number, steps, acknowledged, recoveries, excused, seed)
         # What acknowledgements have left on the loop to be called is called, so that it does not pile up.
         await asyncio.sleep(0)
-    return Report(len(seeds), steps, acknowledged, excused, None)
+    return Report(len(seeds), steps, acknowledged, recoveries, excused, None)
 
 
 def look_for_violations(seeds: range, count: int) -> Report:

@@ -45,6 +45,7 @@ def print_summary(report: Report) -> None:
         "in the log at the end": f"{report.records:,}",
         "read meanwhile": f"{report.read:,}",
         "replicas compared": f"{report.compared_bytes:,} bytes",
+        "lost by power cuts": f"{report.bytes_lost_by_power_cuts:,} bytes that were not synced",
         "longest without an acknowledgement": f"{report.longest_silence_s:.1f} s",
     }
     say(f"\n{sum(report.faults.values())} faults in {report.seconds / 60:.1f} minutes on {report.metadata}")
@@ -72,7 +73,7 @@ def main() -> int:
         seed=seed,
         rate=given.rate,
         logs=directory,
-        small_disk_bytes=(64 << 20) + int(given.minutes * 60 * given.rate * 2 * BYTES_PER_RECORD),
+        small_disk_bytes=(64 << 20) + int(given.minutes * 60 * given.rate * 2.5 * BYTES_PER_RECORD),
         say=say,
     )
     (directory / "report.json").write_text(json.dumps(report.as_json(), indent=2) + "\n")

@@ -147,13 +147,14 @@ def _leads(partition: PartitionRecord, broker_id: BrokerId) -> bool:
 def _without(partition: PartitionRecord, broker_id: BrokerId) -> PartitionRecord | None:
     """The partition when a replica of it may be incomplete; None when that concerns nobody else.
 
-    In each case from a new epoch on. The last one in an ISR stays, for what it has is the most that anybody is known to
-    have; but a follower may have more, of the old epoch, and must not take other records of that epoch for the same.
+    From a new epoch on: a leader of the old one may take the replica for what it was. The last one to leave an ISR
+    leaves it empty, and the partition without a leader until the controller has compared all logs
+    (``controller/elections.py``). What an earlier process said of its log is taken back.
     """
     if broker_id not in partition.replicas or len(partition.replicas) == 1:
         return None
-    if partition.isr == (broker_id,):
-        return partition.elected(partition.leader, partition.isr)
+    if partition.is_undecided:
+        return partition.without_report(broker_id)
     rest = tuple(broker for broker in partition.isr if broker != broker_id)
     leader = NO_LEADER if partition.leader == broker_id else partition.leader
     return partition.elected(leader, rest)

@@ -22,8 +22,8 @@ def elect(
 ) -> None:
     """Let every partition be led by its preferred replica, the first of its list, as the cluster was planned.
 
-    With --unclean partitions that have no leader get one although no replica that was in sync is left: the records
-    that only the lost ones had are gone for good.
+    With --unclean partitions that have no leader get one although not all replicas are back that were in sync: the
+    one with the longest log of those that are there. What only the others have is gone for good.
 
     \b
     Examples:
@@ -43,6 +43,14 @@ def elect(
             output.line(f"Every partition {done}; nobody is elected.")
             return
         if unclean and not yes:
+            absent = {broker.id for broker in state.brokers if broker.address is None}
+            given_up = sorted(
+                {id for p in state.partitions if p.where in set(wanted) for id in absent & set(p.replicas)}
+            )
+            if given_up:
+                output.line(
+                    f"Not there: {', '.join(f'broker {id}' for id in given_up)}. Records that only they have are lost."
+                )
             output.confirm(f"Elect leaders that lack records for {output.count(len(wanted), 'partition')}?")
         kind = cluster_admin.UNCLEAN if unclean else cluster_admin.PREFERRED
         with output.progress(shown=True) as bar:

@@ -16,7 +16,7 @@ from skep.base.clock import Clock
 from skep.base.errors import Fenced, StoreUnavailable, VersionConflict
 from skep.base.ids import BrokerId
 from skep.base.tasks import Supervisor
-from skep.controller.decisions import changed_topics, describe, is_unclean, preferred_elections
+from skep.controller.decisions import changed_topics, describe, is_unclean, preferred_elections, waited_for
 from skep.controller.growing import grown_topics
 from skep.metadata.catalog import Catalog, Controllership
 from skep.metadata.image import ClusterImage
@@ -136,6 +136,8 @@ class Controller:
         if self._decided is not None and image.brokers.keys() - self._decided.brokers.keys():
             changed = grown_topics(image, self._settings().internal_replication_factors, changed)
         await self._write(controllership, image, changed, began)
+        if self._decided is None or self._decided.brokers != image.brokers:
+            self._say_who_is_missing(image)
         # Not the image of now, in which there may be changes that came while this was written.
         self._decided = image
         if self._balance_is_due:
@@ -148,6 +150,15 @@ class Controller:
         if before is None or before.brokers != image.brokers or before.broker_configs != image.broker_configs:
             return image.topics.values()
         return [topic for name, topic in image.topics.items() if before.topics.get(name) is not topic]
+
+    def _say_who_is_missing(self, image: ClusterImage) -> None:
+        for broker, count in sorted(waited_for(image).items()):
+            logger.warning(
+                "controller: %d partitions without a leader wait for broker %d, which may have records that nobody else"
+                " has; if it never comes back, 'skep cluster elect --unclean' gives it up",
+                count,
+                broker,
+            )
 
     async def _balance(self, controllership: Controllership) -> None:
         settings, image = self._settings(), self._catalog.image

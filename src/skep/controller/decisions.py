@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 
 from skep.base.ids import BrokerId, TopicPartition
-from skep.controller.elections import Liveness, preferred, settled
+from skep.controller.elections import Liveness, missing, preferred, settled
 from skep.controller.reassigning import finished
 from skep.metadata.image import ClusterImage
 from skep.metadata.model import NO_LEADER, PartitionRecord, TopicRecord
@@ -85,6 +85,22 @@ def left_to_hand_over(image: ClusterImage, broker_id: BrokerId) -> int:
         for topic in image.topics.values()
         for partition in topic.partitions
         if partition.leader == broker_id
+    )
+
+
+def waited_for(image: ClusterImage) -> Counter[BrokerId]:
+    """The brokers that partitions without a leader wait for, and how many of them for each.
+
+    An undecided one waits for all of them, another one for any.
+    """
+    brokers = Liveness.of(image.brokers)
+    return Counter(
+        broker
+        for topic in image.topics.values()
+        for partition in topic.partitions
+        if partition.leader == NO_LEADER
+        for broker in (missing(partition, brokers) if partition.is_undecided else frozenset(partition.isr))
+        if broker not in brokers.live
     )
 
 

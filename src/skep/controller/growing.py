@@ -40,7 +40,7 @@ def _grown(
 ) -> PartitionRecord:
     """The partition with those of ``order`` added that it lacks, one for each place first."""
     target = list(partition.target)
-    if len(target) >= factor or partition.removing:
+    if len(target) >= factor or partition.removing or partition.is_undecided:
         return partition
     places = {image.brokers[broker].place for broker in target if broker in image.brokers}
     others = [broker for broker in order if broker.id not in target]

@@ -53,7 +53,7 @@ def finished(partition: PartitionRecord, brokers: Liveness) -> PartitionRecord:
     if not set(target) <= set(partition.isr):
         return partition
     isr = tuple(broker for broker in partition.isr if broker in target)
-    done = partition._replace(replicas=target, isr=isr, adding=(), removing=())
+    done = partition._replace(replicas=target, isr=isr, adding=(), removing=(), last_isr=())
     if partition.leader in target:
         return done.elected(partition.leader, isr) if partition.removing else done
     heir = next((broker for broker in target if broker in brokers.active), NO_LEADER)
@@ -69,7 +69,8 @@ def _narrowed(
 ) -> PartitionRecord:
     """With these replicas; who is not one of them is not in sync any more, and does not lead."""
     isr = tuple(broker for broker in partition.isr if broker in replicas)
-    changed = partition._replace(replicas=replicas, isr=isr)
+    last_isr = tuple(broker for broker in partition.last_isr if broker in replicas)
+    changed = partition._replace(replicas=replicas, isr=isr, last_isr=last_isr)
     if isr:
         if partition.leader in (*replicas, NO_LEADER):
             is_smaller = not set(partition.replicas) <= set(replicas)
@@ -79,7 +80,7 @@ def _narrowed(
     if not unclean:
         raise KafkaError(
             ErrorCode.invalid_replica_assignment,
-            "Only replicas that would be dropped are in sync; going on would require an unclean leader election.",
+            "No replica that would stay is in sync; going on would require an unclean leader election.",
         )
     held = [broker for broker in replicas if broker in partition.replicas and broker not in partition.adding]
     heir = next((broker for broker in held if broker in brokers.active), NO_LEADER)

@@ -3,6 +3,10 @@
 A partition is an array, ``[replicas, isr, leader, leader_epoch]``: a topic is one value in the store, ZooKeeper's
 values end at 1 MB, and so 10,000 partitions of three replicas are 210 KB. While a reassignment is under way it has two
 more elements, ``adding`` and ``removing``.
+
+What a partition remembers of its last ISR is a field of the topic, ``recovery``, by the number of the partition:
+``{"0": [last_isr, reports]}``. It is there only while there is something to remember. A version of Skep that does not
+know the field reads the rest of the record.
 """
 
 import base64
@@ -13,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from skep.base.errors import StoreUnavailable
-from skep.base.ids import BrokerId, LeaderEpoch
+from skep.base.ids import BrokerId, LeaderEpoch, Offset
 
 RECORD_VERSION = 1
 NO_LEADER = BrokerId(-1)
@@ -23,11 +27,27 @@ class UnreadableRecord(StoreUnavailable):
     """A value in the store that this version of Skep cannot read: newer than it, or damaged."""
 
 
+class LogReport(NamedTuple):
+    """How far the log of one replica reaches: the leader epoch of its last batch, -1 if it has none, and its end.
+
+    It holds for the registration ``broker_epoch`` of the broker. A later process may have another log.
+    """
+
+    broker: BrokerId
+    broker_epoch: int
+    last_epoch: LeaderEpoch
+    log_end_offset: Offset
+
+
 class PartitionRecord(NamedTuple):
     """Who holds a partition. A tuple, not a dataclass: a broker makes tens of thousands at start-up.
 
     During a reassignment ``replicas`` has the old and the new ones, those wanted in the end first; ``adding`` are those
     that hold no copy yet, ``removing`` those that go when the others are in sync.
+
+    ``isr`` are the replicas that are known to have all that was acknowledged. It is empty after all of them may have
+    lost records. ``last_isr`` has the members of the last ISR with which a leader is known to have acknowledged
+    anything; it is empty while that is ``isr``. ``reports`` are there only while nobody leads.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -36,6 +56,8 @@ class PartitionRecord(NamedTuple):
     leader_epoch: LeaderEpoch
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
+    last_isr: tuple[BrokerId, ...] = ()
+    reports: tuple[LogReport, ...] = ()
 
     @property
     def is_reassigning(self) -> bool:
@@ -46,12 +68,38 @@ class PartitionRecord(NamedTuple):
         """The replicas wanted in the end; the first of them is the preferred leader."""
         return tuple(broker for broker in self.replicas if broker not in self.removing)
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether no replica is known to have all records. The longest log leads, see ``controller/elections.py``."""
+        return not self.isr
+
+    @property
+    def awaited(self) -> tuple[BrokerId, ...]:
+        """The replicas that have, between them, all that was acknowledged and that any of them has not lost."""
+        return tuple(broker for broker in self.replicas if broker in self.isr or broker in self.last_isr)
+
     def elected(self, leader: BrokerId, isr: Sequence[BrokerId]) -> "PartitionRecord":
         """With this leader, or NO_LEADER, from the next epoch on: nobody takes it for what it was before."""
-        return self._replace(leader=leader, isr=tuple(isr), leader_epoch=LeaderEpoch(self.leader_epoch + 1))
+        epoch = LeaderEpoch(self.leader_epoch + 1)
+        return self.with_isr(isr)._replace(leader=leader, leader_epoch=epoch, reports=())
+
+    def with_isr(self, isr: Sequence[BrokerId]) -> "PartitionRecord":
+        """With this ISR. Those who leave it are remembered: whether anybody leads with the rest is not known yet."""
+        awaited = self.awaited
+        return self._replace(isr=tuple(isr), last_isr=() if set(awaited) <= set(isr) else awaited)
+
+    def with_report(self, report: LogReport) -> "PartitionRecord":
+        """With what a broker says of its log, instead of what it said before."""
+        if report in self.reports:
+            return self
+        others = self.without_report(report.broker).reports
+        return self._replace(reports=(*others, report))
+
+    def without_report(self, broker_id: BrokerId) -> "PartitionRecord":
+        return self._replace(reports=tuple(report for report in self.reports if report.broker != broker_id))
 
     def _as_array(self) -> tuple[Any, ...]:
-        return tuple(self) if self.is_reassigning else self[:4]
+        return self[:6] if self.is_reassigning else self[:4]
 
     @classmethod
     def new(cls, replicas: Sequence[BrokerId]) -> "PartitionRecord":
@@ -71,7 +119,13 @@ class TopicRecord:
 
     def encode(self) -> bytes:
         partitions = [partition._as_array() for partition in self.partitions]
-        return encode_fields(id=self.topic_id.hex, partitions=partitions, config=dict(self.config))
+        recovery = {
+            str(index): (partition.last_isr, partition.reports)
+            for index, partition in enumerate(self.partitions)
+            if partition.last_isr or partition.reports
+        }
+        more = {"recovery": recovery} if recovery else {}
+        return encode_fields(id=self.topic_id.hex, partitions=partitions, config=dict(self.config), **more)
 
     @classmethod
     def decode(cls, name: str, value: bytes, version: int) -> "TopicRecord":
@@ -81,9 +135,20 @@ class TopicRecord:
                 PartitionRecord(tuple(replicas), tuple(isr), leader, leader_epoch, *map(tuple, moves))
                 for replicas, isr, leader, leader_epoch, *moves in fields["partitions"]
             )
+            if "recovery" in fields:
+                partitions = _with_recovery(partitions, fields["recovery"])
             return cls(name, uuid.UUID(hex=fields["id"]), partitions, fields["config"], version)
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             raise UnreadableRecord(f"topic {name}: damaged metadata record ({error!r})") from error
+
+
+def _with_recovery(partitions: tuple[PartitionRecord, ...], recovery: Mapping[str, Any]) -> tuple[PartitionRecord, ...]:
+    changed = list(partitions)
+    for index, (last_isr, reports) in recovery.items():
+        changed[int(index)] = changed[int(index)]._replace(
+            last_isr=tuple(last_isr), reports=tuple(LogReport(*report) for report in reports)
+        )
+    return tuple(changed)
 
 
 @dataclass(frozen=True, slots=True)

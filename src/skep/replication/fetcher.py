@@ -225,9 +225,14 @@ class Fetcher:
     def _wanted(self, config: BrokerConfig) -> list[FollowerPartition]:
         """What the session does not know yet."""
         wanted = []
-        for key in self._changed:
+        for key in tuple(self._changed):
             followed = self._followed[key]
             partition, log = followed.partition, followed.partition.log
+            if log.config.syncs_before_acknowledging and log.flushed_offset < log.log_end_offset:
+                # To ask for what follows is to say that we have it. A sync failed, or another leader is asked by now.
+                partition.flush()
+                self._leave_alone(key, followed, self._clock.monotonic() + FIRST_BACKOFF_S)
+                continue
             position = FollowerPartition(
                 *key,
                 partition.leader_epoch,

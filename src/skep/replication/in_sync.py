@@ -54,6 +54,7 @@ class InSyncReplicas:
         "_proposed",
         "epoch_start_offset",
         "followers",
+        "has_last_isr",
         "is_in_doubt",
         "isr",
         "replicas",
@@ -64,6 +65,7 @@ class InSyncReplicas:
         self.epoch_start_offset = epoch_start_offset
         self.followers: dict[BrokerId, Follower] = {}
         self.is_in_doubt = False
+        self.has_last_isr = False
         self.isr: frozenset[BrokerId] = frozenset()
         self.replicas: tuple[BrokerId, ...] = ()
         self._proposed: frozenset[BrokerId] | None = None
@@ -73,6 +75,7 @@ class InSyncReplicas:
     def follow(self, record: PartitionRecord, now: float) -> None:
         """The store has this now, in the same leader epoch; what is proposed is not settled by it, see ``settle``."""
         self.isr = frozenset(record.isr)
+        self.has_last_isr = bool(record.last_isr)
         self.replicas = record.replicas
         self.followers = {
             broker: self.followers.get(broker) or Follower(now, is_in_sync=broker in self.isr)

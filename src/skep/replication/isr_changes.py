@@ -7,6 +7,12 @@ A change is *proposed* to the partition right before it is written (``in_sync.py
 what came of it. When the store does not answer, that may take a while: writes with acks=all then wait, and reads go on.
 The next attempt then writes whatever it finds, changed or not: after that the lost one can no longer take effect.
 
+Those who leave an ISR are remembered as the last ISR (``PartitionRecord.last_isr``): should all lose power, they are
+waited for. With each write a leader shows that it leads, so with a write of ``min.insync.replicas`` members or more the
+others are forgotten: from now on these members have what is acknowledged. One that finds itself elected, or members
+gone, writes that without any other change of the ISR, at the next check of the lag. With fewer members nothing is
+acknowledged with acks=all, and what the others have counts on.
+
 A leader whose followers are silent while the store is silent too may be the one that is cut off, with another elected
 in its place: it asks the other brokers about all that is in doubt (``second_opinion.py``). As long as nobody knows
 better it goes on serving reads and acks=1, for the store may be away for everybody; acks=all, which it could not
@@ -100,7 +106,9 @@ class IsrChanges:
         now, max_lag_s = self._clock.monotonic(), self._settings().replica_lag_time_max_ms / 1000
         for partition in partitions:
             in_sync = partition.in_sync
-            if in_sync is not None and in_sync.silent(now, max_lag_s):
+            if in_sync is None:
+                continue
+            if in_sync.silent(now, max_lag_s) or _can_forget_last_isr(partition):
                 self.suspect(partition)
 
     async def check_leases(self, partitions: Iterable[Partition]) -> None:
@@ -159,7 +167,8 @@ class IsrChanges:
             and follower.broker_epoch == registered.epoch
         )
         is_silent = bool(in_sync.silent(now, max_lag_s))
-        if added or removed or is_silent or in_sync.is_in_doubt or partition in self._unsettled:
+        is_asked = is_silent or in_sync.is_in_doubt or partition in self._unsettled
+        if added or removed or is_asked or _can_forget_last_isr(partition):
             return Change(partition.leader_epoch, added, removed, is_silent)
         return None
 
@@ -180,7 +189,9 @@ class IsrChanges:
         # Decided anew: while we waited for our turn and for the store, more may have been committed.
         added = {broker for broker in change.added if in_sync.may_be_added(broker, partition.high_watermark)}
         members = (set(record.isr) | added) - change.removed
-        changed = record._replace(isr=tuple(broker for broker in record.replicas if broker in members))
+        changed = record.with_isr([broker for broker in record.replicas if broker in members])
+        if len(changed.isr) >= min(partition.log.config.min_insync_replicas, len(changed.replicas)):
+            changed = changed._replace(last_isr=())
         in_sync.propose(changed.isr)
         return changed
 
@@ -204,3 +215,11 @@ class IsrChanges:
                     f", {sorted(change.added)} caught up" if change.added else "",
                     f", {sorted(change.removed)} fell behind" if change.removed else "",
                 )
+
+
+def _can_forget_last_isr(partition: Partition) -> bool:
+    """Whether the store is to be told that the members of now are enough to lead with."""
+    in_sync = partition.in_sync
+    if in_sync is None or not in_sync.has_last_isr:
+        return False
+    return in_sync.too_few(partition.log.config.min_insync_replicas) is None

@@ -344,15 +344,15 @@ class Replicas:
         self._changes.run()
 
     def may_have_lost(self, topic: TopicRecord, index: int) -> bool:
-        """Whether records may be missing here that this broker once had."""
-        if self._directory.may_have_lost_data:
+        """Whether records may be missing here that this broker once acknowledged, to clients or to a leader."""
+        if self._directory.may_have_lost_synced_data:
             return True
         try:
             log = self._directory.log(TopicPartition(topic.name, index), self.config_of(topic), topic.topic_id)
         except StorageError as error:
             logger.error("%s-%d cannot be opened: %s", topic.name, index, error)
             return True
-        return log.lost_data
+        return log.lost_data or (self._directory.may_have_lost_data and not log.was_synced)
 
     async def let_go(self, partition: Partition) -> None:
         """Returns when nothing works on the files of a partition that is to be cut, or that is no longer found."""
@@ -383,8 +383,12 @@ class Replicas:
     def _configure(self, topic: TopicRecord) -> None:
         config = self.config_of(topic)
         for index in range(len(topic.partitions)):
-            if (partition := self._partitions.get((topic.name, index))) is not None:
-                partition.log.config = config
+            if (partition := self._partitions.get((topic.name, index))) is None:
+                continue
+            try:
+                partition.log.configure(config)
+            except StorageError as error:
+                logger.error("%s keeps its config: %s", partition.topic_partition, error)
 
     def defaults_changed(self, defaults: TopicConfig) -> None:
         """The broker's defaults for topics changed: every open log gets its config anew."""

@@ -27,7 +27,7 @@ from skep.storage import timestamps
 from skep.storage.content import LogContent
 from skep.storage.durable_log import DurableLog
 from skep.storage.keeper import Keeper
-from skep.storage.names import PARTITION_METADATA, encode_partition_metadata
+from skep.storage.names import PARTITION_METADATA, SYNCED, encode_partition_metadata
 from skep.storage.reading import Places
 from skep.storage.segment import Segment
 
@@ -186,6 +186,10 @@ class AppendableLog(DurableLog):
             self._files.make_directory(self.path)
             metadata = encode_partition_metadata(self.topic_id)
             self._files.write_atomically(os.path.join(self.path, PARTITION_METADATA), metadata, sync=False)
+            if self.config.syncs_before_acknowledging:
+                # The first flush makes it durable, before the first acknowledgement.
+                self._files.open(os.path.join(self.path, SYNCED), create=True)
+                self._is_marked_synced = True
         else:
             self._active.finish_indexes()
             self._snapshots.write(self.producers, base_offset, self._active, self._flush)

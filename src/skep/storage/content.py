@@ -26,6 +26,8 @@ class LogContent(NamedTuple):
     opened_ms: int
     has_gaps: bool
     """Whether it is noted on disk that offsets may be missing; see ``names.OFFSET_GAPS``."""
+    is_synced: bool
+    """Whether it is noted on disk that all that was acknowledged was synced before; see ``names.SYNCED``."""
     lost_data: bool
     """Whether something is missing that a crash of the process alone cannot have taken."""
 

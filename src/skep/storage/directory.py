@@ -34,6 +34,7 @@ from skep.storage.names import (
     HIGH_WATERMARKS,
     LOCK,
     LOG_STARTS,
+    META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINTS,
     STRAY_SUFFIX,
@@ -75,6 +76,7 @@ class LogDirectory:
         self._max_producers = max_producers
         self.was_clean = True
         self.may_have_lost_data = True
+        self.may_have_lost_synced_data = True
         self.high_watermarks: dict[TopicPartition, Offset] = {}
         self._boot_id = boot_id
         self._files = files
@@ -137,6 +139,8 @@ class LogDirectory:
             self._boot_id = current_boot_id()
         earlier = boot_id_in(self._files, self._name(BOOT_ID))
         self.may_have_lost_data = may_have_lost_data(names, bool(self._on_disk), earlier, self._boot_id)
+        # Without the directory's identity nobody knows which disk this is, or how old a copy of one.
+        self.may_have_lost_synced_data = self.may_have_lost_data and META_PROPERTIES not in names
         if self.may_have_lost_data:
             self._files.remove(self._name(BOOT_ID))
         elif earlier != self._boot_id:
@@ -152,7 +156,7 @@ class LogDirectory:
         assert self._boot_id is not None, "the directory is open"
         if not self._files.exists(self._name(BOOT_ID)):
             self._files.write_atomically(self._name(BOOT_ID), self._boot_id.encode())
-        self.may_have_lost_data = False
+        self.may_have_lost_data = self.may_have_lost_synced_data = False
 
     def check_identity(self, cluster_id: str, node_id: int) -> None:
         """StartupError when the directory belongs to another cluster or broker; without an owner, it is this one's."""

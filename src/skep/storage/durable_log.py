@@ -14,6 +14,7 @@ from skep.base.ids import Offset, TopicPartition
 from skep.base.topic_config import TopicConfig
 from skep.storage.content import LogContent
 from skep.storage.flush import FlushPlan, FlushState
+from skep.storage.names import SYNCED
 from skep.storage.segment import Segment
 from skep.storage.snapshots import ProducerSnapshots
 
@@ -32,10 +33,12 @@ class DurableLog:
         "_files",
         "_flush",
         "_has_gaps",
+        "_is_marked_synced",
         "_is_settled",
         "_opened_ms",
         "_segments",
         "_snapshots",
+        "_synced_from",
         "_unfinished",
         "config",
         "is_being_cut",
@@ -44,6 +47,7 @@ class DurableLog:
         "path",
         "producers",
         "topic_partition",
+        "was_synced",
     )
 
     def __init__(
@@ -64,6 +68,8 @@ class DurableLog:
             files, path, content.snapshot_offset, content.segments, content.log_end_offset
         )
         self._has_gaps = content.has_gaps
+        self.was_synced = self._is_marked_synced = content.is_synced
+        self._synced_from = content.log_end_offset + 1
         self._opened_ms = content.opened_ms
         self._unfinished = content.new_indexes
         self._is_settled = not content.is_recovered and not content.new_indexes
@@ -151,6 +157,41 @@ class DurableLog:
     def flushed(self, plan: FlushPlan) -> None:
         self._flush.flushed(plan)
         self._check_marks()
+        if self.config.syncs_before_acknowledging and not self._is_marked_synced:
+            self._mark_synced()
+
+    # Whether a power cut can take back what was acknowledged. ``was_synced`` says it of the time before the log was
+    # opened; ``_is_marked_synced`` whether the mark for the next start is on the disk.
+
+    def configure(self, config: TopicConfig) -> None:
+        """Replaces the config; StorageError when the disk refuses what has to be written first."""
+        if not config.syncs_before_acknowledging:
+            self._unmark_synced()
+        elif not self.config.syncs_before_acknowledging:
+            self._synced_from = self.log_end_offset + 1
+        self.config = config
+
+    def _mark_synced(self) -> None:
+        """Once all is synced that may have been acknowledged before this log synced first, and something more.
+
+        Nothing is appended before the cluster knows what this log may have lost. With a mark before that, a crash in
+        between would leave a log that seems to have lost nothing.
+        """
+        if self._active is None or self.flushed_offset < self._synced_from:
+            return
+        try:
+            self._files.open(os.path.join(self.path, SYNCED), create=True)
+            self._files.sync_directory(self.path)
+            self._is_marked_synced = True
+        except StorageError as error:
+            logger.warning("%s: cannot be marked as synced: %s", self.topic_partition, error)
+
+    def _unmark_synced(self) -> None:
+        """Before anything is acknowledged that is not synced."""
+        if self._is_marked_synced:
+            self._files.remove(os.path.join(self.path, SYNCED))
+            self._files.sync_directory(self.path)
+            self._is_marked_synced = False
 
     def flush_failed(self, plan: FlushPlan, error: StorageError) -> None:
         self._flush.flush_failed(plan, error, self._epochs)
@@ -193,6 +234,8 @@ class DurableLog:
         Where the disk refuses, the log can be read and takes no appends, until a later flush goes through.
         """
         try:
+            if not self.config.syncs_before_acknowledging:
+                self._unmark_synced()
             self.flush()
         except StorageError as error:
             self._flush.failure = str(error)

@@ -57,6 +57,11 @@ class LeaderEpochs:
         known = LeaderEpoch(self._entries[above - 1][0]) if above else epoch
         return known, Offset(self._entries[above][1])
 
+    def epoch_before(self, offset: Offset) -> LeaderEpoch:
+        """Of the last batch before ``offset``; an epoch that began there and has no batch does not count."""
+        above = bisect_left(self._entries, int(offset), key=lambda entry: entry[1])
+        return LeaderEpoch(self._entries[above - 1][0]) if above else NO_EPOCH
+
     def truncate_start(self, log_start_offset: Offset) -> None:
         """The log now begins at ``log_start_offset``; the epoch it lies in begins there too."""
         below = bisect_right(self._entries, int(log_start_offset), key=lambda entry: entry[1])

@@ -21,6 +21,8 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 OFFSET_GAPS = "offset-gaps"
 """Ours: says that a leader's compaction has left gaps in what was copied from it, so that none is taken for damage."""
+SYNCED = "synced"
+"""Ours: says that whatever this replica has acknowledged, to a client or to its leader, was synced before."""
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"

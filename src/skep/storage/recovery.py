@@ -34,6 +34,7 @@ from skep.storage.names import (
     OFFSET_GAPS,
     OFFSET_INDEX,
     SNAPSHOT,
+    SYNCED,
     TEMPORARY,
     TIME_INDEX,
     TRANSACTION_INDEX,
@@ -91,6 +92,7 @@ class _Loader:
         self.new_indexes: list[Segment] = []
         self.lost_entries: dict[Offset, LostEntries] = {}
         self.has_gaps = False
+        self.is_synced = False
         self.gaps_below = disk.gaps_below
         self.lost_data = False
 
@@ -125,6 +127,7 @@ class _Loader:
             new_indexes=[segment for segment in self.new_indexes if segment in self.segments],
             opened_ms=self.now_ms,
             has_gaps=self.has_gaps,
+            is_synced=self.is_synced,
             lost_data=self.lost_data,
         )
 
@@ -140,7 +143,11 @@ class _Loader:
     def _lose(self) -> None:
         if not self.lost_data:
             self.disk.note_loss()
+            if self.is_synced:
+                self.files.remove(os.path.join(self.disk.path, SYNCED))
+                self.files.sync_directory(self.disk.path)
         self.lost_data = True
+        self.is_synced = False
 
     def _first_offset(self) -> Offset:
         return self.segments[0].base_offset if self.segments else self.end_offset
@@ -153,6 +160,8 @@ class _Loader:
             parsed = parse_offset_name(name)
             if name == OFFSET_GAPS:
                 self.has_gaps, self.gaps_below = True, Offset(NEVER)
+            elif name == SYNCED:
+                self.is_synced = True
             elif name.endswith((DELETED, TEMPORARY)):
                 self.files.remove(os.path.join(self.disk.path, name))
             elif parsed is not None and parsed[1] == LOG:

@@ -61,6 +61,11 @@ class ReplicaLog(AppendableLog):
         """The last epoch that the log knows of; -1 when it knows none."""
         return self._epochs.latest
 
+    @property
+    def last_batch_epoch(self) -> LeaderEpoch:
+        """The leader epoch of the last batch; -1 when there is none."""
+        return self._epochs.epoch_before(self.log_end_offset)
+
     # Appending what the leader has
 
     def append_replicated(self, records: bytes | memoryview, now_ms: int) -> int:
@@ -267,7 +272,7 @@ class ReplicaLog(AppendableLog):
         self.producers = Producers(self.producers.max_producers)
         self._snapshots = ProducerSnapshots(self._files, path, NO_SNAPSHOT, [], offset)
         self._places = Places()
-        self._has_gaps = self._has_aborted = False
+        self._has_gaps = self._has_aborted = self._is_marked_synced = False
         self._is_settled = True
         if has_moved:
             self._files.sync_directory(parent)

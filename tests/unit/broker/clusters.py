@@ -24,10 +24,11 @@ def kill(broker, *numbers):
         broker.run(without(number))
 
 
-def partition(replicas, isr=None, leader=None, epoch=0, adding=(), removing=()):
+def partition(replicas, isr=None, leader=None, epoch=0, adding=(), removing=(), last_isr=()):
     isr = replicas if isr is None else isr
     leader = replicas[0] if leader is None else leader
-    return PartitionRecord(tuple(replicas), tuple(isr), leader, epoch, tuple(adding), tuple(removing))
+    moves = tuple(adding), tuple(removing)
+    return PartitionRecord(tuple(replicas), tuple(isr), leader, epoch, *moves, tuple(last_isr))
 
 
 def set_partitions(broker, name, *partitions):

@@ -99,7 +99,7 @@ def test_an_unclean_election_takes_whoever_is_there_and_only_where_nobody_leads(
     assert partitions_of(two, "a") == [
         partition([9, 2], isr=[2], leader=2, epoch=1),
         partition([9, 1], isr=[1], leader=1, epoch=1),
-        partition([9, 1, 2], isr=[2], leader=2, epoch=1),
+        partition([9, 1, 2], isr=[2], leader=2, epoch=1, last_isr=[9, 2]),
         partition([1, 2]),
         partition([9], leader=NO_LEADER),
     ]

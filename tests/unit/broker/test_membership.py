@@ -11,7 +11,7 @@ from skep.base.ids import BrokerId, LeaderEpoch
 from skep.broker import membership
 from skep.broker.membership import Membership
 from skep.metadata.image import ClusterImage
-from skep.metadata.model import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
+from skep.metadata.model import NO_LEADER, BrokerRecord, LogReport, PartitionRecord, TopicRecord
 
 US, OTHER, THIRD = (BrokerId(number) for number in (1, 2, 3))
 
@@ -87,8 +87,9 @@ def run(scenario):
         (partition([US, OTHER]), NO_LEADER, (OTHER,), 1),
         (partition([OTHER, US]), OTHER, (OTHER,), 1),
         (partition([OTHER, US], isr=[OTHER]), OTHER, (OTHER,), 1),
-        (partition([US, OTHER], isr=[US]), US, (US,), 1),
-        (partition([US, OTHER], isr=[US], leader=NO_LEADER), NO_LEADER, (US,), 1),
+        (partition([US, OTHER], isr=[US]), NO_LEADER, (), 1),
+        (partition([US, OTHER], isr=[US], leader=NO_LEADER), NO_LEADER, (), 1),
+        (partition([US, OTHER], isr=[], leader=NO_LEADER), NO_LEADER, (), 0),
         (partition([US]), US, (US,), 0),
         (partition([OTHER, THIRD]), OTHER, (OTHER, THIRD), 0),
     ],
@@ -100,6 +101,19 @@ def test_a_broker_that_lost_records_leaves_isrs_and_every_such_partition_gets_a_
         await member.begin_anew(lambda topic, index: True)
         after = catalog.image.topics["t"].partitions[0]
         assert (after.leader, after.isr, after.leader_epoch) == (leader, isr, 4 + epochs)
+
+    run(scenario)
+
+
+def test_who_may_have_lost_records_is_remembered_and_takes_back_what_it_said_of_its_log():
+    async def scenario():
+        reports = (LogReport(US, 5, 2, 100), LogReport(OTHER, 6, 2, 90))
+        undecided = partition([US, OTHER], isr=[], leader=NO_LEADER)._replace(last_isr=(US, OTHER), reports=reports)
+        catalog = Catalog(partition([US, OTHER]), undecided)
+        await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: True)
+        left, still_undecided = catalog.image.topics["t"].partitions
+        assert (left.isr, left.last_isr) == ((OTHER,), (US, OTHER))
+        assert (still_undecided.last_isr, still_undecided.reports) == ((US, OTHER), reports[1:])
 
     run(scenario)
 

@@ -9,15 +9,18 @@ from skep.metadata.image import ClusterImage
 from skep.metadata.model import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
 
 
-def partition(replicas, isr=None, leader=None, epoch=5, adding=(), removing=()):
+def partition(replicas, isr=None, leader=None, epoch=5, adding=(), removing=(), last_isr=(), reports=()):
     """In sync and led by its first replica unless told otherwise."""
     isr = replicas if isr is None else isr
     leader = replicas[0] if leader is None else leader
-    return PartitionRecord(tuple(replicas), tuple(isr), leader, epoch, tuple(adding), tuple(removing))
+    moves = tuple(adding), tuple(removing)
+    return PartitionRecord(tuple(replicas), tuple(isr), leader, epoch, *moves, tuple(last_isr), tuple(reports))
 
 
 def liveness(*live, stopping=()):
-    return Liveness(frozenset(live) | frozenset(stopping), frozenset(live) - frozenset(stopping))
+    """Broker 3 is registered with epoch 30."""
+    there = frozenset(live) | frozenset(stopping)
+    return Liveness(there, frozenset(live) - frozenset(stopping), {broker: 10 * broker for broker in there})
 
 
 def broker(number, rack=None, machine="m", stopping=False):

@@ -104,9 +104,9 @@ async def test_a_dead_leader_is_replaced_and_one_that_is_back_does_not_lead_by_i
         await two.die()
         await three.until(leader_is(three, 3))
         assert three.partitions() == (
-            partition([2, 3, 1], isr=[3, 1], leader=3, epoch=1),
-            partition([1, 2, 3], isr=[1, 3], epoch=0),
-            partition([3, 1, 2], isr=[3, 1], epoch=0),
+            partition([2, 3, 1], isr=[3, 1], leader=3, epoch=1, last_isr=[2, 3, 1]),
+            partition([1, 2, 3], isr=[1, 3], epoch=0, last_isr=[1, 2, 3]),
+            partition([3, 1, 2], isr=[3, 1], epoch=0, last_isr=[3, 1, 2]),
         )
         two = Node(tmp_path, 2, {})
         await two.start()
@@ -141,7 +141,10 @@ async def test_a_broker_that_stops_is_relieved_and_one_alone_in_sync_is_not(tmp_
         await two.until(lambda: "t" in two.catalog.image.topics)
         await two.catalog.update_registration(replace(two.record, stopping=True))
         await two.until(leader_is(two, 1))
-        assert two.partitions() == (partition([2, 1], isr=[1], leader=1, epoch=1), partition([2], epoch=0))
+        assert two.partitions() == (
+            partition([2, 1], isr=[1], leader=1, epoch=1, last_isr=[2, 1]),
+            partition([2], epoch=0),
+        )
 
 
 @in_event_loop
@@ -168,13 +171,13 @@ async def test_all_dead_and_back_one_by_one_the_first_in_sync_leads(tmp_path):
         await one.until(leader_is(one, 3))
         await three.die()
         await one.until(leader_is(one, NO_LEADER))
-        assert one.partitions() == (partition([2, 3], isr=[3], leader=NO_LEADER, epoch=2),)
+        assert one.partitions() == (partition([2, 3], isr=[3], leader=NO_LEADER, epoch=2, last_isr=[2, 3]),)
         two, three = Node(tmp_path, 2, {}), Node(tmp_path, 3, {})
         await two.start()
         await one.until(lambda: 2 in one.catalog.image.brokers)
         await three.start()
         await one.until(leader_is(one, 3))
-        assert one.partitions() == (partition([2, 3], isr=[3], leader=3, epoch=3),)
+        assert one.partitions() == (partition([2, 3], isr=[3], leader=3, epoch=3, last_isr=[2, 3]),)
         for node in (two, three):
             await node.stop()
 
@@ -244,7 +247,7 @@ async def test_a_topic_that_another_changed_first_is_decided_again_from_what_is_
         await two.die()
         await one.until(leader_is(one, 1))
         assert lost[0] == ["t"]
-        assert one.partitions() == (partition([2, 3, 1], isr=[1], leader=1, epoch=1),)
+        assert one.partitions() == (partition([2, 3, 1], isr=[1], leader=1, epoch=1, last_isr=[2, 1]),)
 
 
 @in_event_loop
@@ -267,7 +270,7 @@ async def test_what_changes_while_a_pass_is_being_written_is_looked_at_after_it(
         await two.die()
         await one.until(lambda: one.partitions("u")[0].leader_epoch == 8)
         assert passes == [["t", "u"], ["u"]]
-        assert one.partitions("u") == (partition([2, 1], isr=[1], leader=1, epoch=8),)
+        assert one.partitions("u") == (partition([2, 1], isr=[1], leader=1, epoch=8, last_isr=[2, 1]),)
 
 
 @in_event_loop
@@ -296,7 +299,7 @@ async def test_an_older_controller_that_wakes_up_is_fenced_and_writes_nothing(tm
         assert not one.controller.is_active
         entry = await two.store.get("controller")
         assert ControllerRecord.decode(entry.value) == two.catalog.image.controller == three.catalog.image.controller
-        assert two.partitions() == (partition([3, 1, 2], isr=[3, 2], epoch=0),)
+        assert two.partitions() == (partition([3, 1, 2], isr=[3, 2], epoch=0, last_isr=[3, 1, 2]),)
 
 
 @in_event_loop

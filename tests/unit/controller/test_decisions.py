@@ -20,7 +20,10 @@ def clean(_):
 def test_only_topics_in_which_something_changes_are_written():
     cluster = image([2, 3], topic("a", partition([1, 2])), topic("b", partition([2, 3])), topic("c", partition([3, 2])))
     (changed,) = changed_topics(cluster, cluster.topics.values(), clean)
-    assert (changed.name, changed.partitions) == ("a", (partition([1, 2], isr=[2], leader=2, epoch=6),))
+    assert (changed.name, changed.partitions) == (
+        "a",
+        (partition([1, 2], isr=[2], leader=2, epoch=6, last_isr=[1, 2]),),
+    )
     assert (changed.topic_id, changed.version) == (cluster.topics["a"].topic_id, 1)
 
 

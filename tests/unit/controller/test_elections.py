@@ -5,8 +5,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skep.controller.decisions import decided
-from skep.controller.elections import preferred, settled
-from skep.metadata.model import NO_LEADER, BrokerRecord
+from skep.controller.elections import missing, preferred, settled
+from skep.metadata.model import NO_LEADER, BrokerRecord, LogReport
 from tests.unit.controller.clusters import liveness, livenesses, partition, partitions
 
 NOBODY = NO_LEADER
@@ -130,8 +130,119 @@ def test_the_first_replica_leads_again_when_it_can(before, live, stopping, leade
 
 
 def test_a_registration_that_says_stopping_is_live_but_not_active():
-    records = {number: BrokerRecord(number, "h", 1, stopping=number == 2) for number in (1, 2)}
+    records = {number: BrokerRecord(number, "h", 1, epoch=10 * number, stopping=number == 2) for number in (1, 2)}
     assert type(liveness(1)).of(records) == liveness(1, stopping=[2])
+
+
+def report(broker, last_epoch, end, broker_epoch=None):
+    return LogReport(broker, 10 * broker if broker_epoch is None else broker_epoch, last_epoch, end)
+
+
+def undecided(replicas, reports, last_isr=None, **more):
+    last_isr = replicas if last_isr is None else last_isr
+    return partition(replicas, isr=(), leader=NOBODY, last_isr=last_isr, reports=reports, **more)
+
+
+ALL_BACK = [1, 2, 3]
+UNDECIDED = {
+    # name: (before, live, stopping, leader, who is still missing)
+    "the longest log leads": (
+        undecided([1, 2, 3], [report(1, 4, 9), report(2, 4, 10), report(3, 4, 5)]),
+        ALL_BACK,
+        [],
+        2,
+        [],
+    ),
+    "a later epoch makes a log longer than any number of records": (
+        undecided([1, 2, 3], [report(1, 4, 9), report(2, 3, 90), report(3, 4, 5)]),
+        ALL_BACK,
+        [],
+        1,
+        [],
+    ),
+    "of equal logs the first replica's": (undecided([3, 1], [report(1, 4, 9), report(3, 4, 9)]), [1, 3], [], 3, []),
+    "of equal logs that of one that stays": (undecided([3, 1], [report(1, 4, 9), report(3, 4, 9)]), [1], [3], 1, []),
+    "one that stops has the longest log": (undecided([3, 1], [report(1, 4, 9), report(3, 4, 10)]), [1], [3], 3, []),
+    "one of the last ISR is not back": (
+        undecided([1, 2, 3], [report(1, 4, 9), report(2, 4, 10)]),
+        [1, 2],
+        [],
+        NOBODY,
+        [3],
+    ),
+    "one of the last ISR has said it and is away again": (
+        undecided([1, 2], [report(1, 4, 9), report(2, 4, 10)]),
+        [1],
+        [],
+        NOBODY,
+        [2],
+    ),
+    "one was registered anew since it said it": (
+        undecided([1, 2], [report(1, 4, 9), report(2, 4, 10, broker_epoch=19)]),
+        [1, 2],
+        [],
+        NOBODY,
+        [2],
+    ),
+    "one that was not in sync is not waited for": (
+        undecided([1, 2, 3], [report(1, 4, 9), report(2, 4, 10)], last_isr=[1, 2]),
+        [1, 2],
+        [],
+        2,
+        [],
+    ),
+    "but when it is there": (
+        undecided([1, 2, 3], [report(1, 4, 9), report(2, 4, 10)], last_isr=[1, 2]),
+        ALL_BACK,
+        [],
+        NOBODY,
+        [3],
+    ),
+    "and it leads if it has more": (
+        undecided([1, 2, 3], [report(1, 4, 9), report(2, 4, 10), report(3, 4, 11)], last_isr=[1, 2]),
+        ALL_BACK,
+        [],
+        3,
+        [],
+    ),
+    "who has nothing leads only when all have said that": (
+        undecided([1, 2, 3, 4], [report(1, -1, 0)], last_isr=[1], adding=[4]),
+        [1],
+        [],
+        NOBODY,
+        [2, 3],
+    ),
+    "nobody has anything": (undecided([1, 2], [report(1, -1, 0), report(2, -1, 0)], last_isr=[1]), [1, 2], [], 1, []),
+    "nobody has said anything": (undecided([1, 2], [], last_isr=[1]), [1, 2], [], NOBODY, [1, 2]),
+}
+
+
+@pytest.mark.parametrize("case", UNDECIDED)
+def test_who_leads_when_all_in_sync_may_have_lost_records(case):
+    before, live, stopping, leader, waited_for = UNDECIDED[case]
+    brokers = liveness(*live, stopping=stopping)
+    after = settled(before, brokers)
+    assert sorted(missing(before, brokers)) == waited_for
+    if leader == NOBODY:
+        assert after is before
+    else:
+        assert (after.leader, after.isr, after.leader_epoch, after.reports) == (leader, (leader,), 6, ())
+        # Until it has shown that it leads: it may have died meanwhile.
+        assert set(after.awaited) == {*before.last_isr, leader}
+
+
+def test_an_unclean_election_takes_the_longest_log_of_those_that_are_there_and_gives_up_the_others():
+    before = undecided([1, 2, 3], [report(1, 4, 9), report(2, 4, 10)])
+    after = settled(before, liveness(1, 2), unclean=True)
+    assert (after.leader, after.isr, after.last_isr) == (2, (2,), ())
+
+
+def test_who_left_the_isr_is_remembered_until_it_is_back_in_it():
+    before = partition([1, 2, 3])
+    alone = settled(settled(before, liveness(2, 3)), liveness(3))
+    assert (alone.leader, alone.isr, alone.last_isr) == (3, (3,), (1, 2, 3))
+    assert alone.with_isr([3, 1]).last_isr == (1, 2, 3)
+    assert alone.with_isr([3, 1, 2]).last_isr == ()
 
 
 STEPS = [

@@ -9,12 +9,28 @@ from hypothesis import strategies as st
 
 from skep.base.errors import StoreUnavailable
 from skep.base.ids import BrokerId, LeaderEpoch
-from skep.metadata.model import BrokerRecord, PartitionRecord, TopicRecord, UnreadableRecord, id_text, random_id
+from skep.metadata.model import (
+    BrokerRecord,
+    LogReport,
+    PartitionRecord,
+    TopicRecord,
+    UnreadableRecord,
+    id_text,
+    random_id,
+)
 
 broker_ids = st.integers(-1, 2**31 - 1).map(BrokerId)
 broker_lists = st.lists(broker_ids, max_size=5).map(tuple)
+epochs = st.integers(-1, 2**31 - 1).map(LeaderEpoch)
+reports = st.lists(st.builds(LogReport, broker_ids, st.integers(-1), epochs, st.integers(0)), max_size=3).map(tuple)
 partitions = st.builds(
-    PartitionRecord, broker_lists, broker_lists, broker_ids, st.integers(-1, 2**31 - 1).map(LeaderEpoch)
+    PartitionRecord,
+    broker_lists,
+    broker_lists,
+    broker_ids,
+    epochs,
+    last_isr=broker_lists,
+    reports=reports,
 )
 topics = st.builds(
     TopicRecord,
@@ -43,6 +59,19 @@ def test_the_written_form_of_a_topic_stays_as_it_is():
     topic = TopicRecord("orders", uuid.UUID(int=5), (PartitionRecord.new([BrokerId(1), BrokerId(2)]),), {"a.b": "c"}, 9)
     written = b'{"v":1,"id":"00000000000000000000000000000005","partitions":[[[1,2],[1,2],1,0]],"config":{"a.b":"c"}}'
     assert topic.encode() == written
+
+
+def test_what_is_remembered_of_the_last_isr_lies_beside_what_earlier_versions_read():
+    led = PartitionRecord.new([BrokerId(1), BrokerId(2)])
+    report = LogReport(BrokerId(2), 7, LeaderEpoch(3), 99)
+    undecided = led._replace(isr=(), leader=-1, last_isr=(1, 2), reports=(report,))
+    topic = TopicRecord("orders", uuid.UUID(int=5), (led, undecided))
+    fields = json.loads(topic.encode())
+    assert fields["partitions"] == [[[1, 2], [1, 2], 1, 0], [[1, 2], [], -1, 0]]
+    assert fields["recovery"] == {"1": [[1, 2], [[2, 7, 3, 99]]]}
+    fields["recovery"]["2"] = [[1], []]
+    with pytest.raises(UnreadableRecord, match="topic orders: damaged"):
+        TopicRecord.decode("orders", json.dumps(fields).encode(), 1)
 
 
 def test_a_new_partition_is_led_by_its_first_replica_with_all_in_sync():

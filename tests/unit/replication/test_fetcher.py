@@ -347,3 +347,22 @@ def test_nothing_is_asked_while_all_partitions_are_left_alone():
         assert (await rounds.next(after_ms=1))[0] == [0, 1]
 
     run(scenario)
+
+
+def test_a_follower_does_not_say_that_it_has_what_it_has_not_synced():
+    async def scenario():
+        partition = new_partition(TWO, records=5)
+        partition.log.flush()
+        partition.log.config = TopicConfig(flush_messages=1)
+        follower = Follower(partition)
+        [position] = follower.wanted()
+        assert position.fetch_offset == 5
+        # Copied for one leader, whose answer was dropped before the sync; another one is asked now.
+        partition.log.append(BATCH, HEADER, LeaderEpoch(2), 0)
+        follower.fetcher.follow(partition, is_new=False, is_in_sync=True)
+        assert follower.wanted() == []
+        await partition.synced()
+        [position] = follower.wanted()
+        assert position.fetch_offset == 6
+
+    run(scenario)

@@ -344,3 +344,44 @@ def test_what_a_bug_kept_from_being_looked_at_is_looked_at_again(monkeypatch):
         await scene.settle(lambda: not partition.in_sync.is_in_doubt and not partition.in_sync.is_proposing)
 
     run(scenario)
+
+
+def with_last_isr(scene, isr, last_isr):
+    """The controller has taken brokers out of the ISR, or has elected this one with the rest."""
+    record = scene.store.topic.partitions[0]._replace(isr=isr, last_isr=last_isr)
+    scene.store.topic = replace(scene.store.topic, partitions=(record,))
+    scene.partition.lead(ONE, record)
+
+
+def test_a_leader_with_enough_in_sync_says_so_and_the_last_isr_is_forgotten():
+    async def scenario():
+        scene = Scene((ONE, TWO))
+        with_last_isr(scene, (ONE, TWO), (ONE, TWO, THREE))
+        await scene.changes.check_lag([scene.partition])
+        await scene.settle(lambda: not scene.store.topic.partitions[0].last_isr)
+        assert scene.stored_isr == (ONE, TWO)
+        writes = len(scene.store.forced)
+        with_last_isr(scene, (ONE, TWO), ())
+        await scene.changes.check_lag([scene.partition])
+        assert not scene.changes._suspects
+        assert len(scene.store.forced) == writes
+
+    run(scenario)
+
+
+def test_below_min_insync_those_who_fell_behind_are_remembered():
+    async def scenario():
+        scene = Scene((ONE, TWO, THREE))
+        scene.partition.log.config = TopicConfig(min_insync_replicas=2)
+        scene.clock.advance_ms(11_000)
+        await scene.changes.check_lag([scene.partition])
+        await scene.settle(lambda: scene.stored_isr == (ONE,))
+        assert scene.store.topic.partitions[0].last_isr == (ONE, TWO, THREE)
+        with_last_isr(scene, (ONE,), (ONE, TWO, THREE))
+        await scene.changes.check_lag([scene.partition])
+        assert not scene.changes._suspects, "there is nothing to say"
+        scene.partition.follower_fetched(TWO, Offset(1), REGISTRATION)
+        await scene.settle(lambda: TWO in scene.stored_isr)
+        assert scene.store.topic.partitions[0].last_isr == ()
+
+    run(scenario)

@@ -4,6 +4,7 @@ Behaviour
     The topics asked for, or all when none is named, sorted by name, up to a number of partitions: the smaller of the
     request's limit and ``max.request.partition.size.limit``, at least one. When there is more, ``next_cursor`` says
     where; the client sends it back to go on from there. A topic that is cut in two is in both answers.
+    ``last_known_elr`` has, for a partition without a leader, the members of its last ISR. It waits for them.
 
 Refusals
     INVALID_REQUEST for all: a cursor with a negative partition, or at a topic that is not among those named. Per topic:
@@ -22,7 +23,7 @@ from skep.broker import authorized_operations
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics import INTERNAL_TOPICS, alive_brokers, describe_partitions
-from skep.metadata.model import TopicRecord
+from skep.metadata.model import NO_LEADER, TopicRecord
 from skep.metadata.names import is_topic_name
 from skep.wire.codec import Body
 
@@ -45,7 +46,7 @@ def handle(services: Services, request: Request) -> Body:
         start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         end = min(start + left, len(topic.partitions))
         numbered = islice(enumerate(topic.partitions), start, end)
-        topics.append(_found(topic, describe_partitions(numbered, alive)))
+        topics.append(_found(topic, start, describe_partitions(numbered, alive)))
         left -= max(0, end - start)
         if end < len(topic.partitions):
             next_cursor = {"topic_name": name, "partition_index": end}
@@ -65,9 +66,11 @@ def _names_from_cursor(known: Iterable[str], body: Any) -> list[str]:
     return sorted(names)
 
 
-def _found(topic: TopicRecord, partitions: list[dict[str, Any]]) -> dict[str, Any]:
-    for partition in partitions:
-        partition["eligible_leader_replicas"] = partition["last_known_elr"] = ()
+def _found(topic: TopicRecord, start: int, partitions: list[dict[str, Any]]) -> dict[str, Any]:
+    for index, partition in enumerate(partitions, start):
+        record = topic.partitions[index]
+        partition["eligible_leader_replicas"] = ()
+        partition["last_known_elr"] = record.awaited if record.leader == NO_LEADER else ()
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,

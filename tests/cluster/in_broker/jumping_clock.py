@@ -1,4 +1,4 @@
-"""Makes the wall clock of a broker process jump: Python imports this by itself when its directory is on PYTHONPATH.
+"""Makes the wall clock of a broker process jump.
 
 The seconds to add are in the file that SKEP_TEST_CLOCK names, as one double; a test changes them while the broker runs.
 The monotonic clock is left alone, as the kernel does it.
