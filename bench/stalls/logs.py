@@ -277,6 +277,7 @@ def _last_fetches() -> Iterable[bytes]:
 _compacted = _topic("t", 1, [("cleanup.policy", "compact"), ("max.message.bytes", "10000000")])
 
 STALLS = (
+    Stall("idle", "nothing for three seconds, which is what the machine adds to every row", lambda _: time.sleep(3)),
     Stall(
         "delete-records",
         "DeleteRecords of 10,000 partitions",

@@ -4,11 +4,12 @@ import os
 import resource
 import socket
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import psutil
 import pytest
 
+from skep.broker_process import command
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
 from tests.cpu_time import cpu_s
@@ -95,6 +96,33 @@ def test_out_of_descriptors_those_who_are_there_are_served_and_others_get_in_whe
         lines = poor.new_lines()
         assert "Traceback" not in "\n".join(lines)
         assert len(lines) < 20, "\n".join(lines[:30])
+
+
+def test_connections_beyond_their_share_are_refused_and_those_who_are_there_use_more_logs_than_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def limited(options: Mapping[str, str]) -> list[str]:
+        return ["sh", "-c", 'ulimit -n 300 && exec "$@"', "sh", *command(options)]
+
+    monkeypatch.setattr("skep.testing.broker.command", limited)
+    # 150 for segments, 64 for the rest, 86 for connections.
+    with EmbeddedBroker() as broker, RawClient(broker.bootstrap_servers) as inside:
+        inside.create_topic("t", partitions=200)
+        crowd = [connect(broker) for _ in range(120)]
+        wait_until(lambda: "what else the process may open" in broker.log, "the log to say that no more get in")
+        for _ in range(3):
+            for partition in range(200):
+                inside.append("t", batch_of(b"x"), partition=partition)
+        assert broker.log.count("what else the process may open") == 1
+        assert len(os.listdir(f"/proc/{broker.pid}/fd")) < 300
+        for connection in crowd:
+            connection.close()
+        wait_until(lambda: is_admitted(broker), "a newcomer to be served")
+
+
+def is_admitted(broker: EmbeddedBroker) -> bool:
+    with RawClient(broker.bootstrap_servers) as client:
+        return is_served(client)
 
 
 def is_served(client: RawClient, within_s: float = 5.0) -> bool:

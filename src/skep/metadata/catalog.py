@@ -186,6 +186,7 @@ class Catalog:
 
         Without the number, two requests for "three partitions" that race would make five.
         """
+        added = await run_apart(lambda: _new_partitions(assignments), if_true=len(assignments) > MANY_PARTITIONS)
 
         def grown(topic: TopicRecord) -> TopicRecord:
             if len(topic.partitions) != current_count:
@@ -193,7 +194,7 @@ class Catalog:
                     ErrorCode.invalid_partitions,
                     f"Topic '{name}' has {len(topic.partitions)} partitions by now, not {current_count}.",
                 )
-            return replace(topic, partitions=topic.partitions + _new_partitions(assignments))
+            return replace(topic, partitions=topic.partitions + added)
 
         return await self.change_topic(name, grown)
 

@@ -14,7 +14,7 @@ is something, and answers for the partitions that have news:
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 FETCH_VERSION = 17
 FIRST_BACKOFF_S = 0.05
 APPENDS_PER_TURN = 64
+POSITIONS_PER_TURN = 500
 UNTIL_CUT = float(1 << 40)
 """A partition whose log is being cut waits until it is told of the end."""
 
@@ -169,7 +170,9 @@ class Fetcher:
         if len(self._delayed) == len(self._followed):
             await self._wait(self._max_wait_ms(config, now) / 1000)
             return
-        wanted = self._wanted(config)
+        wanted = await self._wanted_in_turns(config)
+        if peer is not self._peer:
+            return  # disconnected meanwhile: the next round begins a session
         session_id, epoch = self._session
         request = encode_follower_fetch(
             replica_id=self._node().id,
@@ -224,9 +227,27 @@ class Fetcher:
 
     def _wanted(self, config: BrokerConfig) -> list[FollowerPartition]:
         """What the session does not know yet."""
+        changed, self._changed = self._changed, set()
+        return self._positions(changed, config)
+
+    async def _wanted_in_turns(self, config: BrokerConfig) -> list[FollowerPartition]:
+        """The same for very many partitions, which are looked at a few in a turn of the event loop."""
+        changed, self._changed = list(self._changed), set()
+        wanted = self._positions(changed[:POSITIONS_PER_TURN], config)
+        for start in range(POSITIONS_PER_TURN, len(changed), POSITIONS_PER_TURN):
+            await asyncio.sleep(0)
+            wanted += self._positions(changed[start : start + POSITIONS_PER_TURN], config)
+        if len(changed) > POSITIONS_PER_TURN:
+            # Those that were forgotten meanwhile are not to be asked for.
+            wanted = [position for position in wanted if position[:2] in self._followed]
+        return wanted
+
+    def _positions(self, keys: Iterable[Key], config: BrokerConfig) -> list[FollowerPartition]:
         wanted = []
-        for key in tuple(self._changed):
-            followed = self._followed[key]
+        for key in keys:
+            followed = self._followed.get(key)
+            if followed is None:
+                continue
             partition, log = followed.partition, followed.partition.log
             if log.config.syncs_before_acknowledging and log.flushed_offset < log.log_end_offset:
                 # To ask for what follows is to say that we have it. A sync failed, or another leader is asked by now.
@@ -245,7 +266,6 @@ class Fetcher:
                 followed.sent = position
                 wanted.append(position)
                 self._forgotten.discard(key)
-        self._changed.clear()
         return wanted
 
     def _take_forgotten(self) -> list[Key]:

@@ -13,6 +13,7 @@ appends what its leader has, byte for byte, and takes the marks from it (``fetch
 """
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Protocol
@@ -55,6 +56,7 @@ class Partition:
     """
 
     __slots__ = (
+        "__weakref__",
         "_acknowledgements",
         "_clock",
         "_commit",
@@ -103,7 +105,8 @@ class Partition:
         self._unannounced_bytes = 0
         self._leader_high_watermark = 0
         self._clock = clock
-        self._commit = GroupCommit(log, executor, self._advance)
+        itself = weakref.ref(self)
+        self._commit = GroupCommit(log, executor, lambda: _advance(itself))
         self._acknowledgements = Acknowledgements()
         self._transactions = log.producers.transactions
         self._transactions.high_watermark_moved(self.high_watermark)
@@ -447,6 +450,12 @@ class Partition:
             parked.wake()
         for watch in tuple(self.tail.watches):
             watch.wake()
+
+
+def _advance(partition: "weakref.ref[Partition]") -> None:
+    """Told by a group commit, which does not keep its partition alive: no garbage collector looks for such cycles."""
+    if (alive := partition()) is not None:
+        alive._advance()
 
 
 def _ignore(partition: Partition) -> None:

@@ -36,6 +36,7 @@ from skep.storage.directory import LogDirectory, Work
 logger = logging.getLogger(__name__)
 
 _ONLY_BROKER = BrokerId(1)
+OPENED_PER_NOTICE = 500
 
 OnRole = Callable[[Partition, PartitionRecord | None], None]
 """Told whenever a partition is led or followed from now on, or has other replicas; None: it is no longer here."""
@@ -66,6 +67,9 @@ class Replicas:
         self.on_role: OnRole = _ignore
         self.on_follower_caught_up: Callable[[Partition], None] = _ignore
         self.lease: LeadershipLease | None = None
+        self.on_many_opened: Callable[[], object] = lambda: None
+        """Told each time that OPENED_PER_NOTICE partitions more have been opened."""
+        self._opened = 0
         self._directory = directory
         self._catalog = catalog
         self._clock = clock
@@ -185,6 +189,9 @@ class Replicas:
             partition.follow(LeaderEpoch(-1))
             self._take_role(partition, record)
         self._partitions[name, index] = partition
+        self._opened += 1
+        if self._opened % OPENED_PER_NOTICE == 0:
+            self.on_many_opened()
         return partition
 
     def _take_role(self, partition: Partition, record: PartitionRecord) -> None:

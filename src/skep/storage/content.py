@@ -46,5 +46,6 @@ def empty_content(now_ms: int, max_producers: int) -> LogContent:
         new_indexes=[],
         opened_ms=now_ms,
         has_gaps=False,
+        is_synced=False,
         lost_data=False,
     )

@@ -25,6 +25,7 @@ from skep.wire.codec import decode_request, response_class
 from skep.wire.fetch_answer import AnsweredPartition
 from skep.wire.headers import response_header
 from tests.kio_entities import written
+from tests.slices import counting_turns
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 BATCH = build_batch([(None, b"x", -1, ())])
@@ -366,3 +367,21 @@ def test_a_follower_does_not_say_that_it_has_what_it_has_not_synced():
         assert position.fetch_offset == 6
 
     run(scenario)
+
+
+def test_very_many_positions_are_named_in_several_turns_and_without_what_was_forgotten_meanwhile():
+    async def scenario():
+        follower = Follower(new_partition(TWO, records=0))
+        partitions = [new_partition(TWO, records=0, index=index) for index in range(1, 1200)]
+        for partition in partitions:
+            follower.fetcher.follow(partition, is_new=False, is_in_sync=True)
+        asking = asyncio.ensure_future(follower.fetcher._wanted_in_turns(SETTINGS))
+        await asyncio.sleep(0)
+        assert not asking.done()
+        for partition in partitions[:10]:
+            follower.fetcher.forget(partition)
+        wanted, turns = await counting_turns(asking)
+        assert sorted(position.partition for position in wanted) == [0, *range(11, 1200)]
+        assert turns >= 1
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))

@@ -1,7 +1,9 @@
 """A partition's high watermark and those who wait for it, with syncs in the test's hand."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
@@ -125,3 +127,16 @@ def test_what_recovery_found_and_the_disk_refused_to_sync_is_not_shown_before_a_
             assert partition.high_watermark == 5
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_a_partition_that_nobody_has_any_more_is_gone_without_the_garbage_collector():
+    partition = partition_of(None)
+    partition.append(BATCH, HEADER)
+    partition.follow(LeaderEpoch(1))
+    gone = weakref.ref(partition)
+    gc.disable()
+    try:
+        del partition
+        assert gone() is None
+    finally:
+        gc.enable()
