@@ -9,13 +9,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from skep.base.broker_config import BrokerConfig, read_broker_config
 from skep.base.errors import ErrorCode, KafkaError
-from skep.coordination.group_records import decode_group_record
-from skep.coordination.groups import committing
+from skep.coordination.group_records import OffsetCommitKey, decode_group_record
+from skep.coordination.groups import committing, expiring
 from skep.coordination.groups.committing import Committer, WantedOffset
 from skep.coordination.groups.forgetting import forget_topics
 from skep.coordination.groups.memory import MemoryShare
 from skep.coordination.groups.shard import GroupShard
-from skep.coordination.shard import Freshness, ProducerStamp
+from skep.coordination.shard import CoordinatorRecord, Freshness, ProducerStamp
 from skep.metadata.image import ClusterImage
 from tests.unit.coordination.driver import ShardDriver
 
@@ -307,6 +307,86 @@ def test_very_many_offsets_expire_in_several_writes():
         scene.commit(1, group=f"g{group}")
     scene.pass_ms(DAY_MS + 600_000 + 10)
     assert len(scene.shard.offsets) == 0
+
+
+def most_records(operations, scene):
+    """Carries out what is due, and what that schedules for now; how many operations, and records in one of them."""
+    sizes = []
+    for operation in operations:
+        before = len(scene.log)
+        scene.submit(operation)
+        sizes.append(len(scene.log) - before)
+    return len(sizes), max(sizes)
+
+
+def test_a_group_of_very_many_offsets_expires_and_is_forgotten_a_thousand_at_a_time():
+    scene = Scene(**{"offsets.retention.minutes": str(24 * 60)})
+    group = scene.join(FakeGroup())
+    group.is_empty, group.tombstones = True, lambda: [CoordinatorRecord(OffsetCommitKey("g", "last", 0), None)]
+    for start in range(0, 5_000, 1_000):
+        wanted = [WantedOffset("t", partition, 1, 1, "") for partition in range(start, start + 1_000)]
+        scene.submit(lambda shard, wanted=wanted: committing.commit(shard, "g", NOBODY, wanted, 9))
+    scene.clock.advance_ms(DAY_MS)
+    scene.timers.schedule("now", 0, expiring.expire)
+    count, most = most_records(scene.timers.take_due(), scene)
+    assert scene.everything() == {}
+    # The group's own record comes with the last of them; then one operation finds that there is nothing more.
+    assert (count, most) == (6, 1_001)
+    assert scene.log[-1][0] == OffsetCommitKey("g", "last", 0).encode()
+
+
+def test_expiry_begins_anew_when_something_could_not_be_written():
+    scene = Scene(**{"offsets.retention.minutes": str(24 * 60)})
+    for start in range(0, 3_000, 1_000):
+        wanted = [WantedOffset("t", partition, 1, 1, "") for partition in range(start, start + 1_000)]
+        scene.submit(lambda shard, wanted=wanted: committing.commit(shard, "g", NOBODY, wanted, 9))
+    scene.clock.advance_ms(DAY_MS)
+    scene.submit(expiring.expire)
+    scene.refuse_writes = KafkaError(ErrorCode.coordinator_not_available)
+    scene.pass_ms(0)
+    assert len(scene.everything()) == 2_000
+    scene.refuse_writes = None
+    scene.pass_ms(1_000)
+    assert scene.everything() == {}
+
+
+def test_a_topic_that_goes_while_another_is_forgotten_is_forgotten_too():
+    scene = Scene()
+    for start in range(0, 3_000, 1_000):
+        for topic in "tu":
+            wanted = [WantedOffset(topic, partition, 1, 1, "") for partition in range(start, start + 1_000)]
+            scene.submit(lambda shard, wanted=wanted: committing.commit(shard, "g", NOBODY, wanted, 9))
+    forget_topics(scene.shard, frozenset(["t"]))
+    scene.submit(next(scene.timers.take_due()))
+    forget_topics(scene.shard, frozenset(["u"]))
+    count, most = most_records(scene.timers.take_due(), scene)
+    assert most <= 1_000 and count > 6
+    assert scene.everything() == {} and not scene.shard.gone_topics
+
+
+def test_what_takes_memory_is_counted_and_given_back():
+    scene = Scene()
+    scene.commit(1, metadata="x" * 100)
+    used = scene.shard.memory.bytes
+    assert used > 100
+    scene.commit(2, metadata="x" * 50)
+    assert scene.shard.memory.bytes == used - 50
+    producer = ProducerStamp(1, 0)
+    scene.commit_in(producer, 3)
+    scene.commit_in(producer, 4, partition=1)
+    scene.end_transaction(producer, is_committed=True)
+    assert scene.shard.memory.bytes == scene.replayed().memory.bytes
+    scene.submit(lambda shard: committing.delete_group(shard, "g"))
+    assert scene.shard.memory.bytes == 0
+
+
+def test_a_new_group_is_refused_when_groups_take_all_their_memory_and_an_old_one_is_not():
+    scene = Scene()
+    scene.commit(1)
+    scene.config = read_broker_config({"skep.max.groups.memory.bytes": str(scene.shard.memory.bytes)})
+    assert refusal(lambda: scene.commit(1, group="h")) is ErrorCode.policy_violation
+    assert scene.commit(1, partition=1) == [ErrorCode.policy_violation]
+    assert scene.commit(2) == [ErrorCode.none]
 
 
 class OffsetsMachine(RuleBasedStateMachine):

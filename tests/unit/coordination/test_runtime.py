@@ -5,9 +5,11 @@ import asyncio
 import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.slicer import Slicer
 from skep.coordination import runtime as runtime_module
 from skep.coordination.shard import LATER, Outcome, ProducerStamp
 from skep.metadata.model import PartitionRecord, TopicRecord
+from tests.unit.base.turns import TickingClock, Turns
 from tests.unit.coordination.runtime_scene import (
     ELSEWHERE,
     HERE,
@@ -257,3 +259,104 @@ def test_a_record_that_cannot_be_decoded_is_passed_over_and_told(caplog):
         assert "1 of 2 records cannot be read" in caplog.text
 
     run(scenario)
+
+
+def test_a_log_is_loaded_in_slices_and_so_are_timers_run():
+    async def scenario(scene):
+        for number in range(200):
+            scene.runtime.submit_to(0, put(f"k{number}", "v"))
+        turns = Turns()
+        scene.slicer = Slicer(TickingClock())
+        again = await scene.again()
+        [(_, shard)] = again.loaded_shards()
+        assert len(shard.texts) == 200
+        assert turns.stop() >= 200 / 5
+        done = []
+        for number in range(100):
+            shard.timers.schedule(number, 0, lambda shard, number=number: done.append(number) or Outcome())
+        turns = Turns()
+        while len(done) < 100:
+            await asyncio.sleep(0)
+        assert done == list(range(100))
+        assert turns.stop() >= 100 / 5
+
+    run(scenario)
+
+
+def test_a_timer_that_is_put_off_by_one_that_is_due_with_it_waits():
+    async def scenario(scene):
+        done = []
+
+        def put_off(shard):
+            shard.timers.schedule("b", 1_000, lambda shard: done.append("b") or Outcome())
+            return Outcome(done.append("a"))
+
+        scene.runtime.submit_to(0, get("a"))
+        [(_, shard)] = scene.runtime.loaded_shards()
+        shard.timers.schedule("a", 0, put_off)
+        shard.timers.schedule("b", 0, lambda shard: done.append("too early") or Outcome())
+        while not done:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        assert done == ["a"] and "b" in shard.timers
+
+    run(scenario)
+
+
+def test_the_timers_of_a_shard_that_moves_away_between_two_slices_are_not_run():
+    async def scenario(scene):
+        scene.slicer = Slicer(TickingClock())
+        runtime = scene.new_runtime()
+        runtime.follow(scene.topic, HERE)
+        runtime.submit_to(0, get("a"))
+        [(_, shard)] = [one for one in runtime.loaded_shards() if one[0] == 0]
+        done = []
+
+        def again(shard):
+            done.append(len(done))
+            shard.timers.schedule("again", 0, again)
+            return Outcome()
+
+        shard.timers.schedule("again", 0, again)
+        while len(done) < 3:
+            await asyncio.sleep(0)
+        runtime.stop()
+        shard.timers.schedule("again", 0, again)
+        before = len(done)
+        await asyncio.sleep(0.01)
+        assert len(done) == before
+
+    run(scenario)
+
+
+def test_what_is_read_in_slices_is_told_when_it_is_committed():
+    def texts(shard):
+        read = []
+        for _ in range(50):
+            read.append(dict(shard.texts))
+            yield
+        return read
+
+    async def scenario(scene):
+        scene.slicer = Slicer(TickingClock())
+        runtime = scene.new_runtime()
+        runtime.follow(scene.topic, HERE)
+        runtime.submit_to(0, get("a"))
+        scene.threads.gate.clear()
+        reading = asyncio.ensure_future(runtime.read(0, texts))
+        await asyncio.sleep(0)
+        written = asyncio.ensure_future(runtime.submit_to(0, put("a", "one")))
+        await asyncio.sleep(0.02)
+        assert not reading.done()
+        scene.threads.gate.set()
+        read = await reading
+        assert read[0] == {} and read[-1] == {"a": "one"}
+        assert written.done()
+        reading = asyncio.ensure_future(runtime.read(0, texts))
+        await asyncio.sleep(0)
+        runtime.stop()
+        with pytest.raises(KafkaError) as refused:
+            await reading
+        assert refused.value.code is ErrorCode.not_coordinator
+
+    run(scenario, flush_messages=1)

@@ -79,9 +79,10 @@ class TopicPattern:
                     if self._steps - began > MAX_STEPS:
                         self.is_too_costly = True
                         self.check()
-                    if self._steps - paused_at > STEPS_AT_ONCE:
-                        # Others may match names against the same expression meanwhile. Their steps count, too.
-                        paused_at = self._steps
+                    while self._steps - paused_at > STEPS_AT_ONCE:
+                        # Several pauses after a costly character: whoever counts them knows how long it took. Others
+                        # may match names against the same expression meanwhile; their steps count, too.
+                        paused_at += STEPS_AT_ONCE
                         yield
                 state = following
                 if not state.places:

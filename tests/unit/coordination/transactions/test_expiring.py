@@ -1,6 +1,7 @@
 """Transactions past their timeout, and transactional ids that nobody uses."""
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.coordination.transactions import expiring
 from skep.coordination.transactions.expiring import IDS_AT_ONCE
 from skep.coordination.transactions.states import State
 from tests.unit.coordination.transactions.scene import DONE, ID, ORDERS_0, Scene, refusal
@@ -88,6 +89,25 @@ def test_an_id_with_a_transaction_is_not_forgotten():
     scene.pass_ms(8 * DAY_MS)
     assert scene.state() is State.ONGOING
     assert scene.end(producer, commit=True) == DONE
+
+
+def test_of_very_many_ids_so_many_are_looked_at_in_one_operation(monkeypatch):
+    monkeypatch.setattr(expiring, "LOOKED_AT_ONCE", 10)
+    scene = Scene()
+    for number in range(95):
+        scene.init(f"id-{number}")
+    used = scene.init("used")
+    scene.timers.clear()
+    scene.clock.advance_ms(8 * DAY_MS)
+    scene.add(used, ORDERS_0, transactional_id="used")
+    for timer, operation in (("ids", expiring.remove_expired), ("timeouts", expiring.abort_timed_out)):
+        scene.timers.schedule(timer, 0, operation)
+    operations = 0
+    for operation in scene.timers.take_due():
+        scene.submit(operation)
+        operations += 1
+    assert set(scene.shard.transactions) == {"used"}
+    assert operations == 10 + 1
 
 
 def test_many_ids_expire_in_several_writes_of_one_round():
