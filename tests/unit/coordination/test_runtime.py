@@ -351,7 +351,7 @@ def test_what_is_read_in_slices_is_told_when_it_is_committed():
         scene.threads.gate.set()
         read = await reading
         assert read[0] == {} and read[-1] == {"a": "one"}
-        assert written.done()
+        await written
         reading = asyncio.ensure_future(runtime.read(0, texts))
         await asyncio.sleep(0)
         runtime.stop()
