@@ -92,8 +92,8 @@ class Nemesis:
         time.sleep(seconds)
         self._cluster.start_all()
 
-    # Power. All are in sync before each cut: with min.insync.replicas=2 a record may have only two copies, and both could
-    # be lost one after the other.
+    # Power. All are in sync before each cut: with min.insync.replicas=2 a record may have only two copies, and both
+    # could be lost one after the other.
 
     def cut_power(self, i: int, seconds: float) -> None:
         self._lose_power([i], seconds)
