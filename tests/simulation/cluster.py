@@ -57,9 +57,11 @@ class Cluster(Faults):
             # A call that its session is too old for; a store would refuse it.
             if process.running is not None and not self._can_be_served(process):
                 self._do_crash(process, 0)
+                continue
             # Also of what was written and taken away again since it last heard of it.
             for key in () if process.catalog._current.turn.locked() else WATCHED:
                 process.hear_of(key)
+            self.check()
         self._go_on_with(["thaw", "start", "finish", "catch_up", "control", "finish", "catch_up", "report", "finish"])
 
     def _go_on_with(self, kinds: Sequence[str]) -> None:
