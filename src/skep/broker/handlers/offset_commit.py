@@ -19,7 +19,7 @@ Left out
 """
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -46,24 +46,27 @@ _Shape = tuple[tuple[str | UUID, tuple[int, ...]], ...]
 def handle(services: Services, request: Request) -> Parts | Body | Awaitable[Body]:
     body = request.body
     check_group_id(services, body.group_id, may_be_empty=True)
-    committer = Committer(body.member_id, getattr(body, "group_instance_id", None), body.generation_id_or_member_epoch)
-
-    def commit(offsets: list[AnyOffset]) -> Codes | Awaitable[Codes]:
-        codes: Codes | Awaitable[Codes] = services.groups.submit(
-            body.group_id, lambda shard: committing.commit(shard, body.group_id, committer, offsets, request.version)
-        )
-        return codes
-
     has_topic_id = request.version >= HAS_TOPIC_ID
     if is_large(body.topics):
-        return commit_in_pieces(services, request, commit, has_topic_id=has_topic_id)
+        return commit_in_pieces(
+            services, request, functools.partial(_commit, services, request), has_topic_id=has_topic_id
+        )
     known, offsets = wanted_offsets(services, body.topics, has_topic_id=has_topic_id)
-    codes = commit(offsets)
-    if not isinstance(codes, list):
+    codes: Any = _commit(services, request, offsets)
+    if type(codes) is not list:
         return _answer_later(request, known, codes)
     if len(codes) <= MOST_REMEMBERED and not any(codes) and all(known):
         return (INT32.pack(request.correlation_id) + _all_committed(request.version, _shape(body.topics)),)
     return answer(request, known, codes)
+
+
+def _commit(services: Services, request: Request, offsets: list[AnyOffset]) -> Codes | Awaitable[Codes]:
+    body, version = request.body, request.version
+    committer = Committer(body.member_id, getattr(body, "group_instance_id", None), body.generation_id_or_member_epoch)
+    codes: Codes | Awaitable[Codes] = services.groups.submit(
+        body.group_id, lambda shard: committing.commit(shard, body.group_id, committer, offsets, version)
+    )
+    return codes
 
 
 def _shape(topics: Any) -> _Shape:
@@ -82,32 +85,28 @@ def _all_committed(version: int, shape: _Shape) -> bytes:
 
 def wanted_offsets(services: Services, topics: Any, *, has_topic_id: bool) -> tuple[list[bool], list[AnyOffset]]:
     """Of each topic of the request whether it exists, and the offsets of those that do."""
-    return run_at_once(_wanted_offsets(services, topics, has_topic_id=has_topic_id))
-
-
-def _wanted_offsets(services: Services, topics: Any, *, has_topic_id: bool) -> Work[tuple[list[bool], list[AnyOffset]]]:
     image = services.catalog.image
     known: list[bool] = []
     offsets: list[AnyOffset] = []
     for topic in topics:
         record = image.topics_by_id.get(topic.topic_id) if has_topic_id else image.topics.get(topic.name)
         known.append(record is not None)
-        if record is None:
-            continue
-        name = record.name
-        for wanted in topic.partitions:
-            offsets.append(
-                (
-                    name,
-                    wanted.partition_index,
-                    wanted.committed_offset,
-                    getattr(wanted, "committed_leader_epoch", -1),
-                    wanted.committed_metadata or "",
-                )
-            )
-            if not len(offsets) % OFFSETS_A_STEP:
-                yield
+        if record is not None:
+            offsets += _offsets(record.name, topic.partitions)
     return known, offsets
+
+
+def _offsets(topic: str, partitions: Sequence[Any]) -> list[AnyOffset]:
+    return [
+        (
+            topic,
+            wanted.partition_index,
+            wanted.committed_offset,
+            getattr(wanted, "committed_leader_epoch", -1),
+            wanted.committed_metadata or "",
+        )
+        for wanted in partitions
+    ]
 
 
 async def _answer_later(request: Request, known: list[bool], codes: Awaitable[Codes]) -> Body:
@@ -141,7 +140,27 @@ def _answer(request: Request, known: list[bool], codes: Codes) -> Work[Body]:
 
 def is_large(topics: Any) -> bool:
     """Also one of very many topics without partitions."""
-    return len(topics) > OFFSETS_AT_ONCE or sum([len(topic.partitions) for topic in topics]) > OFFSETS_AT_ONCE
+    count = len(topics)
+    if count > 1:
+        count += sum([len(topic.partitions) for topic in topics])
+    elif count:
+        count = len(topics[0].partitions)
+    return count > OFFSETS_AT_ONCE
+
+
+def _wanted_offsets(services: Services, topics: Any, *, has_topic_id: bool) -> Work[tuple[list[bool], list[AnyOffset]]]:
+    image = services.catalog.image
+    known: list[bool] = []
+    offsets: list[AnyOffset] = []
+    for topic in topics:
+        record = image.topics_by_id.get(topic.topic_id) if has_topic_id else image.topics.get(topic.name)
+        known.append(record is not None)
+        yield
+        if record is not None:
+            for start in range(0, len(topic.partitions), OFFSETS_A_STEP):
+                offsets += _offsets(record.name, topic.partitions[start : start + OFFSETS_A_STEP])
+                yield
+    return known, offsets
 
 
 async def commit_in_pieces(

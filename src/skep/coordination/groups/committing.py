@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.group_records import OffsetCommitKey, OffsetCommitValue
+from skep.coordination.groups.group import Group
 from skep.coordination.groups.memory import OFFSET_BYTES
 from skep.coordination.groups.offsets import CommittedOffset, Place
 from skep.coordination.shard import CoordinatorRecord, Freshness, Outcome, ProducerStamp
@@ -55,7 +56,7 @@ def commit(
 ) -> Outcome:
     """OffsetCommit; the response is a code per offset."""
     group = shard.groups.get(group_id)
-    _check_committer(shard, group_id, committer, version, is_transactional=False)
+    _check_committer(shard, group, group_id, committer, version, is_transactional=False)
     outcome = _commit(shard, group_id, offsets)
     if group is not None and committer.member_id:
         outcome.then = lambda: group.committed(committer.member_id)
@@ -72,7 +73,7 @@ def commit_transactional(
 ) -> Outcome:
     """TxnOffsetCommit: the offsets count when the producer's transaction commits (KIP-447 checks the member, too)."""
     try:
-        _check_committer(shard, group_id, committer, version, is_transactional=True)
+        _check_committer(shard, shard.groups.get(group_id), group_id, committer, version, is_transactional=True)
     except KafkaError as error:
         if error.code is ErrorCode.stale_member_epoch:
             # What the versions that are served know: to an older producer the new code would be a fatal one.
@@ -84,9 +85,14 @@ def commit_transactional(
 
 
 def _check_committer(
-    shard: "GroupShard", group_id: str, committer: Committer, version: int, *, is_transactional: bool
+    shard: "GroupShard",
+    group: Group | None,
+    group_id: str,
+    committer: Committer,
+    version: int,
+    *,
+    is_transactional: bool,
 ) -> None:
-    group = shard.groups.get(group_id)
     if group is not None:
         group.check_offset_commit(*committer, is_transactional=is_transactional, version=version)
     elif committer.generation_or_epoch >= 0:
@@ -114,9 +120,9 @@ def _commit(shard: "GroupShard", group_id: str, offsets: Sequence[AnyOffset]) ->
                 codes.append(ErrorCode.policy_violation)
                 continue
         codes.append(ErrorCode.none)
-        records.append(
-            (OffsetCommitKey(group_id, topic, partition), OffsetCommitValue(offset, leader_epoch, metadata, now_ms))
-        )
+        # What calls of the classes do, without their checks: commits are what coordinators are asked most.
+        key = tuple.__new__(OffsetCommitKey, (group_id, topic, partition))
+        records.append((key, tuple.__new__(OffsetCommitValue, (offset, leader_epoch, metadata, now_ms))))
     return Outcome(codes, records)
 
 

@@ -104,15 +104,23 @@ class Offsets:
         if value is None:
             self._forget(key.group, place)
             for producer in self._producers.get(key.group, ()):
-                self._put(self._pending[producer][key.group], place, None)
+                self._remove(self._pending[producer][key.group], place)
             return
         # What a call of the class does, without its checks: this is done for each commit, and for each at a restart.
         offset = tuple.__new__(CommittedOffset, (*value, record_offset))
         if producer_id is None:
-            self._put(self._begun(key.group), place, offset)
+            partitions = self._committed.get(key.group)
+            if partitions is None:
+                partitions = self._begun(key.group)
         else:
-            self._put(self._pending.setdefault(producer_id, {}).setdefault(key.group, {}), place, offset)
+            partitions = self._pending.setdefault(producer_id, {}).setdefault(key.group, {})
             self._producers.setdefault(key.group, set()).add(producer_id)
+        before = partitions.get(place)
+        if before is None:
+            self._memory.bytes += OFFSET_BYTES + len(value.metadata)
+        elif before.metadata or value.metadata:
+            self._memory.bytes += len(value.metadata) - len(before.metadata)
+        partitions[place] = offset
 
     def _begun(self, group: str) -> _Partitions:
         partitions = self._committed.get(group)
@@ -126,20 +134,15 @@ class Offsets:
             del self._committed[group]
             self._memory.bytes -= GROUP_BYTES
 
-    def _put(self, partitions: _Partitions, place: Place, offset: CommittedOffset | None) -> None:
-        before = partitions.get(place)
+    def _remove(self, partitions: _Partitions, place: Place) -> None:
+        before = partitions.pop(place, None)
         if before is not None:
             self._memory.bytes -= OFFSET_BYTES + len(before.metadata)
-        if offset is not None:
-            partitions[place] = offset
-            self._memory.bytes += OFFSET_BYTES + len(offset.metadata)
-        elif before is not None:
-            del partitions[place]
 
     def _forget(self, group: str, place: Place) -> None:
         partitions = self._committed.get(group)
         if partitions is not None:
-            self._put(partitions, place, None)
+            self._remove(partitions, place)
             self._drop_if_empty(group)
 
     def end_of_transaction(self, producer_id: int, *, is_committed: bool) -> None:
