@@ -6,10 +6,13 @@ there is none.
 
 import asyncio
 import contextlib
+import heapq
+import itertools
 import logging
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from skep.base.clock import Clock
@@ -20,6 +23,8 @@ from skep.storage.retention import segments_below_start, segments_to_delete
 from skep.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
+
+REMOVALS_AT_ONCE = 20
 
 
 class Removal(Protocol):
@@ -35,11 +40,12 @@ class Removal(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _UnderWay:
-    """One removal. Its delay is over when the time has passed or ``is_over`` is set."""
+    """One removal. Once marked it waits for ``delay_s``."""
 
+    partition: Partition
     removal: Removal
+    delay_s: float
     is_marked: bool = False
-    is_over: asyncio.Event = field(default_factory=asyncio.Event)
     is_abandoned: bool = False
 
 
@@ -50,14 +56,23 @@ class Cleaner:
     is opened again. When the partition itself is deleted, its removals are ended first: a later topic of the same name
     has files of the same names in the same place.
 
-    ``spared`` is a partition whose segments stay for now, because they are being compacted.
+    One task looks after all of them, a batch at a time: DeleteRecords may begin ten thousand in one request. ``_batch``
+    is what a thread works on just now; ``_waiting`` is a heap, by when the delay is over. ``spared`` is a partition
+    whose segments stay for now, because they are being compacted.
     """
 
     def __init__(self, clock: Clock, executor: Executor, supervisor: Supervisor) -> None:
         self._clock = clock
         self._executor = executor
         self._supervisor = supervisor
-        self._under_way: dict[Partition, dict[asyncio.Task[None], _UnderWay]] = {}
+        self._under_way: dict[Partition, list[_UnderWay]] = {}
+        self._unmarked: deque[_UnderWay] = deque()
+        self._waiting: list[tuple[float, int, _UnderWay]] = []
+        self._numbers = itertools.count()
+        self._batch: Collection[_UnderWay] = ()
+        self._batch_ended = asyncio.Event()
+        self._news = asyncio.Event()
+        self._is_running = False
         self.spared: Partition | None = None
 
     def delete_expired(self, partition: Partition, *, at_once: bool = False) -> int:
@@ -93,9 +108,12 @@ class Cleaner:
         """Ends the delay of all removals that wait; says how many bytes are about to go, those just going included."""
         freed_bytes = 0
         for removals in self._under_way.values():
-            for under_way in removals.values():
-                under_way.is_over.set()
+            for under_way in removals:
+                under_way.delay_s = 0.0
                 freed_bytes += under_way.removal.size
+        self._waiting = [(0.0, number, under_way) for _, number, under_way in self._waiting]
+        heapq.heapify(self._waiting)
+        self._news.set()
         return freed_bytes
 
     def _delete(self, partition: Partition, segments: Sequence[Segment], now_ms: int, delay_s: float, why: str) -> None:
@@ -109,42 +127,88 @@ class Cleaner:
             removal.size,
             partition.log.log_start_offset,
         )
-        self._begin(partition, _UnderWay(removal), delay_s)
+        self._begin(_UnderWay(partition, removal, delay_s))
 
     def remove_later(self, partition: Partition, removal: Removal) -> None:
         """Segments that compaction has replaced, whose files have their ``.deleted`` names already."""
-        self._begin(partition, _UnderWay(removal, is_marked=True), partition.log.config.file_delete_delay_ms / 1000)
+        delay_s = partition.log.config.file_delete_delay_ms / 1000
+        self._begin(_UnderWay(partition, removal, delay_s, is_marked=True))
 
-    def _begin(self, partition: Partition, under_way: _UnderWay, delay_s: float) -> None:
-        work = self._remove(under_way, delay_s)
-        task = self._supervisor.spawn(f"remove segments of {partition.topic_partition}", work)
-        self._under_way.setdefault(partition, {})[task] = under_way
-        task.add_done_callback(lambda done: self._ended(partition, done))
+    def _begin(self, under_way: _UnderWay) -> None:
+        self._under_way.setdefault(under_way.partition, []).append(under_way)
+        if under_way.is_marked:
+            self._wait(under_way)
+        else:
+            self._unmarked.append(under_way)
+        self._news.set()
+        if not self._is_running:
+            self._is_running = True
+            self._supervisor.spawn("remove segments", self._run())
 
-    def _ended(self, partition: Partition, task: "asyncio.Task[None]") -> None:
-        removals = self._under_way[partition]
-        del removals[task]
-        if not removals:
-            del self._under_way[partition]
+    def _wait(self, under_way: _UnderWay) -> None:
+        due = asyncio.get_running_loop().time() + under_way.delay_s
+        heapq.heappush(self._waiting, (due, next(self._numbers), under_way))
 
     async def abandon(self, partition: Partition) -> None:
         """Returns when no removal works on the partition's files any more; those that wait do not go on."""
-        removals = dict(self._under_way.get(partition, {}))
-        for under_way in removals.values():
+        for under_way in self._under_way.pop(partition, ()):
             under_way.is_abandoned = True
-            under_way.is_over.set()
-        if removals:
-            await asyncio.wait(removals)
+        while any(under_way.partition is partition for under_way in self._batch):
+            await self._batch_ended.wait()
 
-    async def _remove(self, under_way: _UnderWay, delay_s: float) -> None:
-        loop = asyncio.get_running_loop()
+    async def _run(self) -> None:
+        """Until nothing waits any more: marks what is new, removes what is due."""
         try:
-            if not under_way.is_marked:
-                await loop.run_in_executor(self._executor, under_way.removal.mark)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(under_way.is_over.wait(), delay_s)
-            if not under_way.is_abandoned:
-                await loop.run_in_executor(self._executor, under_way.removal.remove)
-        except StorageError as error:
-            # What is still there without its .deleted name is found by the next start, and expires again.
-            logger.error("cannot remove deleted segments: %s", error)
+            while self._unmarked or self._waiting:
+                self._news.clear()
+                if self._unmarked:
+                    marked = [self._unmarked.popleft() for _ in range(min(REMOVALS_AT_ONCE, len(self._unmarked)))]
+                    for under_way in await self._in_thread(marked, lambda one: one.removal.mark()):
+                        self._wait(under_way)
+                    continue
+                now, due = asyncio.get_running_loop().time(), list[_UnderWay]()
+                while self._waiting and self._waiting[0][0] <= now and len(due) < REMOVALS_AT_ONCE:
+                    due.append(heapq.heappop(self._waiting)[2])
+                if due:
+                    for under_way in await self._in_thread(due, lambda one: one.removal.remove()):
+                        self._ended(under_way)
+                else:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._news.wait(), self._waiting[0][0] - now)
+        finally:
+            self._is_running = False
+
+    async def _in_thread(self, batch: list[_UnderWay], work: Callable[[_UnderWay], None]) -> list[_UnderWay]:
+        """Does the work for each; returns those for which it was done."""
+
+        def done() -> list[tuple[_UnderWay, StorageError | None]]:
+            return [(one, _failure(work, one)) for one in batch if not one.is_abandoned]
+
+        self._batch = batch
+        self._batch_ended.clear()
+        try:
+            outcomes = await asyncio.get_running_loop().run_in_executor(self._executor, done)
+        finally:
+            self._batch = ()
+            self._batch_ended.set()
+        for under_way, failure in outcomes:
+            if failure is not None:
+                # What is still there without its .deleted name is found by the next start, and expires again.
+                logger.error("cannot remove deleted segments: %s", failure)
+                self._ended(under_way)
+        return [under_way for under_way, failure in outcomes if failure is None]
+
+    def _ended(self, under_way: _UnderWay) -> None:
+        removals = self._under_way.get(under_way.partition, [])
+        if under_way in removals:
+            removals.remove(under_way)
+            if not removals:
+                del self._under_way[under_way.partition]
+
+
+def _failure(work: Callable[[_UnderWay], None], one: _UnderWay) -> StorageError | None:
+    try:
+        work(one)
+    except StorageError as error:
+        return error
+    return None

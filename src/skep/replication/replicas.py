@@ -68,7 +68,7 @@ class Replicas:
         self.on_follower_caught_up: Callable[[Partition], None] = _ignore
         self.lease: LeadershipLease | None = None
         self.on_many_opened: Callable[[], object] = lambda: None
-        """Told each time that OPENED_PER_NOTICE partitions more have been opened."""
+        """Told each time that OPENED_PER_NOTICE partitions or segments more have been opened."""
         self._opened = 0
         self._directory = directory
         self._catalog = catalog
@@ -189,10 +189,13 @@ class Replicas:
             partition.follow(LeaderEpoch(-1))
             self._take_role(partition, record)
         self._partitions[name, index] = partition
+        self._count_opened()
+        return partition
+
+    def _count_opened(self) -> None:
         self._opened += 1
         if self._opened % OPENED_PER_NOTICE == 0:
             self.on_many_opened()
-        return partition
 
     def _take_role(self, partition: Partition, record: PartitionRecord) -> None:
         if partition.log.is_being_cut:
@@ -266,7 +269,8 @@ class Replicas:
     def delete_records_before(self, partition: Partition, offset: Offset) -> int:
         """DeleteRecords: the log start moves, and segments wholly below it go."""
         low_watermark = partition.log.delete_records_before(offset)
-        self.cleaner.delete_expired(partition)
+        if self.cleaner.delete_expired(partition):
+            self._count_opened()  # a segment, in the place of those that go
         partition.wake_all()
         return low_watermark
 

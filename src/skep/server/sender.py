@@ -137,6 +137,9 @@ class Sender:
             self._stop_awaiting_socket()
             self._socket.close()
             self._socket = None
+        # Whoever owns this owns the callbacks too: without this cycle a closed connection is freed at once. The garbage
+        # collector may not look at it (``gc.freeze`` in ``app.py``).
+        self._on_idle = self._on_failure = _ignore
 
     def _go_on(self) -> None:
         self._pump()
@@ -269,5 +272,10 @@ class Sender:
             self._unsent.popleft()
 
     def _fail(self, error: StorageError) -> None:
+        on_failure = self._on_failure
         self.close()
-        self._on_failure(error)
+        on_failure(error)
+
+
+def _ignore(*_: object) -> None:
+    """Nobody is there to be told."""

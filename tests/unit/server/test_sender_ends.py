@@ -2,6 +2,7 @@
 
 import errno
 import os
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
@@ -151,3 +152,16 @@ def refusing(number: int) -> Callable[..., int]:
         raise OSError(number, os.strerror(number))
 
     return sendfile
+
+
+async def test_a_closed_sender_keeps_nobody_alive_who_waited_for_it(line: Outgoing) -> None:
+    class Owner:
+        def told(self, *_: object) -> None:
+            """Of what the sender has to say."""
+
+    owner = Owner()
+    line.sender._on_idle = line.sender._on_failure = owner.told
+    gone = weakref.ref(owner)
+    line.sender.close()
+    del owner
+    assert gone() is None, "a connection and its sender would be a cycle, which nobody collects"
