@@ -71,10 +71,12 @@ class _Result:
 
     __slots__ = ("committed", "produced", "topic", "unverified")
 
-    def __init__(self, topic: str, produced: ProducedPartition) -> None:
+    def __init__(
+        self, topic: str, produced: ProducedPartition, committed: "asyncio.Future[None] | None" = None
+    ) -> None:
         self.topic = topic
         self.produced = produced
-        self.committed: asyncio.Future[None] | None = None
+        self.committed = committed
         self.unverified: tuple[Any, Guard] | None = None
 
 
@@ -114,7 +116,7 @@ def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
         if result.unverified is not None:
             # A task, not a coroutine: it begins before any that a later request makes, and so keeps their order.
             return asyncio.ensure_future(_append_verified(services, request, results))
-    return _respond_or_wait(_produced(services, request, results))
+    return _respond_or_wait(services, request, results)
 
 
 def _batches(request: Request) -> Iterator[tuple[str, Any]]:
@@ -148,23 +150,13 @@ async def _handle_slowly(
         results.append(await _produce_slowly(services, request, *unchecked))
     if any(result.unverified is not None for result in results):
         return await _append_verified(services, request, results)
-    response = _respond_or_wait(_produced(services, request, results))
+    response = _respond_or_wait(services, request, results)
     return await response if isinstance(response, Awaitable) else response
-
-
-def _produced(services: Services, request: Request, results: list[_Result]) -> _Produce:
-    body, timeout_s = request.body, request.body.timeout.total_seconds()
-    return _Produce(
-        services, request.version, request.correlation_id, body.acks, timeout_s, request.is_exclusive, results
-    )
 
 
 def _produce(services: Services, request: Request, topic: str, data: Any) -> _Result:
     try:
-        produced, committed = _append(services, request, topic, data)
-        result = _Result(topic, produced)
-        result.committed = committed
-        return result
+        return _Result(topic, *_append(services, request, topic, data))
     except AskElsewhere as asked:
         result = _Result(topic, ProducedPartition(data.index, ErrorCode.not_enough_replicas))
         result.unverified = (data, asked.guard)
@@ -195,15 +187,26 @@ async def _append_verified(services: Services, request: Request, results: list[_
             except (KafkaError, StorageError) as error:
                 result.produced = _refused(services, result.topic, data.index, error)
             result.unverified = None
-    response = _respond_or_wait(_produced(services, request, results))
+    response = _respond_or_wait(services, request, results)
     # Of the request nothing is needed any more, and a hundred requests of a hundred MiB may be waiting.
     del unverified, request
     return await response if isinstance(response, Awaitable) else response
 
 
-def _respond_or_wait(produce: _Produce) -> Parts | Awaitable[Parts]:
-    if produce.acks != 0:
-        for result in produce.results:
+def _respond_or_wait(services: Services, request: Request, results: list[_Result]) -> Parts | Awaitable[Parts]:
+    acks = request.body.acks
+    if len(results) == 1 and acks != 0:
+        # Nearly all requests: one batch, appended, and nothing to wait for.
+        [result] = results
+        if result.committed is None and result.produced.error_code == 0:
+            topics = ((result.topic, (result.produced,)),)
+            return (encode_produce_response(request.version, request.correlation_id, topics),)
+    timeout_s = request.body.timeout.total_seconds()
+    produce = _Produce(
+        services, request.version, request.correlation_id, acks, timeout_s, request.is_exclusive, results
+    )
+    if acks != 0:
+        for result in results:
             if result.committed is not None:
                 return _respond_when_committed(produce)
     return _respond(produce)
@@ -365,8 +368,6 @@ def _respond_in_slices(produce: _Produce) -> Work[Parts]:
 
 
 def _by_topic(results: list[_Result]) -> Sequence[tuple[str, list[ProducedPartition]]]:
-    if len(results) == 1:
-        return ((results[0].topic, [results[0].produced]),)
     topics: list[tuple[str, list[ProducedPartition]]] = []
     for result in results:
         if not topics or topics[-1][0] != result.topic:
