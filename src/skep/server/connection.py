@@ -117,9 +117,14 @@ class Connection(asyncio.BufferedProtocol):
         self._frames.close()
         self._release_long()
         self._sender.close()
+        if self._tasks:
+            # Not at once: a task that was never begun would leave coroutines behind that nobody awaits.
+            asyncio.get_running_loop().call_soon(self._cancel_tasks)
+        self._listener.forget(self)
+
+    def _cancel_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
-        self._listener.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.get_buffer()

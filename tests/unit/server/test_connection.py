@@ -355,3 +355,10 @@ async def test_a_large_request_behind_one_that_waits_is_received_whole_and_no_fu
     await turns(2)
     await client.answer("fetch-1")
     assert client.listener.handled == ["fetch-1", body]
+
+
+async def test_what_was_begun_in_the_turn_in_which_the_connection_is_lost_is_not_left_behind(client: Client) -> None:
+    client.send("fetch-1")
+    client.connection.connection_lost(None)
+    await turns(3)
+    assert client.listener.waiting["fetch-1"].cancelled()
