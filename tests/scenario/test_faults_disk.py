@@ -180,7 +180,7 @@ def test_a_partition_whose_disk_turns_read_only_is_read_on_and_written_again_lat
         assert disk.run("mount", "-t", "tmpfs", "tmpfs", path)
         assert client.append(TOPIC, batch_of(value(0))) == 0
         # The kernel waits until nobody has the partition's files open to write; the witness's take their place.
-        wait_until(lambda: disk.run("mount", "-o", "remount,ro", path), "the disk to be made read-only")
+        wait_until(lambda: disk.run("mount", "-o", "remount,ro", path), "the disk to be made read-only", timeout_s=120)
         refused = client.produce(TOPIC, batch_of(value(1)))
         assert refused.error_code is ErrorCode.kafka_storage_error
         assert list(values_from(client, TOPIC, 0, 0)) == [value(0)]
