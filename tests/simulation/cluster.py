@@ -6,7 +6,7 @@ can happen changes nothing.
 
 After the last step all brokers come back and nothing more breaks: then each partition has to find a leader.
 
-Left out on purpose: retention (logs begin at 0), transactions, syncs before acknowledgement, several topics, fetch
+Left out on purpose: retention (logs begin at 0), transactions, the time that a sync takes, several topics, fetch
 sessions (each fetch names everything).
 """
 
