@@ -15,7 +15,6 @@ Start                                              Stop
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -122,14 +121,14 @@ class Broker:
         self._take_part(services)
         # A full collection of garbage looks at every object in one go: with ten thousand open partitions that is a
         # tenth of a second. Those that are there to stay are taken out of its sight.
-        self._replicas.on_many_opened = gc.freeze
-        gc.freeze()
+        self._replicas.on_many_opened = self._garbage.freeze
 
     async def _open_stores(self) -> None:
         """The disk, the metadata, and the logs."""
         config = self.config
         self._clock, self._supervisor = SystemClock(), Supervisor()
         self._slicer = Slicer(self._clock)
+        self._garbage = Garbage(self._clock, time.process_time)
         self._shares = _descriptors(config)
         files = OsFiles(self._shares.segments)
         path = os.path.abspath(config.log_dirs)
@@ -260,10 +259,9 @@ class Broker:
         self._supervisor.spawn("membership", self._stay(controller, services))
         self._on_stop(lambda: _now(self._loop_watch.stop))
         self._loop_watch.start()
-        garbage = Garbage(self._clock, time.process_time)
-        self._on_stop(lambda: _now(garbage.stop))
-        garbage.start()
-        self._supervisor.repeat(lambda: CHECK_MS, garbage.check)
+        self._on_stop(lambda: _now(self._garbage.stop))
+        self._garbage.start()
+        self._supervisor.repeat(lambda: CHECK_MS, self._garbage.check)
         self._supervisor.repeat(lambda: 100, services.producer_ids.keep_reserve)
         self._housekeeping.on_disk_checked = self._disk_checked
         self._on_stop(self._hand_over)

@@ -46,6 +46,11 @@ class Garbage:
             gc.callbacks.remove(self._collecting)
         gc.unfreeze()
 
+    def freeze(self) -> None:
+        """Takes all objects out of the collector's sight, for instance after many logs were opened."""
+        self._is_frozen = True
+        gc.freeze()
+
     async def check(self) -> None:
         """To be called every ``CHECK_MS``. Looks at everything if it is time, and nobody is disturbed."""
         now, used = self._clock.monotonic(), self._process_time()
@@ -63,5 +68,4 @@ class Garbage:
         if phase == "start":
             self._began = self._clock.monotonic()
         elif self._clock.monotonic() - self._began > PAUSE_S:
-            self._is_frozen = True
-            gc.freeze()
+            self.freeze()

@@ -71,6 +71,13 @@ def test_a_busy_broker_is_left_alone_for_longer(scene: Scene) -> None:
     assert gc.get_freeze_count() == 0
 
 
+def test_what_others_had_frozen_is_looked_at_again_too(scene: Scene) -> None:
+    scene.garbage.freeze()
+    assert gc.get_freeze_count() > 0
+    scene.check(SHORTEST_S, used_s=0)
+    assert gc.get_freeze_count() == 0
+
+
 def test_a_cycle_that_was_frozen_is_freed_then(scene: Scene) -> None:
     class Node:
         freed = False

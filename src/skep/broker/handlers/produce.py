@@ -230,7 +230,7 @@ async def _append_slowly(
         check = functools.partial(
             check_keys, data.records, unchecked.header, max_records=services.config.max_compacted_batch_records
         )
-        await asyncio.get_running_loop().run_in_executor(services.threads.reads, check)
+        await asyncio.get_running_loop().run_in_executor(services.threads.background, check)
     return _append(services, request, topic, data, guard, keys_are_checked=True)
 
 
