@@ -1,0 +1,34 @@
+"""Runs in the broker that ``bench stalls`` measures: notes each callback of the event loop that takes long.
+
+Python imports this by itself when its directory is on PYTHONPATH. The time is CPU time of the loop's thread, so it says
+the same on a busy machine.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from asyncio import events
+from types import SimpleNamespace
+
+NOTED_S = 0.005
+
+
+def _install(path: str) -> None:
+    notes = open(path, "a", buffering=1)  # noqa: SIM115 - open for as long as the process lives
+    run = events.Handle._run
+
+    def noting(handle: events.Handle) -> None:
+        started = time.thread_time()
+        run(handle)
+        took = time.thread_time() - started
+        if took >= NOTED_S:
+            notes.write(f"{time.time()} {took} {handle!r}\n")
+
+    events.Handle._run = noting  # type: ignore[method-assign]
+    # uvloop does not run its callbacks through Handle.
+    sys.modules["uvloop"] = SimpleNamespace(run=asyncio.run)  # type: ignore[assignment]
+
+
+if "SKEP_BENCH_CALLBACKS" in os.environ:
+    _install(os.environ["SKEP_BENCH_CALLBACKS"])
