@@ -19,7 +19,8 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 
 from bench.row import say
-from skep.zookeeper_server import find_java, free_ports
+from skep.base.reserved_port import ReservedPort
+from skep.zookeeper_server import find_java
 
 VERSION = "4.3.1"
 CACHE = Path(__file__).parents[1] / ".kafka"
@@ -75,7 +76,8 @@ class KafkaNodes:
         self._class_path = f"{jars()}/*"
         self._java = find_java()
         self._directory = Path(tempfile.mkdtemp(prefix="skep-bench-kafka-"))
-        ports = free_ports(2 * count)
+        self._reserved = [ReservedPort("127.0.0.1") for _ in range(2 * count)]
+        ports = [port.number for port in self._reserved]
         self._ports = dict(enumerate(ports[:count], 1))
         self._controllers = dict(enumerate(ports[count:], 1))
         self._cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -136,6 +138,8 @@ class KafkaNodes:
     def close(self) -> None:
         for i in list(self._processes):
             self.kill(i)
+        for port in self._reserved:
+            port.release()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _run(self, main: str, *arguments: str, log: Path | None = None) -> "subprocess.Popen[bytes]":
