@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench bench-kafka explore fuzz torture docs demo clean
+.PHONY: help run test test-kafka check bench bench-kafka explore fuzz torture docs demo clean
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,6 +15,9 @@ run: $(VENV)/.run ## Start a broker on 127.0.0.1:9092, data in ./skep-data
 
 test: $(VENV)/.dev system-packages ## Run every test
 	$(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadgroup $(ARGS)
+
+test-kafka: $(VENV)/.dev java maven ## Have Apache Kafka's own tools read what Skep writes; Maven downloads them
+	$(BIN)/python -m pytest -m kafka tests/kafka_tools $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, layers, fast tests
 	$(BIN)/ruff format --check src tests bench pipelines

@@ -34,6 +34,9 @@ _POM = """\
     <dependency>
       <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version>
     </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{version}</version>
+    </dependency>
   </dependencies>
 </project>
 """
@@ -52,7 +55,7 @@ _JAVA_FLAGS = (
 
 def jars() -> Path:
     """The directory with Kafka's jars; Maven fills it when it is not there yet."""
-    directory = CACHE / VERSION
+    directory = CACHE / f"{VERSION}-with-tools"
     if directory.exists():
         return directory
     maven = shutil.which("mvn")
