@@ -58,6 +58,9 @@ class ClassicGroup:
         self.support: Counter[str] = Counter()
         self.metadata_bytes = 0
         self.memory = MemoryShare()
+        self.changes = 0
+        """Grows with each change of the state, the generation or the members, but for who waits."""
+        self.is_upgrading = False
         self._assigned_bytes = 0
         self._topics: frozenset[str] | None = None
         self._topics_are_current = False
@@ -78,6 +81,7 @@ class ClassicGroup:
         self.is_initial_rebalance = self.state is EMPTY and state is PREPARING_REBALANCE
         self.state = state
         self.state_timestamp = self._clock.now_ms()
+        self.changes += 1
 
     def begin_generation(self) -> None:
         """All members of now have joined."""
@@ -130,6 +134,7 @@ class ClassicGroup:
         for member in self.members.values():
             self._count(member, 1)
         self._topics_are_current = False
+        self.changes += 1
         self._assigned_bytes = sum(len(member.assignment) for member in self.members.values())
         self._count_memory()
 
@@ -151,6 +156,7 @@ class ClassicGroup:
             else:
                 self.static_ids.pop(member.group_instance_id, None)
         self._topics_are_current = False
+        self.changes += 1
         self._count_memory()
 
     def take_join_waiter(self, member: ClassicMember) -> Waiter:
