@@ -43,6 +43,8 @@ T = TypeVar("T")
 RETRY_MS = 500
 """After a timer's operation could not be carried out, or a log could not be read; for a log twice as long each time."""
 LONGEST_RETRY_MS = 60_000
+REPLIES_AT_ONCE = 100
+"""Each wakes a task that encodes and sends a response: some 5 ms."""
 
 
 class _Active(Generic[S]):
@@ -208,14 +210,12 @@ class CoordinatorRuntime(Generic[S]):
         """``submit`` for the shard of one partition."""
         return self._run(self._shard(index), operation)
 
-    async def submit_prepared(self, key: str, prepare: Callable[[S], Work[Callable[[S], Outcome]]]) -> Any:
-        """Runs ``prepare`` in slices, and submits the operation that it returns.
+    async def prepare(self, key: str, work: Callable[[S], Work[T]]) -> T:
+        """Runs ``work`` in slices on the shard that has ``key``, for an operation that is submitted then.
 
         The shard may change between two slices, or be another one at last: the operation has to look.
         """
-        operation = await self._slicer.finish(prepare(self.shard_of(key)))
-        response = self.submit(key, operation)
-        return await response if isinstance(response, Awaitable) else response
+        return await self._slicer.finish(work(self.shard_of(key)))
 
     async def submit_and_wait(self, key: str, operation: Callable[[S, Waiter], Outcome]) -> Any:
         """``submit`` for an operation that may park the waiter it is given, and answer it later.
@@ -423,7 +423,10 @@ class CoordinatorRuntime(Generic[S]):
 
 
 def _answer_all(replies: Sequence[tuple[Waiter, Any]]) -> None:
-    for waiter, reply in replies:
+    """Wakes those who wait, a few in each turn: all of them would make the turn long."""
+    if len(replies) > REPLIES_AT_ONCE:
+        asyncio.get_running_loop().call_soon(_answer_all, replies[REPLIES_AT_ONCE:])
+    for waiter, reply in replies[:REPLIES_AT_ONCE]:
         # Whoever waited may have hung up, which cancels its future.
         if not waiter.done():
             if isinstance(reply, KafkaError):

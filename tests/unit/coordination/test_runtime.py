@@ -363,6 +363,23 @@ def test_what_is_read_in_slices_is_told_when_it_is_committed():
     run(scenario, flush_messages=1)
 
 
+def test_very_many_who_wait_are_answered_in_several_turns(monkeypatch):
+    monkeypatch.setattr(runtime_module, "REPLIES_AT_ONCE", 10)
+
+    async def scenario(scene):
+        waiters = [asyncio.get_running_loop().create_future() for _ in range(35)]
+        turns, woken = Turns(), []
+        for waiter in waiters:
+            waiter.add_done_callback(lambda waiter: woken.append(turns.count))
+        replies = [(waiter, number) for number, waiter in enumerate(waiters)]
+        scene.runtime.submit_to(0, lambda shard: Outcome(replies=replies))
+        assert await asyncio.gather(*waiters) == list(range(35))
+        turns.stop()
+        assert [woken.count(turn) for turn in sorted(set(woken))] == [10, 10, 10, 5]
+
+    run(scenario)
+
+
 def test_prepared_records_are_made_in_slices_and_written_in_one_batch_with_the_others():
     def prepare(shard):
         prepared = Prepared(0)
@@ -379,7 +396,7 @@ def test_prepared_records_are_made_in_slices_and_written_in_one_batch_with_the_o
         key = next(name for name in "abcdefgh" if runtime.partition_for(name) == 0)
         runtime.submit(key, get("a"))
         turns = Turns()
-        assert await runtime.submit_prepared(key, prepare) == "put"
+        assert runtime.submit(key, await runtime.prepare(key, prepare)) == "put"
         assert turns.stop() >= 5
         [(_, shard)] = runtime.loaded_shards()
         log = scene.replicas.partition(TOPIC, 0).log

@@ -49,12 +49,11 @@ def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
 
 async def _upgrade_and_join(services: Services, said: Heartbeat) -> Body:
     try:
-        response: Body = await services.groups.submit_prepared(
-            said.group_id, lambda shard: upgrade_and_join(shard, said)
-        )
+        operation = await services.groups.prepare(said.group_id, lambda shard: upgrade_and_join(shard, said))
+        response: Body | Awaitable[Body] = services.groups.submit(said.group_id, operation)
+        return await response if isinstance(response, Awaitable) else response
     except KafkaError as error:
         return {"error_code": error.code, "error_message": message_of(error)}
-    return response
 
 
 def _heartbeat(request: Request) -> Heartbeat:

@@ -5,7 +5,7 @@ in a group of five and of five thousand. What to do about it is decided in the m
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from skep.base.clock import Clock
 from skep.base.errors import ErrorCode, KafkaError
@@ -138,6 +138,16 @@ class ClassicGroup:
         self._assigned_bytes = sum(len(member.assignment) for member in self.members.values())
         self._count_memory()
 
+    def assign(self, assignments: Mapping[str, bytes], now_ms: int) -> None:
+        """The group is stable with these assignments, which are in the log."""
+        for member in self.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+        self.become(STABLE)
+        self.state_timestamp = now_ms
+        self.is_logged = True
+        self._assigned_bytes = sum(len(member.assignment) for member in self.members.values())
+        self._count_memory()
+
     def _count_memory(self) -> None:
         self.memory.set(len(self.members), self.metadata_bytes + self._assigned_bytes)
 
@@ -203,6 +213,8 @@ class ClassicGroup:
         members = list(members)
         support = Counter(name for member in members for name, _ in member.protocols)
         candidates = {name for name, count in support.items() if count == len(members)}
+        if len(candidates) == 1:
+            return candidates.pop()
         votes = Counter(member.vote(candidates) for member in members)
         [(name, _)] = votes.most_common(1)
         assert name is not None, "members without a common protocol are not let in"
