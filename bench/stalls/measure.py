@@ -9,13 +9,13 @@ of its own.
 from collections.abc import Iterable
 
 from bench.row import Row, say
-from bench.stalls import groups, handlers, logs, requests
+from bench.stalls import classic_groups, groups, handlers, logs, requests
 from bench.stalls.callbacks import Callbacks, noting
 from bench.stalls.probe import probing
 from bench.stalls.stall import Stall
 from skep.testing import EmbeddedBroker, EmbeddedCluster
 
-STALLS: tuple[Stall, ...] = (*requests.STALLS, *handlers.STALLS, *logs.STALLS, *groups.STALLS)
+STALLS: tuple[Stall, ...] = (*requests.STALLS, *handlers.STALLS, *logs.STALLS, *groups.STALLS, *classic_groups.STALLS)
 
 NAMES = ("stalls", *(stall.name for stall in STALLS))
 SELECTS = True

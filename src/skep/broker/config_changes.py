@@ -6,13 +6,14 @@ broker through the catalog's ``on_change``.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.group_config import GROUP_OPTIONS
 from skep.base.options import Option
+from skep.base.slicer import Work
 from skep.broker.configs import (
     BROKER_OPTIONS,
     BROKER_RESOURCE,
@@ -33,7 +34,7 @@ from skep.broker.group_configs import (
     checked_group_value,
     inherited_by_group,
 )
-from skep.broker.refusals import ANSWERABLE, code_of, message_of, repeated
+from skep.broker.refusals import ANSWERABLE, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.metadata.catalog import Edit
@@ -72,7 +73,7 @@ MakeEdit = Callable[[Target, Any], Edit]
 
 async def alter_configs(services: Services, request: Request, make_edit: MakeEdit) -> Body:
     resources = request.body.resources
-    twice = repeated((resource.resource_type, resource.resource_name) for resource in resources)
+    twice = await services.slicer.finish(_named_twice(resources))
     responses = []
     for resource in resources:
         code, message = ErrorCode.none, None
@@ -97,6 +98,16 @@ async def alter_configs(services: Services, request: Request, make_edit: MakeEdi
             }
         )
     return {"responses": responses}
+
+
+def _named_twice(resources: Iterable[Any]) -> Work[set[tuple[int, str]]]:
+    seen: set[tuple[int, str]] = set()
+    twice: set[tuple[int, str]] = set()
+    for resource in resources:
+        name = (resource.resource_type, resource.resource_name)
+        (twice if name in seen else seen).add(name)
+        yield
+    return twice
 
 
 def _target(services: Services, resource: Any) -> Target:

@@ -33,7 +33,7 @@ from skep.coordination.shard import LATER, Decoder, Freshness, Outcome, Producer
 from skep.coordination.timers import Timers
 from skep.metadata.model import TopicRecord
 from skep.records.batch import read_header
-from skep.records.builder import build_batch
+from skep.records.builder import BatchBuilder
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ T = TypeVar("T")
 RETRY_MS = 500
 """After a timer's operation could not be carried out, or a log could not be read; for a log twice as long each time."""
 LONGEST_RETRY_MS = 60_000
+REPLIES_AT_ONCE = 100
+"""Each wakes a task that encodes and sends a response: some 5 ms."""
 
 
 class _Active(Generic[S]):
@@ -208,6 +210,13 @@ class CoordinatorRuntime(Generic[S]):
         """``submit`` for the shard of one partition."""
         return self._run(self._shard(index), operation)
 
+    async def prepare(self, key: str, work: Callable[[S], Work[T]]) -> T:
+        """Runs ``work`` in slices on the shard that has ``key``, for an operation that is submitted then.
+
+        The shard may change between two slices, or be another one at last: the operation has to look.
+        """
+        return await self._slicer.finish(work(self.shard_of(key)))
+
     async def submit_and_wait(self, key: str, operation: Callable[[S, Waiter], Outcome]) -> Any:
         """``submit`` for an operation that may park the waiter it is given, and answer it later.
 
@@ -254,7 +263,7 @@ class CoordinatorRuntime(Generic[S]):
             _check_leads(active.partition)
         elif outcome.freshness is Freshness.PROVEN and not outcome.records and active.partition.is_replicated:
             outcome.records = [active.shard.no_change]
-        if outcome.records:
+        if outcome.records or outcome.prepared is not None:
             self._write(active, outcome)
         if outcome.then is not None:
             outcome.then()
@@ -273,14 +282,16 @@ class CoordinatorRuntime(Generic[S]):
 
     def _write(self, active: _Active[S], outcome: Outcome) -> None:
         now_ms, producer, partition = self._clock.now_ms(), outcome.producer, active.partition
-        records = [
-            (key.encode(), None if value is None else value.encode(), now_ms, ()) for key, value in outcome.records
-        ]
+        prepared = outcome.prepared
+        builder = BatchBuilder() if prepared is None else prepared.builder
+        builder.add(
+            [(key.encode(), None if value is None else value.encode(), now_ms, ()) for key, value in outcome.records]
+        )
         if producer is None:
-            batch = build_batch(records)
+            batch = builder.batch()
         else:
-            batch = build_batch(
-                records, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, is_transactional=True
+            batch = builder.batch(
+                producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, is_transactional=True
             )
         limit = partition.log.config.max_message_bytes
         if len(batch) > limit:
@@ -294,7 +305,10 @@ class CoordinatorRuntime(Generic[S]):
         except (KafkaError, StorageError) as error:
             raise for_clients(error) from error
         try:
-            for offset, (key, value) in enumerate(outcome.records, appended.base_offset):
+            if prepared is not None:
+                prepared.install()
+            first_offset = appended.last_offset + 1 - len(outcome.records)
+            for offset, (key, value) in enumerate(outcome.records, first_offset):
                 active.shard.replay(offset, key, value, producer)
         except Exception:
             # A bug: the log is ahead of the state now. Only a replay from the start makes them one again.
@@ -409,7 +423,10 @@ class CoordinatorRuntime(Generic[S]):
 
 
 def _answer_all(replies: Sequence[tuple[Waiter, Any]]) -> None:
-    for waiter, reply in replies:
+    """Wakes those who wait, a few in each turn: all of them would make the turn long."""
+    if len(replies) > REPLIES_AT_ONCE:
+        asyncio.get_running_loop().call_soon(_answer_all, replies[REPLIES_AT_ONCE:])
+    for waiter, reply in replies[:REPLIES_AT_ONCE]:
         # Whoever waited may have hung up, which cancels its future.
         if not waiter.done():
             if isinstance(reply, KafkaError):

@@ -8,7 +8,8 @@ change what is not in the log at once.
 
 Everybody waits while an operation runs, so an operation is short, also in a group of a hundred thousand offsets. What
 takes longer is several operations, each of which leaves the state as a client may see it. An operation that only reads
-may give a snapshot as its response, from which the handler makes the response to the client in slices.
+may give a snapshot as its response, from which the handler makes the response to the client in slices. Records that
+must be in one batch, and take long, are encoded beforehand (``Prepared``).
 """
 
 import enum
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 from skep.base.clock import Clock
 from skep.base.slicer import Work
 from skep.coordination.timers import Timers
+from skep.records.builder import BatchBuilder
 
 Waiter = Any
 """Who waits for an answer that a later operation gives: a future to the runtime, a mere token to a coordinator."""
@@ -65,13 +67,36 @@ class Freshness(enum.Enum):
     """Held back until a record that changes nothing is committed."""
 
 
+class Prepared:
+    """Records that were encoded before the operation that writes them, in slices, and the state that they make.
+
+    The operation must check that the state is still the one that the records were made from. ``install`` takes the
+    place of the replay: it is called when the records are in the log, and leaves what a replay would leave.
+    """
+
+    __slots__ = ("_now_ms", "builder", "install")
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self.builder = BatchBuilder()
+        self.install: Callable[[], None] = lambda: None
+
+    def add(self, record: CoordinatorRecord) -> None:
+        key, value = record
+        self.add_encoded(key.encode(), None if value is None else value.encode())
+
+    def add_encoded(self, key: bytes, value: bytes | None) -> None:
+        self.builder.add([(key, value, self._now_ms, ())])
+
+
 @dataclass(slots=True)
 class Outcome:
     """What an operation has decided.
 
     ``response`` answers whoever asked, ``replies`` those who wait since earlier; both go out when all that was written
     to the shard so far is committed, so nobody sees what may yet be lost. A reply that is a KafkaError is raised where
-    it is awaited. ``freshness`` is for outcomes without records.
+    it is awaited. ``freshness`` is for outcomes without records. ``prepared`` records come before ``records``, in the
+    same batch.
     """
 
     response: Any = None
@@ -80,6 +105,7 @@ class Outcome:
     then: Callable[[], None] | None = None
     producer: ProducerStamp | None = None
     freshness: Freshness = Freshness.ANY
+    prepared: Prepared | None = None
 
 
 Operation = Callable[[Any], Outcome]

@@ -50,40 +50,80 @@ def build_batch(
 
     With ``append_time`` the batch is as a broker leaves it under LogAppendTime: readers see that time for each record.
     """
-    parts: list[bytes] = []
-    count = base_timestamp = max_timestamp = 0
-    for key, value, timestamp, headers in records:
-        if count == 0:
-            base_timestamp = max_timestamp = timestamp
-        if timestamp > max_timestamp:
-            max_timestamp = timestamp
-        if not -_INT64_LIMIT <= timestamp - base_timestamp < _INT64_LIMIT:
-            raise ValueError(f"timestamps {base_timestamp} and {timestamp} are too far apart for one batch")
-        record = _record(timestamp - base_timestamp, count, key, value, headers)
-        parts.append(_varint(len(record)))
-        parts.append(record)
-        count += 1
-    if count == 0:
-        raise ValueError("a record batch has at least one record")
-    body = b"".join(parts)
-    if codec != Codec.NONE:
-        body = compress(codec, body)
-    under_crc = _UNDER_CRC.pack(
-        codec
-        | (APPEND_TIME_FLAG if append_time is not None else 0)
-        | (TRANSACTIONAL_FLAG if is_transactional else 0)
-        | (CONTROL_FLAG if is_control else 0),
-        count - 1,
-        base_timestamp,
-        max_timestamp if append_time is None else append_time,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        count,
+    builder = BatchBuilder()
+    builder.add(records)
+    return builder.batch(
+        base_offset=base_offset,
+        codec=codec,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        partition_leader_epoch=partition_leader_epoch,
+        is_transactional=is_transactional,
+        is_control=is_control,
+        append_time=append_time,
     )
-    crc = crc32c(body, crc32c(under_crc))
-    length = HEADER_SIZE - LENGTH_END + len(body)
-    return _BEFORE_CRC.pack(base_offset, length, partition_leader_epoch, 2, crc) + under_crc + body
+
+
+class BatchBuilder:
+    """A batch in the making, for whoever has too many records to encode them at once."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._count = self._base_timestamp = self._max_timestamp = 0
+
+    def add(self, records: Iterable[NewRecord | tuple[bytes | None, bytes | None, int, HeaderPairs]]) -> None:
+        """Appends these records. ValueError when the timestamps are too far apart."""
+        parts, count = self._parts, self._count
+        base_timestamp, max_timestamp = self._base_timestamp, self._max_timestamp
+        for key, value, timestamp, headers in records:
+            if count == 0:
+                base_timestamp = max_timestamp = timestamp
+            if timestamp > max_timestamp:
+                max_timestamp = timestamp
+            if not -_INT64_LIMIT <= timestamp - base_timestamp < _INT64_LIMIT:
+                raise ValueError(f"timestamps {base_timestamp} and {timestamp} are too far apart for one batch")
+            record = _record(timestamp - base_timestamp, count, key, value, headers)
+            parts.append(_varint(len(record)))
+            parts.append(record)
+            count += 1
+        self._count, self._base_timestamp, self._max_timestamp = count, base_timestamp, max_timestamp
+
+    def batch(
+        self,
+        *,
+        base_offset: int = 0,
+        codec: int = Codec.NONE,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        partition_leader_epoch: int = -1,
+        is_transactional: bool = False,
+        is_control: bool = False,
+        append_time: int | None = None,
+    ) -> bytes:
+        """Returns the batch as ``build_batch`` does."""
+        if self._count == 0:
+            raise ValueError("a record batch has at least one record")
+        body = b"".join(self._parts)
+        if codec != Codec.NONE:
+            body = compress(codec, body)
+        under_crc = _UNDER_CRC.pack(
+            codec
+            | (APPEND_TIME_FLAG if append_time is not None else 0)
+            | (TRANSACTIONAL_FLAG if is_transactional else 0)
+            | (CONTROL_FLAG if is_control else 0),
+            self._count - 1,
+            self._base_timestamp,
+            self._max_timestamp if append_time is None else append_time,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            self._count,
+        )
+        crc = crc32c(body, crc32c(under_crc))
+        length = HEADER_SIZE - LENGTH_END + len(body)
+        return _BEFORE_CRC.pack(base_offset, length, partition_leader_epoch, 2, crc) + under_crc + body
 
 
 def _record(

@@ -9,6 +9,7 @@ from skep.base.slicer import run_at_once
 from skep.coordination.runtime import RETRY_MS
 from skep.coordination.shard import LATER, Outcome, ProducerStamp, ShardContext
 from skep.coordination.timers import Timers
+from skep.records.record import iterate_records
 
 
 class Waiter:
@@ -71,8 +72,12 @@ class ShardDriver:
         return waiter
 
     def carry_out(self, outcome: Outcome) -> Any:
-        if outcome.records and self.refuse_writes is not None:
+        if (outcome.records or outcome.prepared is not None) and self.refuse_writes is not None:
             raise self.refuse_writes
+        if outcome.prepared is not None:
+            records = iterate_records(outcome.prepared.builder.batch())
+            self.log += [(record.key, record.value, outcome.producer) for record in records]
+            outcome.prepared.install()
         for key_part, value_part in outcome.records:
             key, value = key_part.encode(), None if value_part is None else value_part.encode()
             self.log.append((key, value, outcome.producer))

@@ -3,7 +3,9 @@
 import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.coordination.groups.classic_syncing import assignment_lost
+from skep.base.slicer import run_at_once
+from skep.coordination.groups import classic_requests
+from skep.coordination.groups.classic_syncing import SyncRequest, assignment_lost
 from tests.unit.coordination.classic_groups import REBALANCE_MS, ClassicGroups, code_of, logged_state
 
 NO_DELAY = {"group.initial.rebalance.delay.ms": "0"}
@@ -165,3 +167,56 @@ def test_without_a_word_from_the_leader_those_who_wait_are_told_in_the_end(group
     groups.sync(leader, 1)
     groups.pass_ms(REBALANCE_MS)
     assert code_of(waiting) is ErrorCode.rebalance_in_progress
+
+
+# A large group: the record is made in slices before.
+
+
+def prepared(groups: ClassicGroups, leader: str, assignments: dict[str, bytes], generation: int = 1):
+    request = SyncRequest("g", generation, leader, None, None, None, assignments)
+    return request, classic_requests.prepare_sync(groups.shard, request)
+
+
+def submit(groups: ClassicGroups, request: SyncRequest, made):
+    return groups.driver.submit_and_wait(lambda shard, waiter: classic_requests.sync(shard, request, waiter, made))
+
+
+def test_a_prepared_assignment_is_made_in_slices_and_leaves_what_one_written_at_once_leaves(groups):
+    members = joined(groups, 40)
+    waiting = [groups.sync(member, 1) for member in members[1:]]
+    assignments = {member: b"%d" % number for number, member in enumerate(members[:-1])}
+    request, work = prepared(groups, members[0], assignments)
+    pauses = 0
+    with pytest.raises(StopIteration) as end:
+        while True:
+            next(work)
+            pauses += 1
+    assert pauses > 2 * len(members) and groups.group.state_name == "CompletingRebalance"
+    assert submit(groups, request, end.value.value).reply["assignment"] == b"0"
+    assert [waiter.reply["assignment"] for waiter in waiting] == [b"%d" % number for number in range(1, 39)] + [b""]
+    assert groups.group.state_name == "Stable"
+    again = groups.driver.replayed()
+    assert logged_state(again.groups["g"]) == logged_state(groups.group)
+    assert again.memory.bytes == groups.shard.memory.bytes
+
+
+def test_an_assignment_that_was_prepared_for_other_members_is_not_used(groups):
+    leader, follower = joined(groups)
+    request, work = prepared(groups, leader, {leader: b"one", follower: b"two"})
+    made = run_at_once(work)
+    groups.leave(follower)
+    groups.join(leader)
+    assert groups.group.generation_id == 2
+    assert code_of(submit(groups, request, made)) is ErrorCode.illegal_generation
+    request = SyncRequest("g", 2, leader, None, None, None, {leader: b"three"})
+    assert submit(groups, request, made).reply["assignment"] == b"three"
+    assert groups.driver.replayed().groups["g"].members.keys() == {leader}
+
+
+def test_nothing_is_prepared_for_who_is_not_the_leader(groups):
+    leader, follower = joined(groups)
+    assert run_at_once(prepared(groups, follower, {follower: b"all"})[1]) is None
+    with pytest.raises(KafkaError):
+        run_at_once(prepared(groups, leader, {}, generation=2)[1])
+    groups.sync(leader, 1, {leader: b"one"})
+    assert run_at_once(prepared(groups, leader, {leader: b"two"})[1]) is None

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from skep.base.broker_config import BrokerConfig, read_broker_config
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.group_records import OffsetCommitKey, decode_group_record
-from skep.coordination.groups import committing, expiring
+from skep.coordination.groups import committing, expiring, offset_scan
 from skep.coordination.groups.committing import Committer, WantedOffset
 from skep.coordination.groups.forgetting import forget_topics
 from skep.coordination.groups.memory import MemoryShare
@@ -197,6 +197,19 @@ def test_of_a_plain_commit_and_a_transaction_the_later_record_wins():
     scene.commit(11)
     scene.end_transaction(producer, is_committed=True)
     assert scene.fetch().offset == 11
+
+
+def test_a_scan_names_a_partition_once_also_if_a_transaction_has_an_offset_for_it():
+    scene = Scene()
+    scene.commit(1)
+    scene.commit_in(ProducerStamp(1, 0), 2)
+    scene.commit_in(ProducerStamp(2, 0), 3, partition=1)
+    scene.commit_in(ProducerStamp(2, 0), 4, group="h")
+    scene.join(FakeGroup("h"))
+    scene.join(FakeGroup("i"))
+    found = {piece.group_id: sorted(piece.places) for piece in offset_scan.pieces(scene.shard)}
+    assert found == {"g": [("t", 0), ("t", 1)], "h": [("t", 0)], "i": []}
+    assert len(list(offset_scan.pieces(scene.shard))) == 3
 
 
 def test_deleting_offsets():

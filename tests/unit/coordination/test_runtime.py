@@ -7,7 +7,7 @@ import pytest
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.slicer import Slicer
 from skep.coordination import runtime as runtime_module
-from skep.coordination.shard import LATER, Outcome, ProducerStamp
+from skep.coordination.shard import LATER, CoordinatorRecord, Outcome, Prepared, ProducerStamp
 from skep.metadata.model import PartitionRecord, TopicRecord
 from tests.unit.base.turns import TickingClock, Turns
 from tests.unit.coordination.runtime_scene import (
@@ -15,6 +15,7 @@ from tests.unit.coordination.runtime_scene import (
     HERE,
     TOPIC,
     Numbers,
+    Text,
     get,
     put,
     refusal,
@@ -360,3 +361,47 @@ def test_what_is_read_in_slices_is_told_when_it_is_committed():
         assert refused.value.code is ErrorCode.not_coordinator
 
     run(scenario, flush_messages=1)
+
+
+def test_very_many_who_wait_are_answered_in_several_turns(monkeypatch):
+    monkeypatch.setattr(runtime_module, "REPLIES_AT_ONCE", 10)
+
+    async def scenario(scene):
+        waiters = [asyncio.get_running_loop().create_future() for _ in range(35)]
+        turns, woken = Turns(), []
+        for waiter in waiters:
+            waiter.add_done_callback(lambda waiter: woken.append(turns.count))
+        replies = [(waiter, number) for number, waiter in enumerate(waiters)]
+        scene.runtime.submit_to(0, lambda shard: Outcome(replies=replies))
+        assert await asyncio.gather(*waiters) == list(range(35))
+        turns.stop()
+        assert [woken.count(turn) for turn in sorted(set(woken))] == [10, 10, 10, 5]
+
+    run(scenario)
+
+
+def test_prepared_records_are_made_in_slices_and_written_in_one_batch_with_the_others():
+    def prepare(shard):
+        prepared = Prepared(0)
+        prepared.install = lambda: shard.texts.update(a="prepared")
+        for _ in range(50):
+            prepared.add(CoordinatorRecord(Text("a"), Text("prepared")))
+            yield
+        return lambda shard: Outcome("put", [CoordinatorRecord(Text("b"), Text("two"))], prepared=prepared)
+
+    async def scenario(scene):
+        scene.slicer = Slicer(TickingClock())
+        runtime = scene.new_runtime()
+        runtime.follow(scene.topic, HERE)
+        key = next(name for name in "abcdefgh" if runtime.partition_for(name) == 0)
+        runtime.submit(key, get("a"))
+        turns = Turns()
+        assert runtime.submit(key, await runtime.prepare(key, prepare)) == "put"
+        assert turns.stop() >= 5
+        [(_, shard)] = runtime.loaded_shards()
+        log = scene.replicas.partition(TOPIC, 0).log
+        assert shard.texts == {"a": "prepared", "b": "two"} and log.log_end_offset == 51
+        [(_, again)] = (await scene.again()).loaded_shards()
+        assert again.texts == shard.texts
+
+    run(scenario)

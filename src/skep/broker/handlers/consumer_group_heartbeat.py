@@ -6,7 +6,8 @@ Behaviour
     heartbeat; so has an assignment that is null in the answer. From version 1 on the member makes its own id, and can
     subscribe to a regular expression in RE2's syntax, to which a whole name must match.
 
-    A classic group becomes a consumer group by the first heartbeat with epoch 0.
+    A classic group becomes a consumer group by the first heartbeat with epoch 0. For a large group this takes a while,
+    and is refused with COORDINATOR_LOAD_IN_PROGRESS if the group changes meanwhile, or does so already.
 
 Refusals, in order
     INVALID_REQUEST for what is missing or makes no sense; UNSUPPORTED_ASSIGNOR; INVALID_GROUP_ID for a name that is too
@@ -26,7 +27,9 @@ from skep.broker.group_ids import check_group_id
 from skep.broker.refusals import message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.coordination.groups.consumer_heartbeat import Heartbeat, heartbeat
+from skep.coordination.groups.consumer_heartbeat import Heartbeat, heartbeat, upgrade_and_join
+from skep.coordination.groups.consumer_member import JOINING_EPOCH
+from skep.coordination.groups.upgrade import large_group
 from skep.wire.codec import Body
 
 _MILLISECOND = datetime.timedelta(milliseconds=1)
@@ -36,10 +39,21 @@ def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
     said = _heartbeat(request)
     try:
         check_group_id(services, said.group_id, may_be_empty=True)
+        if said.member_epoch == JOINING_EPOCH and large_group(services.groups.shard_of(said.group_id), said.group_id):
+            return _upgrade_and_join(services, said)
         answer: Body | Awaitable[Body] = services.groups.submit(said.group_id, lambda shard: heartbeat(shard, said))
     except KafkaError as error:
         return {"error_code": error.code, "error_message": message_of(error)}
     return answer
+
+
+async def _upgrade_and_join(services: Services, said: Heartbeat) -> Body:
+    try:
+        operation = await services.groups.prepare(said.group_id, lambda shard: upgrade_and_join(shard, said))
+        response: Body | Awaitable[Body] = services.groups.submit(said.group_id, operation)
+        return await response if isinstance(response, Awaitable) else response
+    except KafkaError as error:
+        return {"error_code": error.code, "error_message": message_of(error)}
 
 
 def _heartbeat(request: Request) -> Heartbeat:

@@ -10,7 +10,8 @@ Refusals, per group, in order
     INVALID_GROUP_ID; no coordinator here; GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP.
 """
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
@@ -22,9 +23,12 @@ from skep.broker.services import Services
 from skep.coordination.groups import committing
 from skep.wire.codec import Body
 
+NAMES_AT_ONCE = 500
+"""Looked at without a pause."""
+
 
 async def handle(services: Services, request: Request) -> Body:
-    names = dict.fromkeys(request.body.groups_names)
+    names = await services.slicer.finish(_distinct(request.body.groups_names))
     refusals: dict[str, ErrorCode] = {}
     in_part: set[str] = set()
 
@@ -41,9 +45,17 @@ async def handle(services: Services, request: Request) -> Body:
     left = list(names)
     while left:
         has_more = await ask_each(services.slicer, left, delete, refused)
-        left = [group_id for group_id, more in zip(left, has_more, strict=True) if more]
+        left = list(itertools.compress(left, has_more))
         in_part.update(left)
     return {"results": await services.slicer.finish(_results(names, refusals))}
+
+
+def _distinct(names: Sequence[str]) -> Work[dict[str, None]]:
+    found: dict[str, None] = {}
+    for start in range(0, len(names), NAMES_AT_ONCE):
+        found.update(dict.fromkeys(names[start : start + NAMES_AT_ONCE]))
+        yield
+    return found
 
 
 def _results(names: Iterable[str], refusals: Mapping[str, ErrorCode]) -> Work[list[dict[str, Any]]]:

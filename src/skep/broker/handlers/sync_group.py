@@ -20,7 +20,7 @@ from skep.broker.group_ids import check_group_id
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.groups import classic_requests, classic_syncing
-from skep.coordination.groups.classic_syncing import SyncRequest
+from skep.coordination.groups.classic_syncing import SMALL_ASSIGNMENT, SyncRequest
 from skep.wire.codec import Body
 
 NOT_WRITTEN: dict[ErrorCode, ErrorCode] = {
@@ -47,8 +47,13 @@ async def handle(services: Services, request: Request) -> Body:
         assignments={each.member_id: each.assignment for each in body.assignments},
     )
     try:
+        made = None
+        if len(wanted.assignments) > SMALL_ASSIGNMENT:
+            made = await services.groups.prepare(
+                body.group_id, lambda shard: classic_requests.prepare_sync(shard, wanted)
+            )
         answer: dict[str, Any] = await services.groups.submit_and_wait(
-            body.group_id, lambda shard, waiter: classic_requests.sync(shard, wanted, waiter)
+            body.group_id, lambda shard, waiter: classic_requests.sync(shard, wanted, waiter, made)
         )
     except KafkaError as error:
         reason = error.code

@@ -5,7 +5,7 @@ in a group of five and of five thousand. What to do about it is decided in the m
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from skep.base.clock import Clock
 from skep.base.errors import ErrorCode, KafkaError
@@ -58,6 +58,9 @@ class ClassicGroup:
         self.support: Counter[str] = Counter()
         self.metadata_bytes = 0
         self.memory = MemoryShare()
+        self.changes = 0
+        """Grows with each change of the state, the generation or the members, but for who waits."""
+        self.is_upgrading = False
         self._assigned_bytes = 0
         self._topics: frozenset[str] | None = None
         self._topics_are_current = False
@@ -78,6 +81,7 @@ class ClassicGroup:
         self.is_initial_rebalance = self.state is EMPTY and state is PREPARING_REBALANCE
         self.state = state
         self.state_timestamp = self._clock.now_ms()
+        self.changes += 1
 
     def begin_generation(self) -> None:
         """All members of now have joined."""
@@ -130,6 +134,17 @@ class ClassicGroup:
         for member in self.members.values():
             self._count(member, 1)
         self._topics_are_current = False
+        self.changes += 1
+        self._assigned_bytes = sum(len(member.assignment) for member in self.members.values())
+        self._count_memory()
+
+    def assign(self, assignments: Mapping[str, bytes], now_ms: int) -> None:
+        """The group is stable with these assignments, which are in the log."""
+        for member in self.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+        self.become(STABLE)
+        self.state_timestamp = now_ms
+        self.is_logged = True
         self._assigned_bytes = sum(len(member.assignment) for member in self.members.values())
         self._count_memory()
 
@@ -151,6 +166,7 @@ class ClassicGroup:
             else:
                 self.static_ids.pop(member.group_instance_id, None)
         self._topics_are_current = False
+        self.changes += 1
         self._count_memory()
 
     def take_join_waiter(self, member: ClassicMember) -> Waiter:
@@ -197,6 +213,8 @@ class ClassicGroup:
         members = list(members)
         support = Counter(name for member in members for name, _ in member.protocols)
         candidates = {name for name, count in support.items() if count == len(members)}
+        if len(candidates) == 1:
+            return candidates.pop()
         votes = Counter(member.vote(candidates) for member in members)
         [(name, _)] = votes.most_common(1)
         assert name is not None, "members without a common protocol are not let in"

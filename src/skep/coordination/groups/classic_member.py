@@ -47,7 +47,10 @@ class ClassicMember:
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """What it said for that protocol; nothing if it does not know it."""
-        return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
+        for name, metadata in self.protocols:  # Not a generator: large groups ask this of each member.
+            if name == protocol_name:
+                return metadata
+        return b""
 
     def vote(self, candidates: Container[str]) -> str | None:
         """The one it likes best among the candidates."""

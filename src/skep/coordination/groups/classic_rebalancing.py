@@ -7,7 +7,7 @@ members are gone when that record is replayed.
 
 import functools
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
@@ -147,9 +147,10 @@ def complete_join(shard: "GroupShard", group: ClassicGroup) -> Outcome:
         return Outcome()
     group.begin_generation()
     replies = []
+    for_all = _joined_body(group)
     for member in group.members.values():
         if member.join_waiter is not None:
-            replies.append((group.take_join_waiter(member), joined_body(group, member)))
+            replies.append((group.take_join_waiter(member), joined_body(group, member, for_all)))
         member.is_new = False
         group.heard_from(member)
     operation = functools.partial(_sync_timeout, group.group_id, group.generation_id)
@@ -169,15 +170,22 @@ def _elect_leader(group: ClassicGroup) -> bool:
     return True
 
 
-def joined_body(group: ClassicGroup, member: ClassicMember) -> dict[str, Any]:
+def joined_body(group: ClassicGroup, member: ClassicMember, for_all: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """JoinGroup's answer in the generation of now. Only the leader is told of the others."""
+    body = {**(for_all or _joined_body(group)), "member_id": member.member_id}
+    if group.leader_id == member.member_id:
+        body["members"] = members_for_leader(group)
+    return body
+
+
+def _joined_body(group: ClassicGroup) -> dict[str, Any]:
+    """What is the same for all who are not the leader."""
     return {
         "generation_id": group.generation_id,
         "protocol_type": group.protocol_type,
         "protocol_name": group.protocol_name,
         "leader": group.leader_id,
-        "member_id": member.member_id,
-        "members": members_for_leader(group) if group.leader_id == member.member_id else [],
+        "members": [],
     }
 
 

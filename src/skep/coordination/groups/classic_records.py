@@ -6,6 +6,7 @@ One record holds the whole group at rest: Stable with all members and their assi
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from skep.base.slicer import Work, run_at_once
 from skep.coordination.group_records import GroupMemberValue, GroupMetadataKey, GroupMetadataValue
 from skep.coordination.groups.classic_group import ClassicGroup
 from skep.coordination.groups.classic_member import ClassicMember
@@ -23,13 +24,20 @@ def stable_record(
     now_ms: int,
 ) -> CoordinatorRecord:
     """The group with these members and their assignments, in the generation that it has."""
-    value = GroupMetadataValue(
-        protocol_type=group.protocol_type,
-        generation=group.generation_id,
-        protocol=group.protocol_name,
-        leader=leader_id,
-        current_state_timestamp=now_ms,
-        members=tuple(
+    key, value = run_at_once(stable_record_in_slices(group, members, leader_id, assignments, now_ms))
+    return CoordinatorRecord(key, value)
+
+
+def stable_record_in_slices(
+    group: ClassicGroup,
+    members: Iterable[ClassicMember],
+    leader_id: str | None,
+    assignments: Mapping[str, bytes],
+    now_ms: int,
+) -> Work[tuple[GroupMetadataKey, GroupMetadataValue]]:
+    values = []
+    for member in members:
+        values.append(
             GroupMemberValue(
                 member_id=member.member_id,
                 group_instance_id=member.group_instance_id,
@@ -40,10 +48,17 @@ def stable_record(
                 subscription=member.metadata(group.protocol_name),
                 assignment=assignments.get(member.member_id, b""),
             )
-            for member in members
-        ),
+        )
+        yield
+    value = GroupMetadataValue(
+        protocol_type=group.protocol_type,
+        generation=group.generation_id,
+        protocol=group.protocol_name,
+        leader=leader_id,
+        current_state_timestamp=now_ms,
+        members=tuple(values),
     )
-    return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
+    return GroupMetadataKey(group=group.group_id), value
 
 
 def empty_record(group: ClassicGroup, now_ms: int) -> CoordinatorRecord:

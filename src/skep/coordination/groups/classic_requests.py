@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.slicer import Work
 from skep.coordination.groups import classic_joining, classic_leaving, classic_syncing, migration_members
 from skep.coordination.groups.classic_join_request import JoinRequest
 from skep.coordination.groups.classic_leaving import Leaving
-from skep.coordination.groups.classic_syncing import SyncRequest
+from skep.coordination.groups.classic_syncing import PreparedSync, SyncRequest
 from skep.coordination.groups.consumer_group import ConsumerGroup
 from skep.coordination.shard import LATER, Outcome, Waiter
 
@@ -47,12 +48,19 @@ def _begin_classic(group: ConsumerGroup, request: JoinRequest, waiter: Waiter, s
     return outcome
 
 
-def sync(shard: "GroupShard", request: SyncRequest, waiter: Waiter) -> Outcome:
+def prepare_sync(shard: "GroupShard", request: SyncRequest) -> Work[PreparedSync | None]:
+    """What ``sync`` takes for a large group, if it is a classic one."""
+    if isinstance(shard.groups.get(request.group_id), ConsumerGroup):
+        return None
+    return (yield from classic_syncing.prepare_sync(shard, request))
+
+
+def sync(shard: "GroupShard", request: SyncRequest, waiter: Waiter, made: PreparedSync | None = None) -> Outcome:
     """The response is SyncGroup's body, or LATER."""
     group = shard.groups.get(request.group_id)
     if isinstance(group, ConsumerGroup):
         return migration_members.sync(shard, group, request)
-    return classic_syncing.sync(shard, request, waiter)
+    return classic_syncing.sync(shard, request, waiter, made)
 
 
 def heartbeat(

@@ -10,17 +10,21 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.slicer import Work
 from skep.coordination.groups.classic_group import ClassicGroup
 from skep.coordination.groups.classic_member import ClassicMember
 from skep.coordination.groups.classic_rebalancing import Replies, classic_group, prepare_rebalance, refusals, sync_key
-from skep.coordination.groups.classic_records import stable_record
+from skep.coordination.groups.classic_records import stable_record, stable_record_in_slices
 from skep.coordination.groups.classic_states import COMPLETING_REBALANCE, PREPARING_REBALANCE
-from skep.coordination.shard import LATER, Outcome, Waiter
+from skep.coordination.shard import LATER, Outcome, Prepared, Waiter
 
 if TYPE_CHECKING:
     from skep.coordination.groups.shard import GroupShard
 
 logger = logging.getLogger(__name__)
+
+SMALL_ASSIGNMENT = 200
+"""Members whose assignments are written without a pause: a few milliseconds."""
 
 
 class SyncRequest(NamedTuple):
@@ -35,11 +39,49 @@ class SyncRequest(NamedTuple):
     assignments: Mapping[str, bytes]
 
 
-def sync(shard: "GroupShard", request: SyncRequest, waiter: Waiter) -> Outcome:
-    """The response is SyncGroup's body, or LATER.
+class PreparedSync(NamedTuple):
+    """The record of an assignment, made from the group as it was after that many ``changes``."""
+
+    group: ClassicGroup
+    changes: int
+    prepared: Prepared
+
+
+def prepare_sync(shard: "GroupShard", request: SyncRequest) -> Work[PreparedSync | None]:
+    """Encodes the record that ``sync`` writes for the leader of a large group. None when ``sync`` writes none."""
+    group, member = _checked(shard, request)
+    if group.state is not COMPLETING_REBALANCE or group.leader_id != member.member_id:
+        return None
+    changes, now_ms, assignments = group.changes, shard.clock.now_ms(), request.assignments
+    prepared = Prepared(now_ms)
+    # What a change of the group makes of these members does not matter: then the record is not used.
+    members = list(group.members.values())
+    key, value = yield from stable_record_in_slices(group, members, group.leader_id, assignments, now_ms)
+    prepared.add_encoded(key.encode(), (yield from value.encode_in_slices()))
+    prepared.install = lambda: group.assign(assignments, now_ms)
+    return PreparedSync(group, changes, prepared)
+
+
+def sync(shard: "GroupShard", request: SyncRequest, waiter: Waiter, made: PreparedSync | None = None) -> Outcome:
+    """The response is SyncGroup's body, or LATER. ``made`` is used if the group has not changed since.
 
     Refusals in order: unknown group or member, fenced instance; generation; protocol; the group rebalances.
     """
+    group, member = _checked(shard, request)
+    if group.state is not COMPLETING_REBALANCE:
+        _has_asked(shard, group, member)
+        return Outcome(_assigned_body(group, member.assignment))
+    # Two requests of one member: the earlier connection is most likely gone, but nobody is left without an answer.
+    replies = refusals(member, ErrorCode.rebalance_in_progress)
+    if group.leader_id == member.member_id:
+        is_current = made is not None and made.group is group and made.changes == group.changes
+        return _assign(shard, group, member, request.assignments, replies, made if is_current else None)
+    member.sync_waiter = waiter
+    _has_asked(shard, group, member)
+    return Outcome(LATER, replies=replies)
+
+
+def _checked(shard: "GroupShard", request: SyncRequest) -> tuple[ClassicGroup, ClassicMember]:
     group = classic_group(shard, request.group_id)
     if group is None or group.is_empty:
         raise KafkaError(ErrorCode.unknown_member_id, f"there is no group {request.group_id!r} with members")
@@ -57,16 +99,7 @@ def sync(shard: "GroupShard", request: SyncRequest, waiter: Waiter) -> Outcome:
         )
     if group.state is PREPARING_REBALANCE:
         raise KafkaError(ErrorCode.rebalance_in_progress, "the group rebalances")
-    if group.state is not COMPLETING_REBALANCE:
-        _has_asked(shard, group, member)
-        return Outcome(_assigned_body(group, member.assignment))
-    # Two requests of one member: the earlier connection is most likely gone, but nobody is left without an answer.
-    replies = refusals(member, ErrorCode.rebalance_in_progress)
-    if group.leader_id == member.member_id:
-        return _assign(shard, group, member, request.assignments, replies)
-    member.sync_waiter = waiter
-    _has_asked(shard, group, member)
-    return Outcome(LATER, replies=replies)
+    return group, member
 
 
 def _assign(
@@ -75,6 +108,7 @@ def _assign(
     leader: ClassicMember,
     assignments: Mapping[str, bytes],
     replies: Replies,
+    made: PreparedSync | None,
 ) -> Outcome:
     members = list(group.members.values())
     unassigned = sum(not assignments.get(member.member_id) for member in members)
@@ -96,9 +130,13 @@ def _assign(
         group.heard_from(leader)
         _has_asked(shard, group, leader)
 
+    records = []
+    if made is None:
+        records = [stable_record(group, members, group.leader_id, assignments, shard.clock.now_ms())]
     return Outcome(
         response=_assigned_body(group, assignments.get(leader.member_id, b"")),
-        records=[stable_record(group, members, group.leader_id, assignments, shard.clock.now_ms())],
+        records=records,
+        prepared=None if made is None else made.prepared,
         replies=[
             *replies,
             *(

@@ -5,7 +5,7 @@ has an influence on the epoch, that on the assignment, that on what the member i
 into a copy of the group, which is made when the first of them comes; most heartbeats have none.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from skep.base.clock import Clock
 from skep.base.coordinator_config import CoordinatorConfig
@@ -51,13 +51,10 @@ once, assigning for each of them anew would take time as the square of their num
 class GroupChange:
     """``group`` is the group after ``records``; ``topics`` are the cluster's."""
 
-    def __init__(
-        self, group: ConsumerGroup, topics: Topics, clock: Clock, records: Sequence[CoordinatorRecord] = ()
-    ) -> None:
-        """``records`` are those that have made the group what it is, if it is not in the log yet."""
+    def __init__(self, group: ConsumerGroup, topics: Topics, clock: Clock) -> None:
         self.group = group
         self.topics = topics
-        self.records = list(records)
+        self.records: list[CoordinatorRecord] = []
         self._clock = clock
         self._is_copy = False
         self._assignable_at = group.assignable_at

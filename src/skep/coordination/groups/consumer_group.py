@@ -212,14 +212,18 @@ class ConsumerGroup:
         before = self.members.get(key.member_id)
         if before is not None or value is not None:
             # After a compaction this may come before the record that tells who the member is.
-            self._put(before, (before or ConsumerMember(key.member_id)).with_assignment(value))
+            after = (before or ConsumerMember(key.member_id)).with_assignment(value)
+            self._put(before, after, is_counted=before is not None)
 
-    def _put(self, before: ConsumerMember | None, after: ConsumerMember) -> None:
+    def _put(self, before: ConsumerMember | None, after: ConsumerMember, *, is_counted: bool = False) -> None:
+        """``is_counted``: the member says of itself what it said before."""
         if before is not None:
-            self._count(before, -1)
+            if not is_counted:
+                self._count(before, -1)
             self._release(before)
         self.members[after.member_id] = after
-        self._count(after, 1)
+        if not is_counted:
+            self._count(after, 1)
         for held in (after.assigned, after.pending_revocation):
             for topic, epochs in held.items():
                 self.owners.setdefault(topic, {}).update(dict.fromkeys(epochs, after.member_id))

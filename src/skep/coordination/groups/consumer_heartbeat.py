@@ -14,8 +14,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.coordination.groups import consumer_leaving, migration
+from skep.base.slicer import Work, run_at_once
+from skep.coordination.groups import consumer_leaving
 from skep.coordination.groups.assignors.spec import Partitions
+from skep.coordination.groups.classic_rebalancing import classic_group
 from skep.coordination.groups.consumer_assigning import schedule_assigning
 from skep.coordination.groups.consumer_changes import GroupChange
 from skep.coordination.groups.consumer_group import ConsumerGroup
@@ -29,7 +31,8 @@ from skep.coordination.groups.consumer_member import (
     shown,
 )
 from skep.coordination.groups.consumer_timers import forget_timers
-from skep.coordination.shard import CoordinatorRecord, Outcome, Waiter
+from skep.coordination.groups.upgrade import Upgrade, upgrade
+from skep.coordination.shard import Outcome
 from skep.metadata.model import id_text, random_id
 
 if TYPE_CHECKING:
@@ -68,17 +71,25 @@ class Heartbeat(NamedTuple):
         )
 
 
-def heartbeat(shard: "GroupShard", request: Heartbeat) -> Outcome:
-    """The response is the body of ConsumerGroupHeartbeat."""
+def upgrade_and_join(shard: "GroupShard", request: Heartbeat) -> Work[Callable[["GroupShard"], Outcome]]:
+    """The ``heartbeat`` that makes a consumer group of a large classic group, as an operation that is prepared."""
+    _check(request, shard.settings().group_consumer_assignors, shard.settings().max_group_id_bytes)
+    group = classic_group(shard, request.group_id)
+    made = None if group is None else (yield from upgrade(shard, group))
+    return lambda shard: heartbeat(shard, request, made)
+
+
+def heartbeat(shard: "GroupShard", request: Heartbeat, made: Upgrade | None = None) -> Outcome:
+    """The response is the body of ConsumerGroupHeartbeat. ``made`` is the upgrade of the group if it is prepared."""
     settings = shard.settings()
     _check(request, settings.group_consumer_assignors, settings.max_group_id_bytes)
     if request.member_epoch < 0:
         return consumer_leaving.leave(
             shard, request.group_id, request.member_id, request.member_epoch, request.instance_id
         )
-    start = _start(shard, request)
-    _check_size(start.group, request, settings.group_consumer_max_size)
-    change = GroupChange(start.group, shard.image().topics, shard.clock, start.records)
+    found, made = _start(shard, request, made)
+    _check_size(found, request, settings.group_consumer_max_size)
+    change = GroupChange(found, shard.image().topics, shard.clock)
     member, replaced = _member(change, request)
     updated = _updated(member, request)
     if updated is not member:
@@ -90,10 +101,8 @@ def heartbeat(shard: "GroupShard", request: Heartbeat) -> Outcome:
     config = consumer_leaving.config_of(shard, request.group_id)
 
     def then() -> None:
-        if start.then is not None:
-            start.then()
-            for classic in start.group.members.values():
-                consumer_leaving.watch_session(shard, request.group_id, classic, config.consumer_session_timeout_ms)
+        if made is not None:
+            made.then(shard)
         if replaced is not None:
             forget_timers(shard.timers, request.group_id, replaced)
         consumer_leaving.watch_session(shard, request.group_id, moved, config.consumer_session_timeout_ms)
@@ -115,22 +124,19 @@ def heartbeat(shard: "GroupShard", request: Heartbeat) -> Outcome:
         "heartbeat_interval": datetime.timedelta(milliseconds=interval_ms),
         "assignment": {"topic_partitions": shown(moved.assigned)} if tells_all else None,
     }
-    return Outcome(response, change.records, start.replies, then)
+    if made is None:
+        return Outcome(response, change.records, then=then)
+    return Outcome(response, change.records, made.refusals(), then, prepared=made.prepared)
 
 
-class Start(NamedTuple):
-    """The group that a heartbeat finds or makes; the rest is what making it takes."""
-
-    group: ConsumerGroup
-    records: Sequence[CoordinatorRecord] = ()
-    replies: Sequence[tuple[Waiter, Any]] = ()
-    then: Callable[[], None] | None = None
-
-
-def _start(shard: "GroupShard", request: Heartbeat) -> Start:
+def _start(shard: "GroupShard", request: Heartbeat, made: Upgrade | None) -> tuple[ConsumerGroup, Upgrade | None]:
+    """The group that a heartbeat finds or makes, and the upgrade by which it makes it."""
+    if made is not None:
+        made.check_current(shard)
+        return made.group, made
     group = shard.groups.get(request.group_id)
     if isinstance(group, ConsumerGroup):
-        return Start(group)
+        return group, None
     if request.member_epoch != JOINING_EPOCH and group is not None:
         # It was fenced, and then the group has become a classic one. Told this, and not as in Kafka that there is no
         # such group, which is fatal to clients, it joins again.
@@ -140,8 +146,9 @@ def _start(shard: "GroupShard", request: Heartbeat) -> Start:
     if group is None:
         if not shard.offsets.has_offsets(request.group_id):
             shard.check_room()
-        return Start(ConsumerGroup(request.group_id))
-    return Start(*migration.upgrade(shard, group))
+        return ConsumerGroup(request.group_id), None
+    made = run_at_once(upgrade(shard, group))
+    return made.group, made
 
 
 def _member(change: GroupChange, request: Heartbeat) -> tuple[ConsumerMember, str | None]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.coordination.groups import consumer_leaving, migration
+from skep.coordination.groups import consumer_leaving, migration, upgrade
 from skep.coordination.groups.classic_join_request import JoinRequest, new_member_id
 from skep.coordination.groups.classic_joining import MAX_NAME_BYTES
 from skep.coordination.groups.classic_leaving import Leaving
@@ -49,7 +49,7 @@ def join(shard: "GroupShard", group: ConsumerGroup, request: JoinRequest) -> Out
     has_subscription_changed = change.update_member(member, updated, shard.settings().group_consumer_assignors[0])
     moved, _ = change.reconcile(
         member_id,
-        owned=migration.by_id(subscription.owned, change.topics),
+        owned=upgrade.by_id(subscription.owned, change.topics),
         has_subscription_changed=has_subscription_changed,
     )
     is_downgrade = replaced is not None and not replaced.is_classic and migration.is_downgrade_due(shard, change.group)
@@ -134,7 +134,7 @@ def _updated(member: ConsumerMember, request: JoinRequest, subscription: Subscri
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         topic_names=subscription.topics,
         topic_regex="",
-        classic=migration.classic_metadata(request.session_timeout_ms, request.protocols),
+        classic=upgrade.classic_metadata(request.session_timeout_ms, request.protocols),
     )
     return member if updated == member else updated
 

@@ -26,7 +26,7 @@ class Piece(NamedTuple):
 
 def pieces(shard: "GroupShard") -> Iterator[Piece]:
     """Each group has at least one piece, also one without offsets."""
-    for group_id in list(dict.fromkeys((*shard.groups, *shard.offsets.all_groups()))):
+    for group_id in [*shard.groups, *(name for name in shard.offsets.all_groups() if name not in shard.groups)]:
         places = shard.offsets.partitions_of_group(group_id)
         for start in range(0, max(1, len(places)), PLACES_AT_ONCE):
             end = start + PLACES_AT_ONCE

@@ -56,7 +56,8 @@ class Offsets:
 
     def partitions_of_group(self, group: str) -> list[Place]:
         """Those that have an offset, or will have one when a transaction commits."""
-        return list(dict.fromkeys((*self.of_group(group), *self.pending_places(group))))
+        committed = self.of_group(group)
+        return [*committed, *(place for place in self.pending_places(group) if place not in committed)]
 
     def some_partitions_of_group(self, group: str, limit: int) -> list[Place]:
         """The first ``limit`` of those."""
@@ -74,7 +75,7 @@ class Offsets:
 
     def all_groups(self) -> list[str]:
         """Those that have an offset, or will have one when a transaction commits."""
-        return list(dict.fromkeys((*self._committed, *self._producers)))
+        return [*self._committed, *(group for group in self._producers if group not in self._committed)]
 
     def has_offsets(self, group: str) -> bool:
         """Also one that a transaction is going to commit."""
