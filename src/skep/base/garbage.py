@@ -16,7 +16,7 @@ from typing import Any
 
 from skep.base.clock import Clock
 
-PAUSE_S = 0.01
+PAUSE_S = 0.005
 CHECK_MS = 60_000
 IDLE_SHARE = 0.02
 """Of a processor. A broker that uses less has nobody who would notice a pause."""
