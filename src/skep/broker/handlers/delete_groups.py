@@ -21,6 +21,7 @@ from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.groups import committing
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 
 async def handle(services: Services, request: Request) -> Body:
@@ -55,4 +56,4 @@ def _results(names: Iterable[str], refusals: Mapping[str, ErrorCode]) -> Work[li
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {"results": [{"group_id": group_id, "error_code": code} for group_id in request.body.groups_names]}
+    return {"results": LazyArray(request.body.groups_names, lambda name: {"group_id": name, "error_code": code})}

@@ -29,6 +29,7 @@ from skep.coordination.groups.offsets import Place
 from skep.coordination.groups.shard import GroupShard
 from skep.coordination.shard import Outcome
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 HAS_CODE = 2
 HAS_SEVERAL_GROUPS = 8
@@ -194,7 +195,11 @@ def _offset(index: int, offset: int, leader_epoch: int, metadata: str, code: Err
 def refuse(request: Request, code: ErrorCode) -> Body:
     if request.version < HAS_SEVERAL_GROUPS:
         return run_at_once(_refused(request, code))
-    return {"groups": [{"group_id": group.group_id, "topics": [], "error_code": code} for group in request.body.groups]}
+    return {"groups": LazyArray(request.body.groups, lambda group: _refused_group(group, code))}
+
+
+def _refused_group(group: Any, code: ErrorCode) -> _Shown:
+    return {"group_id": group.group_id, "topics": [], "error_code": code}
 
 
 def _refused(request: Request, code: ErrorCode) -> Work[Body]:

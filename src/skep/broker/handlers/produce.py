@@ -46,6 +46,7 @@ from skep.records.batch import BatchHeader, check_produced
 from skep.records.keys import InvalidRecord, check_keys, check_keys_at_once
 from skep.replication.partition import Partition
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 from skep.wire.produce_response import ProducedPartition, encode_produce_in_slices, encode_produce_response
 
 ALLOWS_ZSTD = 7
@@ -383,14 +384,10 @@ def _close_if_failed(result: _Result) -> None:
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {
-        "responses": [
-            {
-                "name": topic.name,
-                "partition_responses": [
-                    {"index": data.index, "error_code": code, "base_offset": -1} for data in topic.partition_data
-                ],
-            }
-            for topic in request.body.topic_data
-        ]
-    }
+    def partition(data: Any) -> dict[str, Any]:
+        return {"index": data.index, "error_code": code, "base_offset": -1}
+
+    def topic(named: Any) -> dict[str, Any]:
+        return {"name": named.name, "partition_responses": LazyArray(named.partition_data, partition)}
+
+    return {"responses": LazyArray(request.body.topic_data, topic)}
