@@ -1,7 +1,9 @@
 """Requests that name many things at once: groups, transactional ids. Each is asked for by itself, all in slices.
 
-A name that is given again is asked for once. Kafka's response has an entry for each time that a name is given; clients
-find what they asked for by its name, and send each name once.
+A name that is given again is asked for once, and is in the response once. Kafka (KafkaApis, 4.x) does the same in
+DeleteGroups, but has an entry for each time that a name is given in DescribeGroups, ConsumerGroupDescribe,
+DescribeTransactions, DescribeProducers and OffsetFetch. The admin clients of Java and librdkafka send each name once;
+others find what they asked for by its name.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
