@@ -114,6 +114,16 @@ def test_all_offsets_of_a_group_are_fetched_in_slices_and_once_however_often_the
     broker_test(scenario)
 
 
+def test_a_group_that_is_named_very_often_is_looked_for_in_slices():
+    async def scenario(broker: Broker) -> None:
+        same = {"group_id": broker.group, "topics": None}
+        answer, turns = await broker.ask(apis.OFFSET_FETCH, 8, groups=[same] * 5_000)
+        assert len(answer["groups"]) == 1
+        assert turns >= 5_000 / 10 / 5
+
+    broker_test(scenario)
+
+
 def test_whoever_asks_again_in_another_name_is_checked_and_shares_the_response():
     async def scenario(broker: Broker) -> None:
         broker.commit(range(OFFSETS))
