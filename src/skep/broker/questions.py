@@ -20,9 +20,23 @@ Refuse = Callable[[N, KafkaError], Any]
 """What stands in the response's place."""
 
 
+NAMES_AT_ONCE = 100
+"""Looked at without a pause."""
+
+
+def each_once(names: Iterable[N]) -> Work[list[N]]:
+    """The ``names`` in the order in which they are given first."""
+    seen: dict[N, None] = {}
+    for number, name in enumerate(names):
+        seen[name] = None
+        if not number % NAMES_AT_ONCE:
+            yield
+    return list(seen)
+
+
 async def ask_each(slicer: Slicer, names: Iterable[N], ask: Ask[N], refuse: Refuse[N]) -> list[Any]:
-    """The response for each of ``names``, in their order."""
-    left = iter(names)
+    """The response for each of ``names``, in the order in which they are given first."""
+    left = iter(await slicer.finish(each_once(names)))
     responses: list[Any] = []
     while (waiting := await slicer.finish(_asked(left, responses, ask, refuse))) is not None:
         name, response = waiting

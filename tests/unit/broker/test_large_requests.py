@@ -16,7 +16,7 @@ from skep.base.ids import BrokerId
 from skep.base.slicer import FREED_AT_ONCE, Slicer
 from skep.broker.dispatch import HANDLERS, Dispatcher
 from skep.broker.handlers import offset_fetch
-from skep.broker.questions import ask_each
+from skep.broker.questions import NAMES_AT_ONCE, ask_each, each_once
 from skep.coordination.group_records import decode_group_record
 from skep.coordination.groups import committing, offset_scan
 from skep.coordination.groups.committing import Committer
@@ -369,3 +369,15 @@ def test_a_large_request_is_freed_in_slices_after_its_response(monkeypatch: pyte
         assert turns >= len(names) / FREED_AT_ONCE / 5 - 1
 
     asyncio.run(scenario())
+
+
+def test_names_are_looked_through_in_slices() -> None:
+    names = [f"g{number % 500}" for number in range(20 * NAMES_AT_ONCE)]
+    work, pauses = each_once(names), 0
+    try:
+        while True:
+            next(work)
+            pauses += 1
+    except StopIteration as end:
+        assert end.value == names[:500]
+    assert pauses == 20

@@ -32,7 +32,7 @@ async def handle(services: Services, request: Request) -> Body:
 
     found = await ask_each(
         services.slicer,
-        dict.fromkeys(request.body.group_ids),
+        request.body.group_ids,
         ask,
         lambda group_id, error: _refused(group_id, error.code, message_of(error)),
     )

@@ -16,7 +16,7 @@ from typing import Any
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.slicer import Work
 from skep.broker.group_ids import check_group_id
-from skep.broker.questions import ask_each
+from skep.broker.questions import ask_each, each_once
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.groups import committing
@@ -25,7 +25,7 @@ from skep.wire.lazy_array import LazyArray
 
 
 async def handle(services: Services, request: Request) -> Body:
-    names = dict.fromkeys(request.body.groups_names)
+    names = await services.slicer.finish(each_once(request.body.groups_names))
     refusals: dict[str, ErrorCode] = {}
     in_part: set[str] = set()
 
@@ -39,7 +39,7 @@ async def handle(services: Services, request: Request) -> Body:
             refusals[group_id] = error.code
         return False
 
-    left = list(names)
+    left = names
     while left:
         has_more = await ask_each(services.slicer, left, delete, refused)
         left = [group_id for group_id, more in zip(left, has_more, strict=True) if more]

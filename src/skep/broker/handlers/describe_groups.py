@@ -32,7 +32,7 @@ async def handle(services: Services, request: Request) -> Body:
         check_group_id(services, group_id, may_be_empty=True)
         return services.groups.submit(group_id, functools.partial(_described, group_id, request.version, operations))
 
-    return {"groups": await ask_each(services.slicer, dict.fromkeys(request.body.groups), describe, _refused)}
+    return {"groups": await ask_each(services.slicer, request.body.groups, describe, _refused)}
 
 
 def _described(group_id: str, version: int, operations: int, shard: GroupShard) -> Outcome:

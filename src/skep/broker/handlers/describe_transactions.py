@@ -20,7 +20,7 @@ from skep.wire.lazy_array import LazyArray
 
 
 async def handle(services: Services, request: Request) -> Body:
-    wanted = dict.fromkeys(request.body.transactional_ids)
+    wanted = request.body.transactional_ids
     return {
         "transaction_states": await ask_each(services.slicer, wanted, services.transactions.describe, _refused),
     }
