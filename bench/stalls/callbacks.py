@@ -18,9 +18,12 @@ class Callbacks:
         self._since = self._until = 0.0
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Only what ends within this block counts: before it is preparation, after it the stop of the broker."""
-        self._since = time.time()
+    def watched(self, since: float | None = None) -> Iterator[None]:
+        """Only what ends within this block counts: before it is preparation, after it the stop of the broker.
+
+        With ``since``, in seconds since the epoch, what has ended since then counts too.
+        """
+        self._since = since or time.time()
         yield
         self._until = time.time()
 

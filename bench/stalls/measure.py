@@ -6,7 +6,7 @@ stands the longest callback of the event loop in CPU time: the budget is 20 ms (
 of its own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from bench.row import Row, say
 from bench.stalls import classic_groups, groups, handlers, logs, requests
@@ -59,10 +59,12 @@ def _probed(
     stall: Stall, subject: EmbeddedBroker | EmbeddedCluster, address: str, callbacks: Callbacks
 ) -> tuple[float, str]:
     stall.prepare(subject)
+    start: Callable[[], None] | None = None
     if stall.restarts:
         assert isinstance(subject, EmbeddedBroker)
-        subject.restart()
-    with probing(address) as probe, callbacks.watched():
+        subject.shut_down()
+        start = subject.restart
+    with probing(address, start) as probe, callbacks.watched(probe.since):
         measured_s = stall.act(subject)
     worst_s = probe.worst_s if measured_s is None else measured_s
     return worst_s, f"median {probe.median_s * 1000:.1f} ms"

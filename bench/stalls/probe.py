@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from bench.raw_client import RawClient
@@ -15,6 +15,7 @@ from bench.stalls.stall import request
 from skep.wire.apis import API_VERSIONS
 
 PAUSE_S = 0.002
+START_S = 120.0
 PRIORITY = -10
 """So that the probe is not the one that waits for a processor; where that is not allowed, it is."""
 
@@ -24,16 +25,23 @@ class ProbeResult:
 
     worst_s = 0.0
     median_s = 0.0
+    since = 0.0
+    """When the first response came, in seconds since the epoch. This is known at once."""
 
 
 @contextmanager
-def probing(address: str) -> Iterator[ProbeResult]:
-    """Probes the broker at ``address`` while the block runs."""
+def probing(address: str, start: Callable[[], None] | None = None) -> Iterator[ProbeResult]:
+    """Probes the broker at ``address`` while the block runs.
+
+    ``start`` starts the broker if it does not run. The probe waits for it, so that it sees the first moments too.
+    """
     result = ProbeResult()
     command = [sys.executable, "-m", "bench.stalls.probe", address]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        process.stdout.readline()  # it has asked once
+        if start is not None:
+            start()
+        result.since = float(process.stdout.readline())
         try:
             yield result
         finally:
@@ -42,12 +50,23 @@ def probing(address: str) -> Iterator[ProbeResult]:
             result.median_s, result.worst_s = float(median), float(worst)
 
 
+def _connected(address: str) -> RawClient:
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            return RawClient(address)
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(PAUSE_S)
+
+
 def main(address: str) -> None:
     with suppress(OSError):
         os.nice(PRIORITY)
     os.set_blocking(sys.stdin.fileno(), False)
     took = []
-    with RawClient(address) as client:
+    with _connected(address) as client:
         number = 0
         while True:
             frame = request(API_VERSIONS, 3, {"client_software_name": "probe", "client_software_version": "1"})
@@ -56,7 +75,7 @@ def main(address: str) -> None:
             took.append(time.perf_counter() - started)
             if number == 0:
                 took.clear()
-                print("asking", flush=True)
+                print(time.time(), flush=True)
             number += 1
             with suppress(BlockingIOError):
                 if os.read(sys.stdin.fileno(), 1) == b"":

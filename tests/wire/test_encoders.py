@@ -19,7 +19,9 @@ from skep.base.errors import ErrorCode
 from skep.wire import apis
 from skep.wire.apis import SERVED, Api
 from skep.wire.client_codec import encode_request
-from skep.wire.codec import encode_response, request_class, response_class
+from skep.wire.codec import encode_in_slices, encode_response, request_class, response_class
+from skep.wire.encoder_parts import PIECE_ELEMENTS
+from skep.wire.lazy_array import LazyArray
 from tests.kio_entities import written
 from tests.wire.kio_bodies import bodies
 
@@ -73,6 +75,28 @@ def test_arrays_may_be_anything_that_gives_its_elements_once():
     once = iter([{**partition, "replica_nodes": (node for node in (1, 2))} for partition in partitions])
     topics = MappingProxyType({"name": "t", "partitions": once})
     assert encode_response(apis.METADATA.key, 12, 7, {"topics": {0: topics}.values()}) == plain
+
+
+def test_elements_that_are_made_when_they_are_encoded_are_the_same_and_made_a_piece_at_a_time():
+    made = []
+
+    def element(number: int) -> dict[str, Any]:
+        made.append(number)
+        return {"group_id": f"g{number}", "error_code": ErrorCode.invalid_request}
+
+    count = 3 * PIECE_ELEMENTS + 1
+    expected = encode_response(apis.DELETE_GROUPS.key, 2, 1, {"results": [element(n) for n in range(count)]})
+    made.clear()
+    work = encode_in_slices(apis.DELETE_GROUPS.key, 2, 1, {"results": LazyArray(range(count), element)}, 1 << 20)
+    seen = []
+    try:
+        while True:
+            next(work)
+            seen.append(len(made))
+    except StopIteration as end:
+        assert b"".join(end.value) == expected
+    assert seen[:4] == [PIECE_ELEMENTS, 2 * PIECE_ELEMENTS, 3 * PIECE_ELEMENTS, count]
+    assert made == list(range(count))
 
 
 def test_a_hundred_thousand_elements_are_read_back():

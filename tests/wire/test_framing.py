@@ -111,6 +111,30 @@ def test_a_frame_larger_than_the_first_growth_comes_out_whole():
     assert budget.held == 0
 
 
+def test_a_large_frame_is_not_copied_as_it_grows():
+    budget = ReceiveBudget(1 << 40)
+    reader = a_reader(budget)
+    stream = framed(bytes(8 * FIRST_GROWTH))
+    receive(reader, stream[: FIRST_GROWTH + 1])
+    whole = reader._own.obj
+    held = [budget.held]
+    for number in range(1, 8):
+        receive(reader, stream[number * FIRST_GROWTH + 1 : (number + 1) * FIRST_GROWTH + 1])
+        assert reader._own.obj is whole
+        held.append(budget.held)
+    # What has not arrived does not count, for the kernel gives memory to what is written.
+    assert [size // FIRST_GROWTH for size in held] == [2, 4, 4, 8, 8, 8, 8, 8]
+    assert receive(reader, stream[8 * FIRST_GROWTH + 1 :]) == [bytes(8 * FIRST_GROWTH)]
+    assert budget.held == 0
+
+
+def test_no_call_receives_more_than_a_mebibyte():
+    reader = a_reader()
+    stream = framed(bytes(8 * FIRST_GROWTH))
+    receive(reader, stream[: 4 * FIRST_GROWTH + 1])
+    assert len(reader.get_buffer()) == FIRST_GROWTH
+
+
 @pytest.mark.parametrize("length", [0, -1, -(2**31), MAX_BYTES + 1, 2**31 - 1])
 def test_an_impossible_length_is_refused_before_anything_is_kept(length):
     budget = ReceiveBudget(1 << 40)

@@ -14,6 +14,7 @@ from skep.wire.client_codec import encode_request, request_header
 from skep.wire.codec import SHORT_ELEMENTS, decode_in_slices, decode_request, is_short, request_class
 from skep.wire.framing import SCRATCH_SIZE
 from skep.wire.headers import read_request_header
+from skep.wire.large_request import BYTES_AT_ONCE
 from skep.wire.primitives import MAX_TAGGED_FIELDS, uvarint
 from tests.wire.kio_bodies import bodies
 
@@ -133,3 +134,13 @@ def test_too_many_tagged_fields_are_refused_in_header_and_body():
         else:
             read_request_header(in_header, 4096)
             decode_request(apis.API_VERSIONS.key, 3, in_body, len(header))
+
+
+def test_large_elements_are_read_a_few_at_a_time():
+    batches = [{"index": index, "records": bytes(BYTES_AT_ONCE)} for index in range(20)]
+    body = {"acks": 1, "topic_data": [{"name": "t", "partition_data": batches}]}
+    frame = encode_request(apis.PRODUCE, 9, 1, "c", body)
+    view, position = body_of(apis.PRODUCE, 9, frame)
+    request, pauses = finished(decode_in_slices(apis.PRODUCE.key, 9, view, position, LIMIT))
+    assert len(request.topic_data[0].partition_data) == 20
+    assert pauses >= 20

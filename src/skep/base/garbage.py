@@ -16,7 +16,10 @@ from typing import Any
 
 from skep.base.clock import Clock
 
-PAUSE_S = 0.01
+PAUSE_S = 0.005
+MIDDLE_COLLECTIONS = 2
+"""After more than so many collections of the middle generation comes a full one. With Python's 10 the first one after a
+freeze looks at 90,000 objects, which takes 9 ms, or 25 ms with cold caches."""
 CHECK_MS = 60_000
 IDLE_SHARE = 0.02
 """Of a processor. A broker that uses less has nobody who would notice a pause."""
@@ -33,23 +36,27 @@ class Garbage:
         self._clock = clock
         self._process_time = process_time
         self._began = 0.0
+        self._thresholds = gc.get_threshold()
         self._is_frozen = False
         self._looked_at_all = self._checked = clock.monotonic()
         self._used = process_time()
 
     def start(self) -> None:
-        gc.freeze()
+        young, middle, _ = self._thresholds = gc.get_threshold()
+        gc.set_threshold(young, middle, MIDDLE_COLLECTIONS)
+        _freeze()
         gc.callbacks.append(self._collecting)
 
     def stop(self) -> None:
         if self._collecting in gc.callbacks:
             gc.callbacks.remove(self._collecting)
+            gc.set_threshold(*self._thresholds)
         gc.unfreeze()
 
     def freeze(self) -> None:
         """Takes all objects out of the collector's sight, for instance after many logs were opened."""
         self._is_frozen = True
-        gc.freeze()
+        _freeze()
 
     async def check(self) -> None:
         """To be called every ``CHECK_MS``. Looks at everything if it is time, and nobody is disturbed."""
@@ -61,6 +68,8 @@ class Garbage:
             self._looked_at_all, self._is_frozen = now, False
             gc.unfreeze()
             gc.collect()
+            if self._is_frozen:
+                _freeze()
 
     def _collecting(self, phase: str, info: dict[str, Any]) -> None:
         if info["generation"] != _OLDEST:
@@ -69,3 +78,10 @@ class Garbage:
             self._began = self._clock.monotonic()
         elif self._clock.monotonic() - self._began > PAUSE_S:
             self.freeze()
+
+
+def _freeze() -> None:
+    gc.freeze()
+    # The next full collection waits until there is a quarter more than after the last one, frozen objects included.
+    # This one looks at nothing, so that the next comes early and is short. Inside a collection it does nothing.
+    gc.collect()

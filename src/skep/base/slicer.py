@@ -32,6 +32,8 @@ T = TypeVar("T")
 SLICE_S = 0.005
 """What all work together may take of one turn of the loop, give or take the stretch between two yields."""
 
+FREED_AT_ONCE = 64
+
 Work = Generator[None, None, T]
 
 
@@ -43,6 +45,33 @@ def run_at_once(work: Work[T]) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
+
+
+def freed(objects: list[Any]) -> Work[None]:
+    """Frees the structures in ``objects`` that nobody else refers to, a few objects at a time.
+
+    Python frees a structure when the last reference to it goes, and all of it at once: 200,000 mappings take 20 ms. The
+    caller drops its own references before it runs this. Nothing is modified, so shared parts stay as they are.
+    """
+    count = 0
+    while objects:
+        one = objects.pop()
+        kind = one.__class__
+        if kind is dict:
+            objects.extend([value for value in one.values() if _has_parts(value)])
+        elif kind is tuple or kind is list:
+            objects.extend(one)
+        elif hasattr(kind, "__dataclass_fields__"):
+            parts = [getattr(one, name, None) for name in kind.__dataclass_fields__]
+            objects.extend([value for value in parts if _has_parts(value)])
+        count += 1
+        if not count % FREED_AT_ONCE:
+            yield
+
+
+def _has_parts(value: Any) -> bool:
+    kind = value.__class__
+    return kind is dict or kind is tuple or kind is list or hasattr(kind, "__dataclass_fields__")
 
 
 class Slicer:

@@ -40,6 +40,7 @@ from skep.broker.services import Services
 from skep.metadata.catalog import Edit
 from skep.metadata.names import check_topic_name
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 
 @dataclass(frozen=True)
@@ -154,14 +155,12 @@ def _target(services: Services, resource: Any) -> Target:
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {
-        "responses": [
-            {
-                "error_code": code,
-                "error_message": None,
-                "resource_type": resource.resource_type,
-                "resource_name": resource.resource_name,
-            }
-            for resource in request.body.resources
-        ]
-    }
+    def response(resource: Any) -> dict[str, Any]:
+        return {
+            "error_code": code,
+            "error_message": None,
+            "resource_type": resource.resource_type,
+            "resource_name": resource.resource_name,
+        }
+
+    return {"responses": LazyArray(request.body.resources, response)}

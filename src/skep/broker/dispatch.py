@@ -10,7 +10,7 @@ from types import CoroutineType
 from typing import Any, Protocol
 
 from skep.base.errors import DecodeError, ErrorCode, KafkaError
-from skep.base.slicer import Work
+from skep.base.slicer import Work, freed
 from skep.broker.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -182,14 +182,19 @@ class Dispatcher:
             request.body = await self._services.slicer.finish(unread)
         except DecodeError as error:
             raise CloseConnection(str(error)) from None
-        outcome = self.handle(request)
-        return await outcome if isinstance(outcome, Awaitable) else outcome
+        try:
+            outcome = self.handle(request)
+            return await outcome if isinstance(outcome, Awaitable) else outcome
+        finally:
+            large, request.body = [request.body], None
+            self._services.slicer.run(freed(large))
 
     async def _finish(self, request: Request, outcome: Any) -> Parts:
         """Awaits what a handler or the encoder has left to do."""
         try:
             answer = await outcome
             outcome = self._encode(request, answer) if isinstance(answer, Mapping) else answer
+            del answer  # so that a large one is freed in slices
             parts: Parts = await outcome if isinstance(outcome, Awaitable) else outcome
             return parts
         except CloseConnection:

@@ -1,7 +1,9 @@
 """Requests that name many things at once: groups, transactional ids. Each is asked for by itself, all in slices.
 
-A name that is given again is asked for once. Kafka's response has an entry for each time that a name is given; clients
-find what they asked for by its name, and send each name once.
+A name that is given again is asked for once, and is in the response once. Kafka (KafkaApis, 4.x) does the same in
+DeleteGroups, but has an entry for each time that a name is given in DescribeGroups, ConsumerGroupDescribe,
+DescribeTransactions, DescribeProducers and OffsetFetch. The admin clients of Java and librdkafka send each name once;
+others find what they asked for by its name.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -18,9 +20,23 @@ Refuse = Callable[[N, KafkaError], Any]
 """What stands in the response's place."""
 
 
+NAMES_AT_ONCE = 100
+"""Looked at without a pause."""
+
+
+def each_once(names: Iterable[N]) -> Work[list[N]]:
+    """The ``names`` in the order in which they are given first."""
+    seen: dict[N, None] = {}
+    for number, name in enumerate(names):
+        seen[name] = None
+        if not number % NAMES_AT_ONCE:
+            yield
+    return list(seen)
+
+
 async def ask_each(slicer: Slicer, names: Iterable[N], ask: Ask[N], refuse: Refuse[N]) -> list[Any]:
-    """The response for each of ``names``, in their order."""
-    left = iter(names)
+    """The response for each of ``names``, in the order in which they are given first."""
+    left = iter(await slicer.finish(each_once(names)))
     responses: list[Any] = []
     while (waiting := await slicer.finish(_asked(left, responses, ask, refuse))) is not None:
         name, response = waiting

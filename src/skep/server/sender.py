@@ -27,6 +27,8 @@ PIECE_BYTES = 1024 * 1024
 GATHER_BYTES = 64 * 1024
 PIECES_PER_TURN = 4
 """What one connection sends before others get their turn, however fast its client reads."""
+PARTS_PER_PIECE = 128
+"""Small parts, of which each is a system call, take as long as a piece."""
 _TCP_CORK: int | None = getattr(socket, "TCP_CORK", None)
 
 
@@ -148,15 +150,15 @@ class Sender:
 
     def _pump(self) -> None:
         unsent = self._unsent
-        pieces = 0
+        left = PIECES_PER_TURN * PIECE_BYTES
         while unsent and not (self._paused or self._awaits_socket or self._awaits_turn or self._reading):
+            if left <= 0:
+                self._awaits_turn = True
+                asyncio.get_running_loop().call_soon(self._next_turn)
+                return
             part = unsent[0]
+            left -= max(PIECE_BYTES // PARTS_PER_PIECE, min(PIECE_BYTES, len(part)))
             if isinstance(part, FileRegion):
-                if pieces == PIECES_PER_TURN:
-                    self._awaits_turn = True
-                    asyncio.get_running_loop().call_soon(self._next_turn)
-                    return
-                pieces += 1
                 self._send_piece(part)
             else:
                 assert isinstance(part, bytes)

@@ -19,6 +19,7 @@ from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 
 from skep.base.errors import DecodeError, ErrorCode, KafkaError
+from skep.base.slicer import freed
 from skep.wire.apis import SERVED
 from skep.wire.bounds import MAX_ELEMENTS, RequestBounds, TooManyElements
 from skep.wire.encoders import ResponseEncoder, response_encoder
@@ -117,6 +118,8 @@ def encode_in_slices(
 ) -> Generator[None, None, tuple[bytes, ...]]:
     """``encode_response`` as work for a ``Slicer``. Returns parts, because joining a hundred megabytes takes long too.
 
+    Frees a large ``body`` in slices when nobody else refers to it.
+
     Raises KafkaError INVALID_REQUEST when the response is larger than ``max_bytes``.
     """
     encoded: list[bytes] = []
@@ -131,7 +134,12 @@ def encode_in_slices(
                 break
         yield
     encoded.append(b"".join(out))
-    if size + len(encoded[-1]) > max_bytes:
+    is_too_large = size + len(encoded[-1]) > max_bytes
+    if len(encoded) > 1:
+        large = [body]
+        del body
+        yield from freed(large)
+    if is_too_large:
         raise KafkaError(
             ErrorCode.invalid_request,
             f"the response to this {SERVED[api_key].name} is larger than {max_bytes} bytes "

@@ -5,6 +5,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from skep.wire.lazy_array import LazyArray
 from skep.wire.primitives import INT32, uvarint
 
 ONE_BYTE_LENGTHS = 127
@@ -69,7 +70,9 @@ def check_mapping(value: Any) -> None:
         raise TypeError(f"a structure must be a mapping, not {value!r:.100}")
 
 
-def elements(values: Any) -> tuple[Any, ...]:
+def elements(values: Any) -> Sequence[Any]:
+    if isinstance(values, LazyArray):
+        return values
     if isinstance(values, Mapping | str | bytes | bytearray):
         raise TypeError(f"an array must be a sequence of elements, not {values!r:.100}")
     return tuple(values)

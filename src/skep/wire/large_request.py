@@ -22,6 +22,8 @@ from skep.wire.entity_fields import EntityField, Kind, fields_of
 from skep.wire.primitives import INT32, read_uvarint
 
 ELEMENTS_AT_ONCE = 64
+BYTES_AT_ONCE = 256 * 1024
+"""Read without a pause, or one element if that is longer. kio copies what an element holds."""
 
 _INT16 = struct.Struct(">h")
 _Read = Generator[None, None, tuple[Any, int, int]]
@@ -104,13 +106,15 @@ class LargeRequestReader:
                     yield
             return tuple(elements), position, left
         reader = large_request_reader(array.nested)
+        paused = position
         for number in range(count):
             if reader._is_leaf:
                 element, position, left = reader._read_leaf(frame, position, left)
             else:
                 element, position, left = yield from reader._read(frame, position, left)
             elements.append(element)
-            if not number % ELEMENTS_AT_ONCE:
+            if not number % ELEMENTS_AT_ONCE or position - paused >= BYTES_AT_ONCE:
+                paused = position
                 yield
         return tuple(elements), position, left
 

@@ -93,3 +93,19 @@ def test_a_cycle_that_was_frozen_is_freed_then(scene: Scene) -> None:
     assert not Node.freed
     scene.check(LONGEST_S, used_s=0)
     assert Node.freed
+
+
+def test_after_a_freeze_the_next_full_collection_comes_before_there_is_much_to_look_at(scene: Scene) -> None:
+    frozen = [[number] for number in range(400_000)]
+    scene.garbage.freeze()
+    before = gc.get_stats()[2]["collections"]
+    kept = [[number] for number in range(40_000)]
+    assert gc.get_stats()[2]["collections"] > before
+    assert len(frozen) > len(kept)
+
+
+def test_the_collector_is_left_as_it_was_found() -> None:
+    before = gc.get_threshold()
+    Scene().close()
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0

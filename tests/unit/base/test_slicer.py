@@ -1,11 +1,13 @@
 import asyncio
+import weakref
 from collections.abc import Awaitable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from skep.base.clock import ManualClock
-from skep.base.slicer import SLICE_S, Slicer, Work
+from skep.base.slicer import FREED_AT_ONCE, SLICE_S, Slicer, Work, freed, run_at_once
 
 STEPS_PER_SLICE = 5
 
@@ -102,3 +104,40 @@ def test_what_work_raises_reaches_the_caller_from_any_slice() -> None:
 
     run(scenario(1))
     run(scenario(3 * STEPS_PER_SLICE))
+
+
+class Leaf:
+    """What can be seen to go: neither a mapping nor a tuple can be referred to weakly."""
+
+
+@dataclass(frozen=True)
+class Structure:
+    parts: tuple[object, ...]
+
+
+def test_a_large_structure_is_freed_a_few_objects_at_a_time() -> None:
+    alive: weakref.WeakSet[Leaf] = weakref.WeakSet()
+
+    def leaf() -> dict[str, object]:
+        alive.add(one := Leaf())
+        return {"leaf": one, "name": "egg"}
+
+    count = 10 * FREED_AT_ONCE
+    large: list[object] = [{"topics": [Structure(tuple(leaf() for _ in range(count)))], "code": 0}]
+    work = freed(large)
+    before = len(alive)
+    steps = 0
+    for _ in work:
+        steps += 1
+        assert before - len(alive) <= FREED_AT_ONCE
+        before = len(alive)
+    assert steps >= 10
+    assert len(alive) <= FREED_AT_ONCE
+    del work
+    assert not alive
+
+
+def test_what_somebody_else_refers_to_stays_as_it_is() -> None:
+    shared: dict[str, list[object]] = {"topics": [[1, 2], ({"a": []},)]}
+    run_at_once(freed([shared]))
+    assert shared == {"topics": [[1, 2], ({"a": []},)]}

@@ -22,6 +22,7 @@ from skep.broker.handlers import (
     describe_producers,
     list_offsets,
     offset_for_leader_epoch,
+    produce,
 )
 from skep.metadata.image import ClusterImage
 from skep.metadata.model import PartitionRecord, TopicRecord
@@ -29,6 +30,7 @@ from skep.records.batch import read_header
 from skep.records.builder import build_batch
 from skep.replication.replicas import Replicas
 from skep.storage.directory import LogDirectory
+from skep.wire.produce_response import ProducedPartition, encode_produce_response
 from tests.slices import TickingClock, counting_turns
 
 MANY = 200
@@ -155,3 +157,25 @@ def test_producers_that_come_and_go_while_they_are_described_do_no_harm():
         assert 0 < len(response["topics"][0]["partitions"][0]["active_producers"]) < 1000
 
     run(scenario)
+
+
+def test_the_results_of_a_produce_request_become_a_response_and_are_freed_in_slices(monkeypatch):
+    monkeypatch.setattr(produce, "RESULTS_AT_ONCE", 10)
+
+    def results():
+        return [produce._Result(f"t{i // 50}", ProducedPartition(i, 0, base_offset=i)) for i in range(MANY)]
+
+    services = SimpleNamespace(catalog=SimpleNamespace(image=ClusterImage.of("c")))
+    asked = produce._Produce(services, 9, 7, 1, 1.0, True, results())
+    work, steps = produce._respond_in_slices(asked), 0
+    try:
+        while True:
+            before = len(asked.results)
+            next(work)
+            steps += 1
+            assert before - len(asked.results) <= 10
+    except StopIteration as end:
+        [encoded] = end.value
+    assert encoded == encode_produce_response(9, 7, produce._by_topic(results()))
+    assert asked.results == []
+    assert steps >= MANY + 2 * MANY / 10

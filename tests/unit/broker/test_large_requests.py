@@ -13,10 +13,10 @@ import pytest
 from skep.base.broker_config import read_broker_config
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
-from skep.base.slicer import Slicer
-from skep.broker.dispatch import HANDLERS
+from skep.base.slicer import FREED_AT_ONCE, Slicer
+from skep.broker.dispatch import HANDLERS, Dispatcher
 from skep.broker.handlers import offset_fetch
-from skep.broker.questions import ask_each
+from skep.broker.questions import NAMES_AT_ONCE, ask_each, each_once
 from skep.coordination.group_records import decode_group_record
 from skep.coordination.groups import committing, offset_scan
 from skep.coordination.groups.committing import Committer
@@ -26,6 +26,7 @@ from skep.metadata.image import ClusterImage
 from skep.metadata.model import BrokerRecord, PartitionRecord, TopicRecord, random_id
 from skep.wire import apis
 from skep.wire.apis import Api
+from skep.wire.client_codec import encode_request
 from tests.unit.base.turns import TickingClock, Turns
 from tests.unit.broker.conftest import AdminBroker
 from tests.unit.coordination.runtime_scene import HERE, TOPIC, Scene, run
@@ -109,6 +110,16 @@ def test_all_offsets_of_a_group_are_fetched_in_slices_and_once_however_often_the
         [group] = answer["groups"]
         assert {one["partition_index"] for one in group["topics"][0]["partitions"]} == set(range(OFFSETS))
         assert turns >= OFFSETS / 10 / 5
+
+    broker_test(scenario)
+
+
+def test_a_group_that_is_named_very_often_is_looked_for_in_slices():
+    async def scenario(broker: Broker) -> None:
+        same = {"group_id": broker.group, "topics": None}
+        answer, turns = await broker.ask(apis.OFFSET_FETCH, 8, groups=[same] * 5_000)
+        assert len(answer["groups"]) == 1
+        assert turns >= 5_000 / 10 / 5
 
     broker_test(scenario)
 
@@ -327,3 +338,46 @@ def test_what_has_to_be_waited_for_is_waited_for_in_its_place():
         ErrorCode.invalid_group_id,
         "NOW, TOO",
     ]
+
+
+def test_a_large_request_is_freed_in_slices_after_its_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"group-{number}" for number in range(20_000)]
+    frame = encode_request(apis.DESCRIBE_GROUPS, 5, 1, "c", {"groups": names, "include_authorized_operations": False})
+    handled: list[int] = []
+
+    def handle(services: Any, request: Any) -> dict[str, Any]:
+        handled.append(len(request.body.groups))
+        return {"groups": []}
+
+    monkeypatch.setitem(HANDLERS, apis.DESCRIBE_GROUPS.key, SimpleNamespace(handle=handle))
+
+    async def scenario() -> None:
+        slicer = Slicer(TickingClock())
+        services: Any = SimpleNamespace(slicer=slicer, config=read_broker_config({}))
+        dispatcher = Dispatcher(services)
+        request = dispatcher.decode(memoryview(frame), "here")
+        assert request.unread is not None
+        outcome = dispatcher.handle(request)
+        assert isinstance(outcome, Awaitable)
+        await outcome
+        assert handled == [len(names)]
+        assert request.body is None
+        turns = 0
+        while slicer._queue:
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns >= len(names) / FREED_AT_ONCE / 5 - 1
+
+    asyncio.run(scenario())
+
+
+def test_names_are_looked_through_in_slices() -> None:
+    names = [f"g{number % 500}" for number in range(20 * NAMES_AT_ONCE)]
+    work, pauses = each_once(names), 0
+    try:
+        while True:
+            next(work)
+            pauses += 1
+    except StopIteration as end:
+        assert end.value == names[:500]
+    assert pauses == 20

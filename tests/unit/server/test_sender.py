@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from skep.server import sender as sender_module
-from skep.server.sender import GATHER_BYTES, PIECES_PER_TURN
+from skep.server.sender import GATHER_BYTES, PARTS_PER_PIECE, PIECES_PER_TURN
 from tests.unit.server.outgoing import Outgoing, framed, open_descriptors, turns, until
 
 PIECE = 1000
@@ -164,6 +164,24 @@ async def test_a_fast_client_leaves_others_their_turn(line: Outgoing) -> None:
         sizes.append(len(line.received()))
     assert sizes == [8 + PIECES_PER_TURN * PIECE, PIECES_PER_TURN * PIECE, PIECES_PER_TURN * PIECE]
     assert line.idle_calls == 1
+
+
+async def test_a_large_answer_in_memory_leaves_others_their_turn(line: Outgoing) -> None:
+    parts = [pattern(PIECE)] * (3 * PIECES_PER_TURN)
+    line.sender.send(tuple(parts))
+    sizes = [len(line.received())]
+    for _ in range(2):
+        await turns(1)
+        sizes.append(len(line.received()))
+    assert sizes == [4 + PIECES_PER_TURN * PIECE, PIECES_PER_TURN * PIECE, PIECES_PER_TURN * PIECE]
+    assert line.idle_calls == 1
+
+
+async def test_very_many_small_parts_leave_others_their_turn(line: Outgoing) -> None:
+    parts = [b"x"] * (4 * PIECES_PER_TURN * PARTS_PER_PIECE)
+    assert not line.sender.send(tuple(parts))
+    await until(lambda: line.sender.is_idle)
+    assert line.received() == framed(*parts)
 
 
 async def test_nothing_is_begun_while_paused(line: Outgoing) -> None:

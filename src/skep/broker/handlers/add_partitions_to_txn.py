@@ -28,6 +28,7 @@ from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.shard import ProducerStamp
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 KNOWS_PRODUCER_FENCED = 2
 HAS_SEVERAL_TRANSACTIONS = 4
@@ -146,4 +147,11 @@ def refuse(request: Request, code: ErrorCode) -> Body:
     if request.version >= HAS_SEVERAL_TRANSACTIONS:
         return {"error_code": code, "results_by_transaction": []}
     told = fenced_code(request, code, KNOWS_PRODUCER_FENCED)
-    return _answer(request, _always(told))
+
+    def partition(index: int) -> dict[str, Any]:
+        return {"partition_index": index, "partition_error_code": told}
+
+    def topic(named: Any) -> dict[str, Any]:
+        return {"name": named.name, "results_by_partition": LazyArray(named.partitions, partition)}
+
+    return {"results_by_topic_v3_and_below": LazyArray(request.body.v3_and_below_topics, topic)}

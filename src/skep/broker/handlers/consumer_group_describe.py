@@ -20,6 +20,7 @@ from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.groups.consumer_describe import GroupSnapshot, describe, described
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 
 async def handle(services: Services, request: Request) -> Body:
@@ -31,7 +32,7 @@ async def handle(services: Services, request: Request) -> Body:
 
     found = await ask_each(
         services.slicer,
-        dict.fromkeys(request.body.group_ids),
+        request.body.group_ids,
         ask,
         lambda group_id, error: _refused(group_id, error.code, message_of(error)),
     )
@@ -59,4 +60,4 @@ def _refused(group_id: str, code: ErrorCode, message: str | None = None) -> dict
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {"groups": [_refused(group_id, code) for group_id in request.body.group_ids]}
+    return {"groups": LazyArray(request.body.group_ids, lambda group_id: _refused(group_id, code))}

@@ -25,6 +25,7 @@ from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics import INTERNAL_TOPICS, check_assignment, place, room_for
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 
 async def handle(services: Services, request: Request) -> Body:
@@ -89,5 +90,7 @@ def _chosen(services: Services, assignments: Sequence[Any], replication_factor: 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
     return {
-        "results": [{"name": topic.name, "error_code": code, "error_message": None} for topic in request.body.topics]
+        "results": LazyArray(
+            request.body.topics, lambda topic: {"name": topic.name, "error_code": code, "error_message": None}
+        )
     }

@@ -33,6 +33,7 @@ from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics import INTERNAL_TOPICS, USE_DEFAULT, check_assignment, place, room_for
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 _UNKNOWN = -1
 
@@ -160,4 +161,4 @@ def _refused(name: str, code: ErrorCode, message: str | None) -> dict[str, Any]:
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {"topics": [_refused(topic.name, code, None) for topic in request.body.topics]}
+    return {"topics": LazyArray(request.body.topics, lambda topic: _refused(topic.name, code, None))}

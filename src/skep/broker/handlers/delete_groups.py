@@ -11,24 +11,22 @@ Refusals, per group, in order
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.slicer import Work
 from skep.broker.group_ids import check_group_id
-from skep.broker.questions import ask_each
+from skep.broker.questions import ask_each, each_once
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.groups import committing
 from skep.wire.codec import Body
-
-NAMES_AT_ONCE = 500
-"""Looked at without a pause."""
+from skep.wire.lazy_array import LazyArray
 
 
 async def handle(services: Services, request: Request) -> Body:
-    names = await services.slicer.finish(_distinct(request.body.groups_names))
+    names = await services.slicer.finish(each_once(request.body.groups_names))
     refusals: dict[str, ErrorCode] = {}
     in_part: set[str] = set()
 
@@ -42,20 +40,12 @@ async def handle(services: Services, request: Request) -> Body:
             refusals[group_id] = error.code
         return False
 
-    left = list(names)
+    left = names
     while left:
         has_more = await ask_each(services.slicer, left, delete, refused)
         left = list(itertools.compress(left, has_more))
         in_part.update(left)
     return {"results": await services.slicer.finish(_results(names, refusals))}
-
-
-def _distinct(names: Sequence[str]) -> Work[dict[str, None]]:
-    found: dict[str, None] = {}
-    for start in range(0, len(names), NAMES_AT_ONCE):
-        found.update(dict.fromkeys(names[start : start + NAMES_AT_ONCE]))
-        yield
-    return found
 
 
 def _results(names: Iterable[str], refusals: Mapping[str, ErrorCode]) -> Work[list[dict[str, Any]]]:
@@ -67,4 +57,4 @@ def _results(names: Iterable[str], refusals: Mapping[str, ErrorCode]) -> Work[li
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {"results": [{"group_id": group_id, "error_code": code} for group_id in request.body.groups_names]}
+    return {"results": LazyArray(request.body.groups_names, lambda name: {"group_id": name, "error_code": code})}

@@ -21,6 +21,7 @@ from skep.broker.refusals import code_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 HIGH_WATERMARK = -1
 POLL_S = 0.02
@@ -98,15 +99,10 @@ def _delete(services: Services, topic: str, index: int, offset: int) -> int:
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {"partition_index": wanted.partition_index, "low_watermark": _NO_WATERMARK, "error_code": code}
-                    for wanted in topic.partitions
-                ],
-            }
-            for topic in request.body.topics
-        ]
-    }
+    def partition(wanted: Any) -> dict[str, Any]:
+        return {"partition_index": wanted.partition_index, "low_watermark": _NO_WATERMARK, "error_code": code}
+
+    def topic(named: Any) -> dict[str, Any]:
+        return {"name": named.name, "partitions": LazyArray(named.partitions, partition)}
+
+    return {"topics": LazyArray(request.body.topics, topic)}

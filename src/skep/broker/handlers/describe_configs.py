@@ -6,7 +6,7 @@ Behaviour
     option is for. Names that are no options are passed over. The broker without a name stands for what was set for all
     brokers: only that is listed.
 
-    A resource named twice is answered once.
+    A resource that is named twice is described twice, as in Kafka.
 
 Refusals, per resource
     INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION; INVALID_REQUEST for another broker, which has to be asked
@@ -39,6 +39,7 @@ from skep.broker.services import Services
 from skep.metadata.image import CLUSTER_DEFAULT
 from skep.metadata.names import check_topic_name
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 
 def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
@@ -46,11 +47,10 @@ def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
 
 
 def _described_all(services: Services, request: Request) -> Work[Body]:
-    resources = {(one.resource_type, one.resource_name): one for one in request.body.resources}
     # A hundred thousand groups without overrides are described alike: each description is made once.
     known: dict[Hashable, list[dict[str, Any]]] = {}
     results = []
-    for resource in resources.values():
+    for resource in request.body.resources:
         result = _empty(resource, ErrorCode.none)
         try:
             overrides, entries = _resource(services, resource)
@@ -129,4 +129,4 @@ def _empty(resource: Any, code: ErrorCode) -> dict[str, Any]:
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {"results": [_empty(resource, code) for resource in request.body.resources]}
+    return {"results": LazyArray(request.body.resources, lambda resource: _empty(resource, code))}

@@ -22,6 +22,7 @@ from skep.coordination.groups import classic_describe
 from skep.coordination.groups.shard import GroupShard
 from skep.coordination.shard import Outcome
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 
 async def handle(services: Services, request: Request) -> Body:
@@ -31,7 +32,7 @@ async def handle(services: Services, request: Request) -> Body:
         check_group_id(services, group_id, may_be_empty=True)
         return services.groups.submit(group_id, functools.partial(_described, group_id, request.version, operations))
 
-    return {"groups": await ask_each(services.slicer, dict.fromkeys(request.body.groups), describe, _refused)}
+    return {"groups": await ask_each(services.slicer, request.body.groups, describe, _refused)}
 
 
 def _described(group_id: str, version: int, operations: int, shard: GroupShard) -> Outcome:
@@ -45,4 +46,4 @@ def _refused(group_id: str, error: KafkaError) -> dict[str, Any]:
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {"groups": [{"group_id": group_id, "error_code": code} for group_id in request.body.groups]}
+    return {"groups": LazyArray(request.body.groups, lambda name: {"group_id": name, "error_code": code})}

@@ -19,6 +19,7 @@ from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.storage.producers import ProducerState
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 PRODUCERS_PER_STEP = 100
 
@@ -72,9 +73,10 @@ def _refused(index: int, code: ErrorCode, message: str | None = None) -> dict[st
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {
-        "topics": [
-            {"name": topic.name, "partitions": [_refused(index, code) for index in topic.partition_indexes]}
-            for topic in request.body.topics
-        ]
-    }
+    def topic(named: Any) -> dict[str, Any]:
+        return {
+            "name": named.name,
+            "partitions": LazyArray(named.partition_indexes, lambda index: _refused(index, code)),
+        }
+
+    return {"topics": LazyArray(request.body.topics, topic)}

@@ -26,6 +26,7 @@ from skep.broker.topics import INTERNAL_TOPICS, alive_brokers, describe_partitio
 from skep.metadata.model import NO_LEADER, TopicRecord
 from skep.metadata.names import is_topic_name
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 
 def handle(services: Services, request: Request) -> Body:
@@ -92,4 +93,4 @@ def _missing(name: str) -> dict[str, Any]:
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {"topics": [{"error_code": code, "name": topic.name} for topic in request.body.topics]}
+    return {"topics": LazyArray(request.body.topics, lambda topic: {"error_code": code, "name": topic.name})}

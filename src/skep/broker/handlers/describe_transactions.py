@@ -16,10 +16,11 @@ from skep.broker.questions import ask_each
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 
 async def handle(services: Services, request: Request) -> Body:
-    wanted = dict.fromkeys(request.body.transactional_ids)
+    wanted = request.body.transactional_ids
     return {
         "transaction_states": await ask_each(services.slicer, wanted, services.transactions.describe, _refused),
     }
@@ -34,4 +35,4 @@ def _unknown(transactional_id: str, code: ErrorCode) -> dict[str, Any]:
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {"transaction_states": [_unknown(wanted, code) for wanted in request.body.transactional_ids]}
+    return {"transaction_states": LazyArray(request.body.transactional_ids, lambda wanted: _unknown(wanted, code))}

@@ -49,6 +49,7 @@ from skep.wire.fetch_response import (
     encode_fetch_in_slices,
     encode_fetch_response,
 )
+from skep.wire.lazy_array import LazyArray
 from skep.wire.leader_hints import NodeEndpoint
 
 READ_COMMITTED = 1
@@ -340,15 +341,11 @@ def _named(topic: TopicKey, pieces: Sequence[FetchedPartition]) -> FetchedTopic:
 def refuse(request: Request, code: ErrorCode) -> Body:
     if request.version >= HAS_SESSION:
         return {"error_code": code, "responses": []}
-    return {
-        "responses": [
-            {
-                "topic": topic.topic,
-                "partitions": [
-                    {"partition_index": wanted.partition, "error_code": code, "high_watermark": -1, "records": b""}
-                    for wanted in topic.partitions
-                ],
-            }
-            for topic in request.body.topics
-        ]
-    }
+
+    def partition(wanted: Any) -> dict[str, Any]:
+        return {"partition_index": wanted.partition, "error_code": code, "high_watermark": -1, "records": b""}
+
+    def topic(named: Any) -> dict[str, Any]:
+        return {"topic": named.topic, "partitions": LazyArray(named.partitions, partition)}
+
+    return {"responses": LazyArray(request.body.topics, topic)}

@@ -27,6 +27,7 @@ from skep.broker.services import Services
 from skep.broker.topics import alive_brokers
 from skep.coordination.partitioner import partition_for
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 HAS_SEVERAL_KEYS = 4
 UUID_TEXT_LENGTH = 22
@@ -88,4 +89,6 @@ def _nobody(code: ErrorCode, message: str) -> dict[str, Any]:
 def refuse(request: Request, code: ErrorCode) -> Body:
     if request.version < HAS_SEVERAL_KEYS:
         return _nobody(code, code.name)
-    return {"coordinators": [{"key": key, **_nobody(code, code.name)} for key in request.body.coordinator_keys]}
+    return {
+        "coordinators": LazyArray(request.body.coordinator_keys, lambda key: {"key": key, **_nobody(code, code.name)})
+    }

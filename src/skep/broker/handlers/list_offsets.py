@@ -36,6 +36,7 @@ from skep.broker.services import Services
 from skep.replication.partition import Partition
 from skep.replication.time_lookups import MAX_TIMESTAMP
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6
 _FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
@@ -124,15 +125,10 @@ def _at(partition: Partition, offset: int) -> dict[str, Any]:
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {"partition_index": wanted.partition_index, "error_code": code, **_UNKNOWN}
-                    for wanted in topic.partitions
-                ],
-            }
-            for topic in request.body.topics
-        ]
-    }
+    def partition(wanted: Any) -> dict[str, Any]:
+        return {"partition_index": wanted.partition_index, "error_code": code, **_UNKNOWN}
+
+    def topic(named: Any) -> dict[str, Any]:
+        return {"name": named.name, "partitions": LazyArray(named.partitions, partition)}
+
+    return {"topics": LazyArray(request.body.topics, topic)}

@@ -35,6 +35,7 @@ from skep.broker.services import Services
 from skep.broker.topics import INTERNAL_TOPICS, alive_brokers, auto_create, describe_partitions
 from skep.metadata.names import is_topic_name
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 logger = logging.getLogger(__name__)
 
@@ -150,15 +151,12 @@ def _missing(key: TopicKey, refused: dict[TopicKey, ErrorCode]) -> dict[str, Any
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {
-        "error_code": code,
-        "topics": [
-            {
-                "error_code": code,
-                # Before version 12 the answer has no way to say that there was no name.
-                "name": topic.name if request.version >= HAS_TOPIC_ID else topic.name or "",
-                "topic_id": getattr(topic, "topic_id", None),
-            }
-            for topic in request.body.topics or ()
-        ],
-    }
+    def topic(named: Any) -> dict[str, Any]:
+        return {
+            "error_code": code,
+            # Before version 12 the answer has no way to say that there was no name.
+            "name": named.name if request.version >= HAS_TOPIC_ID else named.name or "",
+            "topic_id": getattr(named, "topic_id", None),
+        }
+
+    return {"error_code": code, "topics": LazyArray(request.body.topics or (), topic)}

@@ -32,6 +32,7 @@ from skep.coordination.groups import committing
 from skep.coordination.groups.committing import OFFSETS_AT_ONCE, AnyOffset, Codes, Committer
 from skep.wire.apis import OFFSET_COMMIT
 from skep.wire.codec import Body, encode_response
+from skep.wire.lazy_array import LazyArray
 from skep.wire.primitives import INT32
 
 HAS_TOPIC_ID = 10
@@ -201,14 +202,10 @@ def _name(topic: Any) -> tuple[str, str | UUID]:
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {
-        "topics": [
-            {
-                **dict([_name(topic)]),
-                "partitions": [
-                    {"partition_index": wanted.partition_index, "error_code": code} for wanted in topic.partitions
-                ],
-            }
-            for topic in request.body.topics
-        ]
-    }
+    def partition(wanted: Any) -> dict[str, Any]:
+        return {"partition_index": wanted.partition_index, "error_code": code}
+
+    def topic(named: Any) -> dict[str, Any]:
+        return {**dict([_name(named)]), "partitions": LazyArray(named.partitions, partition)}
+
+    return {"topics": LazyArray(request.body.topics, topic)}

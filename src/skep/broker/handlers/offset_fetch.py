@@ -14,7 +14,7 @@ Refusals per partition
 """
 
 import functools
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -29,6 +29,7 @@ from skep.coordination.groups.offsets import Place
 from skep.coordination.groups.shard import GroupShard
 from skep.coordination.shard import Outcome
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 HAS_CODE = 2
 HAS_SEVERAL_GROUPS = 8
@@ -56,21 +57,26 @@ async def handle(services: Services, request: Request) -> Body:
         except KafkaError as error:
             return await services.slicer.finish(_refused(request, error.code))
         return {"topics": group["topics"], "error_code": group["error_code"]}
-    return {"groups": [await fetching.group_or_refusal(wanted) for wanted in _each_once(body.groups)]}
+    groups = await services.slicer.finish(_each_once(body.groups))
+    return {"groups": [await fetching.group_or_refusal(wanted) for wanted in groups]}
 
 
-def _each_once(groups: Iterable[Any]) -> Iterator[_Wanted]:
+def _each_once(groups: Sequence[Any]) -> Work[list[_Wanted]]:
     """The groups of a request. One that is asked for all of its offsets twice, by the same member, is there once."""
+    each: list[_Wanted] = []
     seen = set()
-    for group in groups:
-        wanted = _Wanted(
-            group.group_id, getattr(group, "member_id", None), getattr(group, "member_epoch", -1), group.topics
-        )
-        if wanted.topics is None:
-            if wanted in seen:
-                continue
-            seen.add(wanted)
-        yield wanted
+    for some in _pieces(groups):
+        for group in some:
+            wanted = _Wanted(
+                group.group_id, getattr(group, "member_id", None), getattr(group, "member_epoch", -1), group.topics
+            )
+            if wanted.topics is None:
+                if wanted in seen:
+                    continue
+                seen.add(wanted)
+            each.append(wanted)
+        yield
+    return each
 
 
 class _Fetching:
@@ -194,7 +200,11 @@ def _offset(index: int, offset: int, leader_epoch: int, metadata: str, code: Err
 def refuse(request: Request, code: ErrorCode) -> Body:
     if request.version < HAS_SEVERAL_GROUPS:
         return run_at_once(_refused(request, code))
-    return {"groups": [{"group_id": group.group_id, "topics": [], "error_code": code} for group in request.body.groups]}
+    return {"groups": LazyArray(request.body.groups, lambda group: _refused_group(group, code))}
+
+
+def _refused_group(group: Any, code: ErrorCode) -> _Shown:
+    return {"group_id": group.group_id, "topics": [], "error_code": code}
 
 
 def _refused(request: Request, code: ErrorCode) -> Work[Body]:

@@ -16,6 +16,7 @@ from skep.broker.refusals import code_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 _UNDEFINED = (-1, -1)
 
@@ -48,15 +49,10 @@ def _look_up(services: Services, topic: str, wanted: Any) -> dict[str, Any]:
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {
-        "topics": [
-            {
-                "topic": topic.topic,
-                "partitions": [
-                    {"partition": wanted.partition, "error_code": code, "leader_epoch": -1, "end_offset": -1}
-                    for wanted in topic.partitions
-                ],
-            }
-            for topic in request.body.topics
-        ]
-    }
+    def partition(wanted: Any) -> dict[str, Any]:
+        return {"partition": wanted.partition, "error_code": code, "leader_epoch": -1, "end_offset": -1}
+
+    def topic(named: Any) -> dict[str, Any]:
+        return {"topic": named.topic, "partitions": LazyArray(named.partitions, partition)}
+
+    return {"topics": LazyArray(request.body.topics, topic)}

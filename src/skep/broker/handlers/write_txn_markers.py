@@ -28,6 +28,7 @@ from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.shard import ProducerStamp
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 _GROUPS_NOT_READY = frozenset(
     {ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress, ErrorCode.not_coordinator}
@@ -108,20 +109,13 @@ def _settled(written: "Future[None] | ErrorCode") -> ErrorCode:
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {
-        "markers": [
-            {
-                "producer_id": marker.producer_id,
-                "topics": [
-                    {
-                        "name": topic.name,
-                        "partitions": [
-                            {"partition_index": index, "error_code": code} for index in topic.partition_indexes
-                        ],
-                    }
-                    for topic in marker.topics
-                ],
-            }
-            for marker in request.body.markers
-        ]
-    }
+    def partition(index: int) -> dict[str, Any]:
+        return {"partition_index": index, "error_code": code}
+
+    def topic(named: Any) -> dict[str, Any]:
+        return {"name": named.name, "partitions": LazyArray(named.partition_indexes, partition)}
+
+    def marker(ended: Any) -> dict[str, Any]:
+        return {"producer_id": ended.producer_id, "topics": LazyArray(ended.topics, topic)}
+
+    return {"markers": LazyArray(request.body.markers, marker)}

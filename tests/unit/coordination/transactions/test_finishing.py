@@ -1,5 +1,7 @@
 """From the decision to the end: the order of what is written, what fails on the way, and restarts at every point."""
 
+from typing import Any
+
 import pytest
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
@@ -216,6 +218,24 @@ def test_a_transaction_of_many_partitions_is_ended_in_several_goes_past_those_th
     assert scene.state() is State.COMPLETE_COMMIT
     assert {marker.partition for marker in scene.markers.written} == set(partitions)
     assert len(scene.markers.written) == len(partitions)
+
+
+def test_markers_that_take_long_are_written_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    scene = Scene()
+    producer = scene.init()
+    partitions = [TopicPartition("wide", index) for index in range(7)]
+    scene.add(producer, *partitions)
+    write = scene.markers.write
+
+    def write_slowly(*arguments: Any, **named: Any) -> Any:
+        scene.clock.advance_ms(2)  # as the first append to a partition
+        return write(*arguments, **named)
+
+    monkeypatch.setattr(scene.markers, "write", write_slowly)
+    scene.end(producer, commit=True)
+    written = [scene.submit(lambda shard: go_on(shard, ID)) or len(scene.markers.written) for _ in range(3)]
+    assert written == [3, 6, 7]
+    assert scene.state() is State.COMPLETE_COMMIT
 
 
 def test_a_marker_that_is_lost_while_others_are_still_to_be_written_is_written_again():
