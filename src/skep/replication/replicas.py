@@ -394,12 +394,8 @@ class Replicas:
     def _configure(self, topic: TopicRecord) -> None:
         config = self.config_of(topic)
         for index in range(len(topic.partitions)):
-            if (partition := self._partitions.get((topic.name, index))) is None:
-                continue
-            try:
+            if (partition := self._partitions.get((topic.name, index))) is not None:
                 partition.log.configure(config)
-            except StorageError as error:
-                logger.error("%s keeps its config: %s", partition.topic_partition, error)
 
     def defaults_changed(self, defaults: TopicConfig) -> None:
         """The broker's defaults for topics changed: every open log gets its config anew."""
