@@ -87,10 +87,15 @@ class Departures:
     async def _remove_left(self) -> None:
         try:
             while self._leaving:
-                removed = []
-                for topic_partition in list(self._leaving)[:FILES_PER_REMOVAL]:
-                    if (work := await self._take_away(topic_partition)) is not None:
-                        removed.append(work)
+                names = list(self._leaving)[:FILES_PER_REMOVAL]
+                try:
+                    removed = [work for name in names if (work := await self._take_away(name)) is not None]
+                    await self._forget_in_checkpoints(names, "partitions that left")
+                finally:
+                    for name in names:
+                        del self._leaving[name]
+                for name in names:
+                    self._holder.open_what_waited(*name)
                 for work in removed:
                     await self._in_thread(work)
         finally:
@@ -105,10 +110,7 @@ class Departures:
         except StorageError as error:
             logger.error("cannot remove %s, the next start tries again: %s", topic_partition, error)
             return None
-        finally:
-            del self._leaving[topic_partition]
         logger.info("%s is on other brokers now, its files are removed", topic_partition)
-        self._holder.open_what_waited(*topic_partition)
         return work
 
     def _moved_away(self, topic_partition: TopicPartition) -> Slices[Work]:
@@ -143,7 +145,8 @@ class Departures:
                     await asyncio.sleep(0)
             await self._holder.slicer.finish(_forgotten(dropped))
             works = await self._holder.slicer.finish(self._move_away(topic))
-            await self._forget_in_checkpoints(topic)
+            names = (TopicPartition(topic.name, index) for index in range(len(topic.partitions)))
+            await self._forget_in_checkpoints(names, f"deleted topic {topic.name}")
         finally:
             if self._going[topic.name] is moved:
                 del self._going[topic.name]
@@ -157,14 +160,13 @@ class Departures:
             self._holder.dropped(partition)
             yield
 
-    async def _forget_in_checkpoints(self, topic: TopicRecord) -> None:
-        """So that the first append to a later topic of that name need not write them before it is answered."""
-        names = (TopicPartition(topic.name, index) for index in range(len(topic.partitions)))
+    async def _forget_in_checkpoints(self, names: Iterable[TopicPartition], whose: str) -> None:
+        """So that the first append to a later partition of that name need not write them before it is answered."""
         if self._directory.must_write_checkpoints(names):
             try:
                 await self._holder.write_checkpoints()
             except StorageError as error:
-                logger.warning("the checkpoints still speak of deleted topic %s: %s", topic.name, error)
+                logger.warning("the checkpoints still speak of %s: %s", whose, error)
 
     def _move_away(self, topic: TopicRecord) -> Slices[list[Work] | None]:
         """What is then left to do; None when a directory could not be moved, which leaves it to the next start."""

@@ -45,9 +45,15 @@ def close_logs(logs: Iterable[Log]) -> bool:
 
 def remove_leftovers(files: Files, paths: Iterable[str]) -> None:
     """Directories of deleted partitions, and files of segments that are no more."""
+    synced: set[str] = set()
     for path in paths:
-        # The new name first: if the old one came back after a crash, half a log would come back with it.
-        files.sync_directory(os.path.dirname(path))
+        directory = os.path.dirname(path)
+        if directory not in synced:
+            if not files.exists(directory):
+                continue  # the partition was moved away meanwhile, and what is in it goes with it
+            # The new name first: if the old one came back after a crash, half a log would come back with it.
+            files.sync_directory(directory)
+            synced.add(directory)
         if path.endswith(DELETED):
             files.remove(path)
         else:

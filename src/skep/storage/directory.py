@@ -231,7 +231,15 @@ class LogDirectory:
         if partition in self._missing:
             self._note_loss()
         disk = LogOnDisk(
-            self._files, path, partition, recovery_point, log_start, self._max_producers, gaps_below, self._note_loss
+            self._files,
+            path,
+            partition,
+            recovery_point,
+            log_start,
+            self._max_producers,
+            gaps_below,
+            self._note_loss,
+            self._discard,
         )
         content = load_log(disk, config.index_interval_bytes, self._clock.now_ms())
         log = Log(self._files, path, partition, topic_id, config, content, self._keeper_for(partition))
@@ -389,6 +397,8 @@ class LogDirectory:
     def _collect(self, partition: TopicPartition, log: Log, recovery_points: Offsets, log_starts: Offsets) -> None:
         recovery_points.pop(partition, None)
         log_starts.pop(partition, None)
+        if log.is_being_cut and partition not in self._on_disk:
+            return  # begins anew, and has no directory just now
         end_offset = self._truncating.get(partition)
         flushed_offset = log.flushed_offset if end_offset is None else min(log.flushed_offset, end_offset)
         if flushed_offset > 0:
