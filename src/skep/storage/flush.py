@@ -113,7 +113,7 @@ class FlushPlan:
             self.mark.run(self.files, self.directory)
 
     def _rewrite(self, segment: Segment, size: int) -> None:
-        place = segment.find(self.from_offset, size)
+        place = segment.find_in_thread(self.from_offset, size)
         if place is None:
             if size == 0:
                 return
