@@ -187,14 +187,14 @@ def test_a_deleted_partition_is_gone_at_once_and_its_files_later(kit) -> None:
     files = MemoryFiles()
     directory = opened(files)
     kit.append(log_of(directory), 5)
-    remove = directory.delete_partition(A)
+    remove = directory.removal([directory.delete_partition(A)])
     assert list(directory.partitions) == []
     assert [name for name in files.list_directory("/data") if name.startswith("a-0.") and name.endswith("-delete")]
     assert log_of(directory).log_end_offset == 0
     kit.append(log_of(directory))
     remove()
     assert [name for name in files.list_directory("/data") if name.startswith("a-0")] == ["a-0"]
-    assert directory.delete_partition(B)() is None
+    assert directory.delete_partition(B) is None
 
 
 def test_deletions_that_were_cut_short_are_finished_at_the_next_start(kit) -> None:
