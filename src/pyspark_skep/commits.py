@@ -36,7 +36,7 @@ from pyspark_skep.settling import aborted_among, without_gone_topics, write_agai
 from pyspark_skep.task_transactions import TaskTransaction, driver_id, task_prefix
 from pyspark_skep.write_errors import CommitFailed
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client.admin import topic_configs
+from skep.client.admin import set_topic_config, topic_configs
 from skep.client.transacting import FENCED, end_transaction, list_open_transactions
 from skep.records.producer_identity import ProducerIdentity
 
@@ -196,6 +196,31 @@ def _abort_open(access: PartitionAccess, query: str) -> None:
     """Aborts what is open under the query's prefix. Its producers are fenced by it, should they still run."""
     for transaction in list_open_transactions(access.cluster, task_prefix(query)):
         become_producer(access.cluster, transaction.transactional_id, _FENCING_TIMEOUT_MS)
+
+
+def open_topic(access: PartitionAccess) -> None:
+    """``ensure_topic`` for a query that begins.
+
+    Earlier versions made the topic without ``unclean.leader.election.enable=false``: it is set here. A cluster may not
+    let this client change configs; then somebody else has to, and is told so.
+    """
+    ensure_topic(access)
+    name, value = decisions.UNCLEAN_ELECTION, decisions.TOPIC_CONFIGS[decisions.UNCLEAN_ELECTION]
+    try:
+        if topic_configs(access.cluster, decisions.TOPIC, own_only=True).get(name) == value:
+            return
+        set_topic_config(access.cluster, decisions.TOPIC, name, value)
+    except KafkaError as error:
+        logger.warning(
+            "topic %s should have %s=%s and this client cannot set it (%s): a leader that was not in sync could lack "
+            "decisions, and rows would be written twice. Set it, for example with kafka-configs",
+            decisions.TOPIC,
+            name,
+            value,
+            error,
+        )
+    else:
+        logger.info("topic %s has %s=%s from now on", decisions.TOPIC, name, value)
 
 
 def ensure_topic(access: PartitionAccess) -> None:

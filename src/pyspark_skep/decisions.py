@@ -31,11 +31,8 @@ from skep.records.record import iterate_records
 TOPIC = "__spark_commits"
 PARTITIONS = 8
 """Also the divisor that finds a query's partition: more partitions, should somebody add them, stay empty."""
-TOPIC_CONFIGS = {
-    "cleanup.policy": "compact",
-    "max.message.bytes": str(64 << 20),
-    "unclean.leader.election.enable": "false",
-}
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+TOPIC_CONFIGS = {"cleanup.policy": "compact", "max.message.bytes": str(64 << 20), UNCLEAN_ELECTION: "false"}
 """A decision has some 30 bytes for each task and partition: 1,000 tasks that write 1,000 partitions each still fit.
 
 A leader from outside the ISR may lack decisions, and no mark shows that. Whatever the broker's default is, none may be

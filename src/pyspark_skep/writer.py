@@ -58,10 +58,10 @@ def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool)
     # Complete mode comes as overwrite. Kafka's sink takes it, and appends each time the whole result.
     options = _checked(given, schema, False)
     if options.is_exactly_once:
-        from pyspark_skep.commits import ensure_topic
+        from pyspark_skep.commits import open_topic
 
         # Not only at the first commit: should a broker die before that, the replicas could not be placed.
-        ensure_topic(_access(options, PLANNING_TIMEOUT_S))
+        open_topic(_access(options, PLANNING_TIMEOUT_S))
     return StreamWriter(options, given)
 
 

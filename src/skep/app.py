@@ -252,7 +252,7 @@ class Broker:
 
     def _take_part(self, services: Services) -> None:
         """In the cluster: to be elected, to register again when a session ends, to step back when the disk is full."""
-        controller = Controller(self._catalog, self._node_id, lambda: self.config, self._clock)
+        controller = Controller(self._catalog, self._node_id, lambda: self.config, self._clock, self._slicer)
         self._catalog.on_change(controller.image_changed)
         self._on_stop(controller.stop)
         controller.start()

@@ -101,6 +101,7 @@ def go_on(workload: Workload) -> None:
     directory.open()
     log = directory.log(TABLE, CONFIG, TOPIC_ID)
     check(workload, log)
+    directory.leftovers()()
     names = workload.files.list_directory(log.path) if workload.files.exists(log.path) else []
     assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted"))]
     del workload.written[log.log_end_offset :]

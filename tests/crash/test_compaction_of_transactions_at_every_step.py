@@ -194,6 +194,7 @@ def go_on(workload: Workload) -> None:
     assert log.log_end_offset >= workload.flushed_end
     del workload.written[log.log_end_offset :]
     check(workload, log)
+    directory.leftovers()()
     names = workload.files.list_directory(log.path) if workload.files.exists(log.path) else []
     assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted"))]
     for producer_id in workload.undecided():

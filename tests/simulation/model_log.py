@@ -28,6 +28,7 @@ class ModelLog:
 
     log_start_offset = 0
     failure = None
+    is_config_waiting = False
     is_flushing = False
     is_being_cut = False
     lost_data = False

@@ -5,14 +5,15 @@ from uuid import uuid4
 
 import pytest
 
-from pyspark_skep import decisions
-from pyspark_skep.commits import abort_epoch, abort_job, commit_epoch, commit_job
+from pyspark_skep import commits, decisions
+from pyspark_skep.commits import abort_epoch, abort_job, commit_epoch, commit_job, open_topic
 from pyspark_skep.decisions import Decision
 from pyspark_skep.driver_transaction import DriverTransaction
+from pyspark_skep.partition_access import PartitionAccess
 from pyspark_skep.task_transactions import TaskTransaction, WrittenRange, driver_id, task_prefix
 from pyspark_skep.write_errors import CommitFailed, RowsLost
-from skep.base.errors import KafkaError
-from skep.client.admin import create_topic
+from skep.base.errors import ErrorCode, KafkaError
+from skep.client.admin import create_topic, topic_configs
 from skep.client.cluster import ClusterClient
 from skep.client.transacting import FENCED, init_producer_id, list_open_transactions
 from skep.records.builder import NewRecord, build_batch
@@ -310,3 +311,34 @@ def test_a_batch_write_that_is_aborted_leaves_nothing(queries: Queries) -> None:
         run.tasks(rows_of(job, 0), 3)
         abort_job(run.access, job)
     queries.check()
+
+
+@pytest.mark.parametrize("configs", [{}, {decisions.UNCLEAN_ELECTION: "true"}])
+def test_a_topic_of_decisions_from_before_forbids_unclean_elections_once_it_is_opened(configs: dict[str, str]) -> None:
+    with EmbeddedBroker() as broker, ClusterClient(broker.bootstrap_servers) as cluster:
+        earlier = {"cleanup.policy": "compact", "max.message.bytes": "1234567"}
+        create_topic(cluster, decisions.TOPIC, decisions.PARTITIONS, {**earlier, **configs})
+        open_topic(PartitionAccess(cluster))
+        own = topic_configs(cluster, decisions.TOPIC, own_only=True)
+        assert own == {**earlier, decisions.UNCLEAN_ELECTION: "false"}
+
+
+def test_a_topic_of_decisions_that_is_as_it_should_be_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with EmbeddedBroker() as broker, ClusterClient(broker.bootstrap_servers) as cluster:
+        monkeypatch.setattr(commits, "set_topic_config", lambda *_: pytest.fail("it is as it should be"))
+        for _ in range(2):
+            open_topic(PartitionAccess(cluster))
+
+
+def test_a_client_that_may_not_change_configs_says_what_has_to_be_set(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise KafkaError(ErrorCode.topic_authorization_failed, "not allowed")
+
+    with EmbeddedBroker() as broker, ClusterClient(broker.bootstrap_servers) as cluster:
+        create_topic(cluster, decisions.TOPIC, decisions.PARTITIONS, {"cleanup.policy": "compact"})
+        monkeypatch.setattr(commits, "set_topic_config", refuse)
+        open_topic(PartitionAccess(cluster))
+    assert "should have unclean.leader.election.enable=false" in caplog.text
+    assert "not allowed" in caplog.text

@@ -4,7 +4,7 @@ Left out: options of features that are not built; a topic created with one of th
 """
 
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from skep.base.options import OptionType, all_or_each_like, anything, at_least, between, each_of, one_of, option
@@ -225,6 +225,11 @@ class TopicConfig:
     @cached_property
     def syncs_before_acknowledging(self) -> bool:
         return self.flush_messages == 1
+
+    @cached_property
+    def with_syncs(self) -> "TopicConfig":
+        """The same, except that it syncs before it acknowledges; one object, however often it is asked for."""
+        return replace(self, flush_messages=1)
 
 
 class _All:

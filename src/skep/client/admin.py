@@ -1,4 +1,4 @@
-"""What a program needs of a cluster's administration: making a topic, reading its configs, committing offsets."""
+"""What a program needs of a cluster's administration: making a topic, its configs, committing offsets."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -7,9 +7,12 @@ from typing import Any
 from skep.base.errors import ErrorCode
 from skep.client.asking import check, until_answered
 from skep.client.cluster import GROUP, ClusterClient
-from skep.wire.apis import CREATE_TOPICS, DESCRIBE_CONFIGS, OFFSET_COMMIT
+from skep.wire.apis import CREATE_TOPICS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS, OFFSET_COMMIT
 
 _TOPIC = 2
+_SET_FOR_THE_TOPIC = 1
+"""The config source of what the topic has of its own, which no default of a broker changes."""
+_SET = 0
 _NO_GENERATION = -1
 """Of who commits for a group without being a member; refused while the group has some."""
 _COMMIT_BY_NAME = OFFSET_COMMIT._replace(newest=9)
@@ -47,8 +50,8 @@ def create_topic(cluster: ClusterClient, name: str, partitions: int, configs: Ma
     return True
 
 
-def topic_configs(cluster: ClusterClient, topic: str) -> dict[str, str | None]:
-    """Every config of the topic with the value that is in force."""
+def topic_configs(cluster: ClusterClient, topic: str, *, own_only: bool = False) -> dict[str, str | None]:
+    """Every config of the topic with the value that is in force; ``own_only``: those that are set for it alone."""
     body = {"resources": [{"resource_type": _TOPIC, "resource_name": topic, "configuration_keys": None}]}
 
     def ask() -> Any:
@@ -57,7 +60,25 @@ def topic_configs(cluster: ClusterClient, topic: str) -> dict[str, str | None]:
     answer = until_answered(cluster, f"configs of '{topic}'", ask, lambda answer: answer.results[0].error_code)
     [result] = answer.results
     check(result.error_code, f"topic '{topic}'", result.error_message)
-    return {config.name: config.value for config in result.configs}
+    return {
+        config.name: config.value
+        for config in result.configs
+        if not own_only or config.config_source == _SET_FOR_THE_TOPIC
+    }
+
+
+def set_topic_config(cluster: ClusterClient, topic: str, name: str, value: str) -> None:
+    """Sets one config and leaves the others as they are (KIP-339)."""
+    config = {"name": name, "config_operation": _SET, "value": value}
+    resource = {"resource_type": _TOPIC, "resource_name": topic, "configs": [config]}
+    body = {"resources": [resource], "validate_only": False}
+
+    def ask() -> Any:
+        return cluster.ask_node(cluster.nodes()[0], INCREMENTAL_ALTER_CONFIGS, body)
+
+    answer = until_answered(cluster, f"setting {name} of '{topic}'", ask, lambda answer: answer.responses[0].error_code)
+    [result] = answer.responses
+    check(result.error_code, f"topic '{topic}'", result.error_message)
 
 
 def commit_group_offsets(cluster: ClusterClient, group: str, offsets: Mapping[tuple[str, int], int]) -> None:

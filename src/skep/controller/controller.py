@@ -15,6 +15,7 @@ from skep.base.broker_config import BrokerConfig
 from skep.base.clock import Clock
 from skep.base.errors import Fenced, StoreUnavailable, VersionConflict
 from skep.base.ids import BrokerId
+from skep.base.slicer import Slicer
 from skep.base.tasks import Supervisor
 from skep.controller.decisions import changed_topics, describe, is_unclean, preferred_elections, waited_for
 from skep.controller.growing import grown_topics
@@ -36,12 +37,20 @@ class Controller:
     so it is decided again, from what is there by then.
     """
 
-    def __init__(self, catalog: Catalog, node_id: BrokerId, settings: Callable[[], BrokerConfig], clock: Clock) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        node_id: BrokerId,
+        settings: Callable[[], BrokerConfig],
+        clock: Clock,
+        slicer: Slicer | None = None,
+    ) -> None:
         """``settings`` gives the broker's options as they are at that moment."""
         self._catalog = catalog
         self._node_id = node_id
         self._settings = settings
         self._clock = clock
+        self._slicer = slicer or Slicer(clock)
         self._tasks = Supervisor()
         self._news = asyncio.Event()
         self._balance_is_due = False
@@ -132,12 +141,14 @@ class Controller:
     async def _decide(self, controllership: Controllership) -> None:
         began, image = self._clock.monotonic(), self._catalog.image
         default = self._settings().topic_defaults.unclean_leader_election_enable
-        changed = changed_topics(image, self._to_look_at(image), lambda topic: is_unclean(topic, default))
+        changed = await self._slicer.finish(
+            changed_topics(image, self._to_look_at(image), lambda topic: is_unclean(topic, default))
+        )
         if self._decided is not None and image.brokers.keys() - self._decided.brokers.keys():
             changed = grown_topics(image, self._settings().internal_replication_factors, changed)
         await self._write(controllership, image, changed, began)
         if self._decided is None or self._decided.brokers != image.brokers:
-            self._say_who_is_missing(image)
+            await self._say_who_is_missing(image)
         # Not the image of now, in which there may be changes that came while this was written.
         self._decided = image
         if self._balance_is_due:
@@ -151,8 +162,8 @@ class Controller:
             return image.topics.values()
         return [topic for name, topic in image.topics.items() if before.topics.get(name) is not topic]
 
-    def _say_who_is_missing(self, image: ClusterImage) -> None:
-        for broker, count in sorted(waited_for(image).items()):
+    async def _say_who_is_missing(self, image: ClusterImage) -> None:
+        for broker, count in sorted((await self._slicer.finish(waited_for(image))).items()):
             logger.warning(
                 "controller: %d partitions without a leader wait for broker %d, which may have records that nobody else"
                 " has; if it never comes back, 'skep cluster elect --unclean' gives it up",
@@ -165,7 +176,7 @@ class Controller:
         if settings.auto_leader_rebalance_enable:
             began = self._clock.monotonic()
             percentage = settings.leader_imbalance_per_broker_percentage
-            changed = preferred_elections(image, above_percentage=percentage)
+            changed = await self._slicer.finish(preferred_elections(image, above_percentage=percentage))
             await self._write(controllership, image, changed, began)
 
     async def _write(
@@ -178,7 +189,7 @@ class Controller:
             lost += len(await self._catalog.put_topics(controllership, part))
         if changed:
             took_ms = (self._clock.monotonic() - began) * 1000
-            what = describe((image.topics[topic.name] for topic in changed), changed)
+            what = await self._slicer.finish(describe((image.topics[topic.name] for topic in changed), changed))
             logger.info(
                 "controller: %s; %d topics, %d of them changed by others first, %d ms",
                 what,

@@ -2,19 +2,23 @@
 
 Linear in the number of partitions, and next to nothing for those that stay as they are: the whole cluster is looked
 over whenever a broker comes or goes, which is simpler than knowing what each broker holds, and cannot forget anything.
+With 20,000 partitions that takes a tenth of a second when a broker dies, so the work is done in slices
+(``base/slicer.py``). An image never changes, so a slice sees what the one before it saw.
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 
 from skep.base.ids import BrokerId, TopicPartition
+from skep.base.slicer import Work
 from skep.controller.elections import Liveness, missing, preferred, settled
 from skep.controller.reassigning import finished
 from skep.metadata.image import ClusterImage
 from skep.metadata.model import NO_LEADER, PartitionRecord, TopicRecord
 
 UNCLEAN_OPTION = "unclean.leader.election.enable"
+PARTITIONS_PER_STEP = 100
 
 IsUnclean = Callable[[TopicRecord], bool]
 """Whether a topic would rather lose records than be without a leader."""
@@ -31,49 +35,65 @@ def decided(partition: PartitionRecord, brokers: Liveness, *, unclean: bool) -> 
     return finished(after, brokers) if after.adding or after.removing else after
 
 
-def changed_topics(image: ClusterImage, topics: Iterable[TopicRecord], is_unclean: IsUnclean) -> list[TopicRecord]:
+def changed_topics(
+    image: ClusterImage, topics: Iterable[TopicRecord], is_unclean: IsUnclean
+) -> Work[list[TopicRecord]]:
     """Those of ``topics`` in which something has to change, changed."""
     brokers = Liveness.of(image.brokers)
     changed = []
     for topic in topics:
         unclean = is_unclean(topic)
-        partitions = tuple([decided(partition, brokers, unclean=unclean) for partition in topic.partitions])
-        if partitions != topic.partitions:
-            changed.append(replace(topic, partitions=partitions))
+        partitions: list[PartitionRecord] = []
+        for some in _parts(topic):
+            partitions += [decided(partition, brokers, unclean=unclean) for partition in some]
+            yield
+        if (decided_ones := tuple(partitions)) != topic.partitions:
+            changed.append(replace(topic, partitions=decided_ones))
     return changed
 
 
 def preferred_elections(
     image: ClusterImage, *, above_percentage: int = 0, only: Container[str] | None = None
-) -> list[TopicRecord]:
+) -> Work[list[TopicRecord]]:
     """The topics whose leaders go back to the first replica, of all or ``only`` these.
 
     A broker is given its leaderships back when it lacks more than ``above_percentage`` of those it should have.
     """
     brokers = Liveness.of(image.brokers)
-    short_of_leaderships = _imbalanced(image, above_percentage)
+    short_of_leaderships = yield from _imbalanced(image, above_percentage)
     changed = []
     for topic in image.topics.values():
         if only is not None and topic.name not in only:
             continue
-        partitions = tuple(
-            preferred(partition, brokers) if partition.replicas[0] in short_of_leaderships else partition
-            for partition in topic.partitions
-        )
-        if partitions != topic.partitions:
-            changed.append(replace(topic, partitions=partitions))
+        partitions: list[PartitionRecord] = []
+        for some in _parts(topic):
+            partitions += [
+                preferred(partition, brokers) if partition.replicas[0] in short_of_leaderships else partition
+                for partition in some
+            ]
+            yield
+        if (elected := tuple(partitions)) != topic.partitions:
+            changed.append(replace(topic, partitions=elected))
     return changed
 
 
-def _imbalanced(image: ClusterImage, above_percentage: int) -> set[BrokerId]:
+def _parts(topic: TopicRecord) -> Iterator[tuple[PartitionRecord, ...]]:
+    """The partitions of a topic, as many at a time as one step may take."""
+    for start in range(0, len(topic.partitions), PARTITIONS_PER_STEP):
+        yield topic.partitions[start : start + PARTITIONS_PER_STEP]
+
+
+def _imbalanced(image: ClusterImage, above_percentage: int) -> Work[set[BrokerId]]:
     should: Counter[BrokerId] = Counter()
     lacks: Counter[BrokerId] = Counter()
     for topic in image.topics.values():
-        for partition in topic.partitions:
-            first = partition.replicas[0]
-            should[first] += 1
-            if partition.leader != first:
-                lacks[first] += 1
+        for some in _parts(topic):
+            for partition in some:
+                first = partition.replicas[0]
+                should[first] += 1
+                if partition.leader != first:
+                    lacks[first] += 1
+            yield
     return {broker for broker, count in lacks.items() if 100 * count > above_percentage * should[broker]}
 
 
@@ -88,28 +108,35 @@ def left_to_hand_over(image: ClusterImage, broker_id: BrokerId) -> int:
     )
 
 
-def waited_for(image: ClusterImage) -> Counter[BrokerId]:
+def waited_for(image: ClusterImage) -> Work[Counter[BrokerId]]:
     """The brokers that partitions without a leader wait for, and how many of them for each.
 
     An undecided one waits for all of them, another one for any.
     """
     brokers = Liveness.of(image.brokers)
-    return Counter(
-        broker
-        for topic in image.topics.values()
-        for partition in topic.partitions
-        if partition.leader == NO_LEADER
-        for broker in (missing(partition, brokers) if partition.is_undecided else frozenset(partition.isr))
-        if broker not in brokers.live
-    )
+    counts: Counter[BrokerId] = Counter()
+    for topic in image.topics.values():
+        for some in _parts(topic):
+            counts.update(
+                broker
+                for partition in some
+                if partition.leader == NO_LEADER
+                for broker in (missing(partition, brokers) if partition.is_undecided else frozenset(partition.isr))
+                if broker not in brokers.live
+            )
+            yield
+    return counts
 
 
-def describe(before: Iterable[TopicRecord], after: Iterable[TopicRecord]) -> str:
+def describe(before: Iterable[TopicRecord], after: Iterable[TopicRecord]) -> Work[str]:
     """What was decided, in numbers and for the log; partitions that lost records are named."""
     counts: Counter[str] = Counter()
     lost: list[str] = []
     for old, new in zip(before, after, strict=True):
+        yield
         for index, (was, now) in enumerate(zip(old.partitions, new.partitions, strict=True)):
+            if index % PARTITIONS_PER_STEP == PARTITIONS_PER_STEP - 1:
+                yield
             if was is now:
                 continue
             counts["partitions changed"] += 1

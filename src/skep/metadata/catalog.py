@@ -138,7 +138,8 @@ class Catalog:
         if not is_topic_name(name):
             raise _unknown(name)
         async with self._current.turn:
-            topic = _topic(name, await self._store.get(layout.topic_key(name)))
+            entry = await self._store.get(layout.topic_key(name))
+            topic = await run_apart(lambda: _topic(name, entry), if_true=_is_large(entry))
             if topic_id not in (None, topic.topic_id):
                 raise KafkaError(ErrorCode.unknown_topic_id, f"Topic '{name}' has another id by now.")
             holders = sorted({broker for partition in topic.partitions for broker in partition.replicas})
@@ -326,7 +327,10 @@ class Catalog:
         Fenced when there is a newer controller: nothing was written then.
         """
         async with self._current.turn:
-            entries = [Put(layout.topic_key(topic.name), topic.encode(), topic.version) for topic in topics]
+            entries = await run_apart(
+                lambda: [Put(layout.topic_key(topic.name), topic.encode(), topic.version) for topic in topics],
+                if_true=sum(len(topic.partitions) for topic in topics) > MANY_PARTITIONS,
+            )
             results = await self._store.put_many(entries, guard=controllership.guard)
             written = [replace(t, version=v) for t, v in zip(topics, results, strict=True) if isinstance(v, int)]
             self._current.become(self.image.with_topics(written))
@@ -354,9 +358,7 @@ class Catalog:
                 self._store, key, lambda entry: _changed(name, entry, change), always_write=always_write
             )
             image = self.image
-            changed = await run_apart(
-                lambda: layout.image_after(image, key, entry), if_true=len(entry.value) > layout.LARGE_RECORD
-            )
+            changed = await run_apart(lambda: layout.image_after(image, key, entry), if_true=_is_large(entry))
             self._current.become(changed)
             return self.image.topics[name]
 
@@ -382,9 +384,13 @@ def _new_topic(
 
 async def _changed(name: str, entry: Versioned | None, change: Callable[[TopicRecord], TopicRecord]) -> bytes:
     """``change`` is called on the event loop; a large record is read and written in a thread."""
-    is_large = entry is not None and len(entry.value) > layout.LARGE_RECORD
+    is_large = _is_large(entry)
     changed = change(await run_apart(lambda: _topic(name, entry), if_true=is_large))
     return await run_apart(changed.encode, if_true=is_large or len(changed.partitions) > MANY_PARTITIONS)
+
+
+def _is_large(entry: Versioned | None) -> bool:
+    return entry is not None and len(entry.value) > layout.LARGE_RECORD
 
 
 def _topic(name: str, entry: Versioned | None) -> TopicRecord:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable
+from functools import partial
 
 from skep.base.errors import StoreUnavailable, VersionConflict
 from skep.base.tasks import Supervisor
@@ -81,7 +82,8 @@ class CurrentImage:
                 entry = await self._store.get(key)
             if entry is None:
                 return self.become(self.image.without_topic(topic.name))
-            found = TopicRecord.decode(topic.name, entry.value, entry.version)
+            decode = partial(TopicRecord.decode, topic.name, entry.value, entry.version)
+            found = await run_apart(decode, if_true=len(entry.value) > layout.LARGE_RECORD)
             if found.topic_id != topic.topic_id:
                 return self.become(self.image.with_topic(found))
             topic = found

@@ -7,7 +7,7 @@ away no partition of the same name is opened.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 from uuid import UUID
@@ -25,7 +25,8 @@ from skep.storage.directory import LogDirectory, Work
 logger = logging.getLogger(__name__)
 
 
-FILES_PER_REMOVAL = 100
+_NO_TOPIC = UUID(int=0)
+PARTITIONS_PER_MOVE = 100
 LET_GO_PER_TURN = 100
 
 
@@ -87,33 +88,52 @@ class Departures:
     async def _remove_left(self) -> None:
         try:
             while self._leaving:
-                removed = []
-                for topic_partition in list(self._leaving)[:FILES_PER_REMOVAL]:
-                    if (work := await self._take_away(topic_partition)) is not None:
-                        removed.append(work)
-                for work in removed:
-                    await self._in_thread(work)
+                names = list(self._leaving)[:PARTITIONS_PER_MOVE]
+                try:
+                    for name in names:
+                        if (partition := self._leaving[name]) is not None:
+                            await self._holder.let_go(partition)
+                    paths, _ = await self._moved_away(names)
+                    await self._forget_in_checkpoints(names, "partitions that left")
+                finally:
+                    for name in names:
+                        del self._leaving[name]
+                for name in names:
+                    logger.info("%s is on other brokers now, its files are removed", name)
+                    self._holder.open_what_waited(*name)
+                await self._in_thread(self._directory.removal(paths))
         finally:
             self._is_removing = False
 
-    async def _take_away(self, topic_partition: TopicPartition) -> Work | None:
-        partition = self._leaving[topic_partition]
-        try:
-            if partition is not None:
-                await self._holder.let_go(partition)
-            work = await self._holder.slicer.finish(self._moved_away(topic_partition))
-        except StorageError as error:
-            logger.error("cannot remove %s, the next start tries again: %s", topic_partition, error)
-            return None
-        finally:
-            del self._leaving[topic_partition]
-        logger.info("%s is on other brokers now, its files are removed", topic_partition)
-        self._holder.open_what_waited(*topic_partition)
-        return work
+    async def _moved_away(self, names: Sequence[TopicPartition]) -> tuple[list[str], bool]:
+        """Moves the directories of a few partitions out of the way; returns where they are now, and whether all are.
 
-    def _moved_away(self, topic_partition: TopicPartition) -> Slices[Work]:
-        yield
-        return self._directory.delete_partition(topic_partition)
+        What could not be moved is left to the next start. Cancelled, this waits for the thread and takes note of what
+        it has done: a stop must not flush a log into a directory that is no longer its own.
+        """
+        away = {name: path for name in names if (path := self._directory.away_path(name)) is not None}
+        moving = asyncio.get_running_loop().run_in_executor(self._executor, self._move, away)
+        try:
+            await asyncio.shield(moving)
+        finally:
+            await asyncio.wait([moving])
+            refused = moving.result()
+            for name, error in refused.items():
+                logger.error("cannot delete %s, the next start tries again: %s", name, error)
+                del away[name]
+            for name in names:
+                self._directory.deleted(name, away.get(name))
+        return list(away.values()), not refused
+
+    def _move(self, away: Mapping[TopicPartition, str]) -> dict[TopicPartition, StorageError]:
+        """In a thread; returns what could not be moved."""
+        refused = {}
+        for name, path in away.items():
+            try:
+                self._directory.move(name, path)
+            except StorageError as error:
+                refused[name] = error
+        return refused
 
     # Topics that are deleted.
 
@@ -130,7 +150,7 @@ class Departures:
         earlier: "asyncio.Future[None] | None",
         moved: "asyncio.Future[None]",
     ) -> None:
-        works: list[Work] | None = None
+        paths: list[str] | None = None
         try:
             await self._holder.slicer.finish(self._tell(dropped))
             # Of two deletions of one name the first comes first. Were the second quicker, it would move files away
@@ -142,49 +162,45 @@ class Departures:
                 if number % LET_GO_PER_TURN == 0:
                     await asyncio.sleep(0)
             await self._holder.slicer.finish(_forgotten(dropped))
-            works = await self._holder.slicer.finish(self._move_away(topic))
-            await self._forget_in_checkpoints(topic)
+            paths = await self._move_away(topic)
+            names = (TopicPartition(topic.name, index) for index in range(len(topic.partitions)))
+            await self._forget_in_checkpoints(names, f"deleted topic {topic.name}")
         finally:
             if self._going[topic.name] is moved:
                 del self._going[topic.name]
             moved.set_result(None)
         self._holder.open_what_waited(topic.name, None)
-        if works is not None:
-            await self._remove_files(topic.name, topic.topic_id, works)
+        if paths is not None:
+            await self._remove_files(topic.name, topic.topic_id, paths)
 
     def _tell(self, dropped: Iterable[Partition]) -> Slices[None]:
         for partition in dropped:
             self._holder.dropped(partition)
             yield
 
-    async def _forget_in_checkpoints(self, topic: TopicRecord) -> None:
-        """So that the first append to a later topic of that name need not write them before it is answered."""
-        names = (TopicPartition(topic.name, index) for index in range(len(topic.partitions)))
+    async def _forget_in_checkpoints(self, names: Iterable[TopicPartition], whose: str) -> None:
+        """So that the first append to a later partition of that name need not write them before it is answered."""
         if self._directory.must_write_checkpoints(names):
             try:
                 await self._holder.write_checkpoints()
             except StorageError as error:
-                logger.warning("the checkpoints still speak of deleted topic %s: %s", topic.name, error)
+                logger.warning("the checkpoints still speak of %s: %s", whose, error)
 
-    def _move_away(self, topic: TopicRecord) -> Slices[list[Work] | None]:
-        """What is then left to do; None when a directory could not be moved, which leaves it to the next start."""
-        works: list[Work] | None = []
-        for index in range(len(topic.partitions)):
-            try:
-                work = self._directory.delete_partition(TopicPartition(topic.name, index))
-            except StorageError as error:
-                works = None
-                logger.error("cannot delete %s-%d, the next start tries again: %s", topic.name, index, error)
-            else:
-                if works is not None:
-                    works.append(work)
-            yield
-        return works
+    async def _move_away(self, topic: TopicRecord) -> list[str] | None:
+        """What is then to be removed; None when a directory could not be moved, which leaves it to the next start."""
+        paths: list[str] = []
+        is_all = True
+        for start in range(0, len(topic.partitions), PARTITIONS_PER_MOVE):
+            indexes = range(start, min(start + PARTITIONS_PER_MOVE, len(topic.partitions)))
+            moved, are_these = await self._moved_away([TopicPartition(topic.name, index) for index in indexes])
+            paths += moved
+            is_all &= are_these
+        return paths if is_all else None
 
-    async def _remove_files(self, name: str, topic_id: UUID, works: Iterable[Work]) -> None:
-        for work in works:
+    async def _remove_files(self, name: str, topic_id: UUID, paths: Sequence[str]) -> None:
+        for start in range(0, len(paths), PARTITIONS_PER_MOVE):
             try:
-                await self._in_thread(work)
+                await self._in_thread(self._directory.removal(paths[start : start + PARTITIONS_PER_MOVE]))
             except StorageError as error:
                 # The directory has its -delete name by now; the next start of the broker tries again.
                 logger.error("cannot remove the files of deleted topic %s: %s", name, error)
@@ -198,14 +214,17 @@ class Departures:
     def finish_at_start(self) -> None:
         """Goes on with what a stop has interrupted, or what was deleted while this broker was away."""
         names = set(self._catalog.pending_deletions.values())
-        removals: dict[UUID, list[Work]] = {topic_id: [] for topic_id in self._catalog.pending_deletions}
+        removals: dict[UUID, list[str]] = {topic_id: [] for topic_id in self._catalog.pending_deletions}
         for partition in self._directory.partitions:
             # The id decides: several topics of one name may have been deleted, and one may be there.
-            if partition.topic in names and (topic_id := self._directory.topic_id_of(partition)) in removals:
-                removals[topic_id].append(self._directory.delete_partition(partition))
-        for topic_id, works in removals.items():
+            if partition.topic not in names:
+                continue
+            removal = removals.get(self._directory.topic_id_of(partition) or _NO_TOPIC)
+            if removal is not None and (path := self._directory.delete_partition(partition)) is not None:
+                removal.append(path)
+        for topic_id, paths in removals.items():
             name = self._catalog.pending_deletions[topic_id]
-            self._supervisor.spawn(f"delete topic {name}", self._remove_files(name, topic_id, works))
+            self._supervisor.spawn(f"delete topic {name}", self._remove_files(name, topic_id, paths))
 
     async def note_what_is_gone(self) -> None:
         """Notes deletions that could not be noted before, and those of topics of which nothing was ever here."""

@@ -36,7 +36,7 @@ class GroupCommit:
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_look_at)
-        if self._log.flushed_offset >= up_to and self._log.failure is None:
+        if self._log.flushed_offset >= up_to and self._log.failure is None and not self._log.is_config_waiting:
             future.set_result(None)
             return future
         self._waiting.append((up_to, future))

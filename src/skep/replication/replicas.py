@@ -155,13 +155,12 @@ class Replicas:
                 yield self.replica(name, index)
 
     def compacted_partitions(self) -> Iterator[Partition]:
-        """Those of compacted topics that have files; opened as the iteration gets to them."""
+        """Those of compacted topics that have files, in their order; opened as the iteration gets to them."""
         topics = self._catalog.image.topics
         compacted = {name for name, topic in topics.items() if self.config_of(topic).is_compacted}
-        for name, index in self._directory.partitions:
-            if name in compacted:
-                with contextlib.suppress(KafkaError, StorageError):
-                    yield self.replica(name, index)
+        for name, index in sorted(one for one in self._directory.partitions if one.topic in compacted):
+            with contextlib.suppress(KafkaError, StorageError):
+                yield self.replica(name, index)
 
     def indexes_with_files(self, topic: str) -> list[int]:
         """The partitions of a topic that have been written to."""
@@ -394,12 +393,8 @@ class Replicas:
     def _configure(self, topic: TopicRecord) -> None:
         config = self.config_of(topic)
         for index in range(len(topic.partitions)):
-            if (partition := self._partitions.get((topic.name, index))) is None:
-                continue
-            try:
+            if (partition := self._partitions.get((topic.name, index))) is not None:
                 partition.log.configure(config)
-            except StorageError as error:
-                logger.error("%s keeps its config: %s", partition.topic_partition, error)
 
     def defaults_changed(self, defaults: TopicConfig) -> None:
         """The broker's defaults for topics changed: every open log gets its config anew."""

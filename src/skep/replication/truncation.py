@@ -101,13 +101,17 @@ class Truncations:
                     log.end_cut()
 
     async def _start_anew(self, partition: Partition, offset: Offset) -> None:
-        """The directory is renamed and synced here and now, and a first segment made: that reads nothing."""
-        if partition.log.begin_anew():
+        """As ``ReplicaLog.start_anew_at``: the directory is renamed, and a first segment made, here and now, for that
+        reads nothing and waits for nothing; the sync in between runs in a thread."""
+        log = partition.log
+        if log.begin_anew():
             await self._lower_checkpoints(partition)
         try:
-            partition.log.start_anew_at(offset)
+            if log.empty_at(offset):
+                await self._in_thread(log.sync_move)
+            log.begin()
         finally:
-            partition.log.end_cut()
+            log.end_cut()
 
     async def _lower_checkpoints(self, partition: Partition) -> None:
         try:

@@ -6,6 +6,7 @@ and is for recovery.
 
 import struct
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from skep.base.files import File
@@ -56,15 +57,29 @@ def _hop(file: File, position: int, end: int) -> Iterator[tuple[int, int, int, i
             return
 
 
-def find_from(file: File, position: int, end: int, offset: int) -> BatchPlace | int:
+class FarAway(Exception):
+    """A batch lies further away than was allowed; ``place`` is that of a batch before it, to go on from."""
+
+    def __init__(self, place: BatchPlace) -> None:
+        super().__init__(place)
+        self.place = place
+
+
+def find_from(file: File, position: int, end: int, offset: int, most_hops: int | None = None) -> BatchPlace | int:
     """The first batch from the boundary ``position`` on whose last offset is ``offset`` or more.
 
-    Where there is none, the position up to which there are batches: ``end``, unless something is damaged.
+    Where there is none, the position up to which there are batches: ``end``, unless something is damaged. Raises
+    FarAway when it is not among the first ``most_hops``.
     """
-    for place in _hop(file, position, end):
+    hops = _hop(file, position, end)
+    for place in islice(hops, most_hops):
         if place[3] >= offset:
             return BatchPlace._make(place)
         position = place[0] + place[1]
+    if most_hops is not None and (after := next(hops, None)) is not None:
+        if after[3] >= offset:
+            return BatchPlace._make(after)
+        raise FarAway(BatchPlace._make(after))
     return position
 
 

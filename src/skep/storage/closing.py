@@ -44,11 +44,26 @@ def close_logs(logs: Iterable[Log]) -> bool:
 
 
 def remove_leftovers(files: Files, paths: Iterable[str]) -> None:
-    """Directories of deleted partitions, and files of segments that are no more."""
+    """Directories of deleted partitions, and files of segments that are no more.
+
+    When the disk refuses to remove one, the others go; then StorageError.
+    """
+    synced: set[str] = set()
+    refusal: StorageError | None = None
     for path in paths:
-        # The new name first: if the old one came back after a crash, half a log would come back with it.
-        files.sync_directory(os.path.dirname(path))
-        if path.endswith(DELETED):
-            files.remove(path)
-        else:
-            files.remove_tree(path)
+        directory = os.path.dirname(path)
+        try:
+            if directory not in synced:
+                if not files.exists(directory):
+                    continue  # the partition was moved away meanwhile, and what is in it goes with it
+                # The new name first: if the old one came back after a crash, half a log would come back with it.
+                files.sync_directory(directory)
+                synced.add(directory)
+            if path.endswith(DELETED):
+                files.remove(path)
+            else:
+                files.remove_tree(path)
+        except StorageError as error:
+            refusal = error
+    if refusal is not None:
+        raise refusal

@@ -203,7 +203,7 @@ class LogDirectory:
     def leftovers(self) -> Work:
         """Removes what earlier deletions left behind, and what logs have given up since."""
         paths, self._leftovers = self._leftovers, []
-        return lambda: remove_leftovers(self._files, paths)
+        return self.removal(paths)
 
     def log(self, partition: TopicPartition, config: TopicConfig, topic_id: uuid.UUID) -> Log:
         """The partition's log, opened (and after a crash recovered) when it is first asked for.
@@ -231,7 +231,15 @@ class LogDirectory:
         if partition in self._missing:
             self._note_loss()
         disk = LogOnDisk(
-            self._files, path, partition, recovery_point, log_start, self._max_producers, gaps_below, self._note_loss
+            self._files,
+            path,
+            partition,
+            recovery_point,
+            log_start,
+            self._max_producers,
+            gaps_below,
+            self._note_loss,
+            self._discard,
         )
         content = load_log(disk, config.index_interval_bytes, self._clock.now_ms())
         log = Log(self._files, path, partition, topic_id, config, content, self._keeper_for(partition))
@@ -320,27 +328,41 @@ class LogDirectory:
     def _set_aside(self, partition: TopicPartition, reason: str) -> None:
         away = away_name(partition, STRAY_SUFFIX)
         logger.warning("%s: %s is set aside as %s: %s", self.path, partition, away, reason)
-        self._move_away(partition, away)
+        self._files.rename(self._name(str(partition)), self._name(away))
+        self._forget(partition)
 
-    def delete_partition(self, partition: TopicPartition) -> Work:
-        """Takes the partition away under this name at once; the work that it returns removes the files.
+    def delete_partition(self, partition: TopicPartition) -> str | None:
+        """Takes the partition away under this name at once; returns the path that its files have now, if there are any.
 
-        No flush of its log may be under way: it would write into a directory that is no longer its own.
+        They are to be removed with ``removal``. No flush of its log may be under way: it would write into a directory
+        that is no longer its own. ``away_path``, ``move`` and ``deleted`` are its steps.
         """
+        away = self.away_path(partition)
+        if away is not None:
+            self.move(partition, away)
+        self.deleted(partition, away)
+        return away
+
+    def away_path(self, partition: TopicPartition) -> str | None:
+        """Where its directory is moved to when it is deleted; None when it has none."""
+        return self._name(away_name(partition, DELETE_SUFFIX)) if partition in self._on_disk else None
+
+    def move(self, partition: TopicPartition, away: str) -> None:
+        """In any thread, while nobody opens the partition: a rename waits while the file system writes its journal."""
+        self._files.rename(self._name(str(partition)), away)
+
+    def deleted(self, partition: TopicPartition, away: str | None) -> None:
+        """Forgets the partition, whose directory is at ``away`` now; None: it has none, or it could not be moved."""
         if (log := self._logs.pop(partition, None)) is not None:
             log.release()
-        if partition not in self._on_disk:
-            return lambda: None
-        away = self._move_away(partition, away_name(partition, DELETE_SUFFIX))
-        if log is not None:
-            log.moved_to(away)
-        return lambda: remove_leftovers(self._files, [away])
+            if away is not None:
+                log.moved_to(away)
+        if away is not None:
+            self._forget(partition)
 
-    def _move_away(self, partition: TopicPartition, name: str) -> str:
-        away = self._name(name)
-        self._files.rename(self._name(str(partition)), away)
-        self._forget(partition)
-        return away
+    def removal(self, paths: Iterable[str]) -> Work:
+        """Removes what deleted partitions have left, many with one sync of the directory."""
+        return lambda: remove_leftovers(self._files, paths)
 
     def _forget(self, partition: TopicPartition) -> None:
         if self._truncating.pop(partition, None) != 0 or partition in self._cleaned_up_to:
@@ -389,6 +411,8 @@ class LogDirectory:
     def _collect(self, partition: TopicPartition, log: Log, recovery_points: Offsets, log_starts: Offsets) -> None:
         recovery_points.pop(partition, None)
         log_starts.pop(partition, None)
+        if log.is_being_cut and partition not in self._on_disk:
+            return  # begins anew, and has no directory just now
         end_offset = self._truncating.get(partition)
         flushed_offset = log.flushed_offset if end_offset is None else min(log.flushed_offset, end_offset)
         if flushed_offset > 0:

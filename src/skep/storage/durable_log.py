@@ -13,8 +13,7 @@ from skep.base.files import Files
 from skep.base.ids import Offset, TopicPartition
 from skep.base.topic_config import TopicConfig
 from skep.storage.content import LogContent
-from skep.storage.flush import FlushPlan, FlushState
-from skep.storage.names import SYNCED
+from skep.storage.flush import FlushPlan, FlushState, MarkChange
 from skep.storage.segment import Segment
 from skep.storage.snapshots import ProducerSnapshots
 
@@ -35,6 +34,7 @@ class DurableLog:
         "_has_gaps",
         "_is_marked_synced",
         "_is_settled",
+        "_next_config",
         "_opened_ms",
         "_segments",
         "_snapshots",
@@ -55,6 +55,7 @@ class DurableLog:
     ) -> None:
         self.topic_partition = topic_partition
         self.config = config
+        self._next_config: TopicConfig | None = None
         self.path = path
         self.log_start_offset = content.log_start_offset
         self.log_end_offset = content.log_end_offset
@@ -128,7 +129,7 @@ class DurableLog:
         state, config = self._flush, self.config
         if state.is_flushing or self.is_being_cut:
             return False
-        if state.failure is not None or self.unflushed_records >= config.flush_messages:
+        if state.failure is not None or self.unflushed_records >= config.flush_messages or self.is_config_waiting:
             return True
         if state.unflushed_since_ms is not None and now_ms - state.unflushed_since_ms >= config.flush_ms:
             return True
@@ -152,46 +153,61 @@ class DurableLog:
                 self._snapshots.write(self.producers, self.log_end_offset, self._active, self._flush)
             except StorageError as error:
                 logger.warning("%s: no snapshot of the producers: %s", self.topic_partition, error)
-        return self._flush.plan(self._files, self.path, self._segments, self.log_end_offset, self._epochs)
+        return self._flush.plan(
+            self._files, self.path, self._segments, self.log_end_offset, self._epochs, self._mark_change()
+        )
 
     def flushed(self, plan: FlushPlan) -> None:
         self._flush.flushed(plan)
         self._check_marks()
-        if self.config.syncs_before_acknowledging and not self._is_marked_synced:
-            self._mark_synced()
+        if plan.mark is not None:
+            self._mark_changed(plan.mark)
 
     # Whether a power cut can take back what was acknowledged. ``was_synced`` says it of the time before the log was
-    # opened; ``_is_marked_synced`` whether the mark for the next start is on the disk.
+    # opened; ``_is_marked_synced`` whether the mark for the next start is on the disk. The mark has to be gone before
+    # anything is acknowledged that is not synced. That takes a sync of the directory, so it is done with a flush: until
+    # then the log goes on to sync before it acknowledges, and ``_next_config`` waits.
+
+    @property
+    def is_config_waiting(self) -> bool:
+        """Whether a flush has something to do although all is synced: after it the log need not sync any more."""
+        return self._next_config is not None
 
     def configure(self, config: TopicConfig) -> None:
-        """Replaces the config; StorageError when the disk refuses what has to be written first."""
-        if not config.syncs_before_acknowledging:
-            self._unmark_synced()
-        elif not self.config.syncs_before_acknowledging:
+        """Replaces the config. One that no longer syncs before it acknowledges does so until the next flush."""
+        if config.syncs_before_acknowledging and not self.config.syncs_before_acknowledging:
             self._synced_from = self.log_end_offset + 1
-        self.config = config
+        # Also when ``_is_marked_synced`` is not set: a plan may be making the mark, or have failed after that.
+        self._take_config(config, may_be_marked=self.config.syncs_before_acknowledging and self._active is not None)
 
-    def _mark_synced(self) -> None:
-        """Once all is synced that may have been acknowledged before this log synced first, and something more.
+    def _take_config(self, config: TopicConfig, may_be_marked: bool) -> None:
+        must_wait = may_be_marked and not config.syncs_before_acknowledging
+        self.config = config.with_syncs if must_wait else config
+        self._next_config = config if must_wait else None
+
+    def _mark_change(self) -> MarkChange | None:
+        """The mark is made once all is synced that may have been acknowledged before this log synced first, and
+        something more.
 
         Nothing is appended before the cluster knows what this log may have lost. With a mark before that, a crash in
         between would leave a log that seems to have lost nothing.
         """
-        if self._active is None or self.flushed_offset < self._synced_from:
-            return
-        try:
-            self._files.open(os.path.join(self.path, SYNCED), create=True)
-            self._files.sync_directory(self.path)
-            self._is_marked_synced = True
-        except StorageError as error:
-            logger.warning("%s: cannot be marked as synced: %s", self.topic_partition, error)
+        if self._next_config is not None:
+            return MarkChange(is_made=False)
+        if self._is_marked_synced or not self.config.syncs_before_acknowledging:
+            return None
+        if self._active is None or self.log_end_offset < self._synced_from:
+            return None
+        return MarkChange(is_made=True)
 
-    def _unmark_synced(self) -> None:
-        """Before anything is acknowledged that is not synced."""
-        if self._is_marked_synced:
-            self._files.remove(os.path.join(self.path, SYNCED))
-            self._files.sync_directory(self.path)
-            self._is_marked_synced = False
+    def _mark_changed(self, mark: MarkChange) -> None:
+        if mark.problem is not None:
+            what = "be marked as synced" if mark.is_made else "lose its mark as synced, and keeps its config"
+            logger.warning("%s: cannot %s: %s", self.topic_partition, what, mark.problem)
+            return
+        self._is_marked_synced = mark.is_made
+        if not mark.is_made and self._next_config is not None:
+            self._take_config(self._next_config, may_be_marked=False)
 
     def flush_failed(self, plan: FlushPlan, error: StorageError) -> None:
         self._flush.flush_failed(plan, error, self._epochs)
@@ -234,11 +250,10 @@ class DurableLog:
         Where the disk refuses, the log can be read and takes no appends, until a later flush goes through.
         """
         try:
-            if not self.config.syncs_before_acknowledging:
-                self._unmark_synced()
             self.flush()
         except StorageError as error:
             self._flush.failure = str(error)
+        self._take_config(self.config, may_be_marked=self._is_marked_synced)
 
     def close(self) -> None:
         """Runs the closing plan on the calling thread; StorageError when the disk refuses."""

@@ -23,8 +23,34 @@ from skep.base.files import Files
 from skep.base.ids import Offset
 from skep.storage.batches import scan
 from skep.storage.leader_epochs import LeaderEpochs
-from skep.storage.names import LEADER_EPOCHS, PARTITION_METADATA, SNAPSHOT, offset_name
+from skep.storage.names import LEADER_EPOCHS, PARTITION_METADATA, SNAPSHOT, SYNCED, offset_name
 from skep.storage.segment import Segment
+
+
+class MarkChange:
+    """What a plan does to the mark of a partition that syncs before it acknowledges (``names.SYNCED``).
+
+    It is made or removed when all else is durable. A disk that refuses does not fail the plan: ``problem`` says why.
+    """
+
+    __slots__ = ("is_made", "problem")
+
+    def __init__(self, *, is_made: bool) -> None:
+        self.is_made = is_made
+        self.problem: str | None = "the plan was not carried out"
+
+    def run(self, files: Files, directory: str) -> None:
+        path = os.path.join(directory, SYNCED)
+        try:
+            if self.is_made:
+                files.open(path, create=True)
+            else:
+                files.remove(path)
+            files.sync_directory(directory)
+        except StorageError as error:
+            self.problem = str(error)
+        else:
+            self.problem = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +75,7 @@ class FlushPlan:
     has_new_names: bool
     must_rewrite: bool
     unflushed_since_ms: int | None
+    mark: MarkChange | None
 
     def run(self) -> None:
         """Runs in a thread. Appends to the last segment may go on meanwhile, and retention may take the first away:
@@ -82,9 +109,11 @@ class FlushPlan:
         for offset in self.old_snapshots:
             with contextlib.suppress(StorageError):  # the next start removes it
                 self.files.remove(self._snapshot_path(offset))
+        if self.mark is not None:
+            self.mark.run(self.files, self.directory)
 
     def _rewrite(self, segment: Segment, size: int) -> None:
-        place = segment.find(self.from_offset, size)
+        place = segment.find_in_thread(self.from_offset, size)
         if place is None:
             if size == 0:
                 return
@@ -200,7 +229,13 @@ class FlushState:
         self.is_condemned = False
 
     def plan(
-        self, files: Files, directory: str, segments: Sequence[Segment], end_offset: Offset, epochs: LeaderEpochs
+        self,
+        files: Files,
+        directory: str,
+        segments: Sequence[Segment],
+        end_offset: Offset,
+        epochs: LeaderEpochs,
+        mark: MarkChange | None = None,
     ) -> FlushPlan | None:
         """None when all is durable, or while a plan is under way: of two at once, the second could not know whether
         its success means anything, because the kernel reports an error only once. StorageError: is condemned."""
@@ -212,6 +247,7 @@ class FlushState:
             or self._new_indexes
             or epochs.is_changed
             or self.failure
+            or (mark is not None and not mark.is_made)
         ):
             return None
         self.is_flushing = True
@@ -233,6 +269,7 @@ class FlushState:
             has_new_names=self._has_new_names,
             must_rewrite=self.failure is not None,
             unflushed_since_ms=self.unflushed_since_ms,
+            mark=mark,
         )
         # From here on the state collects what the plan does not cover; flush_failed puts the plan's share back.
         self._new_snapshots, self._old_snapshots, self._new_indexes, self._new_aborts = [], [], [], []

@@ -99,7 +99,7 @@ class ProducerRecovery:
             is_last = number + 1 == len(self._segments)
             if segment.base_offset >= end or not (is_last or self._segments[number + 1].base_offset > self._at):
                 continue
-            place = segment.find(self._at, segment.size)
+            place = segment.find_in_thread(self._at, segment.size)
             if place is None:
                 continue
             for position, header, _ in scan(

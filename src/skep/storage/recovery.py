@@ -63,6 +63,8 @@ class LogOnDisk(NamedTuple):
     """Compaction may have taken offsets below this one away; from here on a missing offset is damage."""
     note_loss: Callable[[], None] = lambda: None
     """Called before recovery takes away what it found damaged: it cannot be found a second time."""
+    discard: Callable[[str], None] | None = None
+    """Told of files of segments that are no more; whoever it is removes them. None: they are removed here and now."""
 
 
 def load_log(disk: LogOnDisk, index_interval_bytes: int, now_ms: int) -> LogContent:
@@ -162,6 +164,9 @@ class _Loader:
                 self.has_gaps, self.gaps_below = True, Offset(NEVER)
             elif name == SYNCED:
                 self.is_synced = True
+            elif name.endswith(DELETED) and self.disk.discard is not None:
+                # A gigabyte may take a while to be freed, and a log is opened on the event loop.
+                self.disk.discard(os.path.join(self.disk.path, name))
             elif name.endswith((DELETED, TEMPORARY)):
                 self.files.remove(os.path.join(self.disk.path, name))
             elif parsed is not None and parsed[1] == LOG:

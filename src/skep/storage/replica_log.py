@@ -251,9 +251,16 @@ class ReplicaLog(AppendableLog):
     def start_anew_at(self, offset: Offset) -> None:
         """Everything goes; the log is empty, and begins and ends at ``offset``.
 
-        For a follower whose records are all below the leader's log start, or damaged. The directory is renamed as that
-        of a deleted partition is, in one step. After a StorageError the log is as it was, or empty.
+        For a follower whose records are all below the leader's log start, or damaged. After a StorageError the log is
+        as it was, or empty. ``empty_at``, ``sync_move`` and ``begin`` are its steps, of which the second may run in a
+        thread, while nobody else uses the log.
         """
+        if self.empty_at(offset):
+            self.sync_move()
+        self.begin()
+
+    def empty_at(self, offset: Offset) -> bool:
+        """Renames the directory as that of a deleted partition, in one step; returns whether there was one."""
         self._check_no_flush()
         path, parent = self.path, os.path.dirname(self.path)
         has_moved = self._files.exists(path)
@@ -274,9 +281,14 @@ class ReplicaLog(AppendableLog):
         self._places = Places()
         self._has_gaps = self._has_aborted = self._is_marked_synced = False
         self._is_settled = True
-        if has_moved:
-            self._files.sync_directory(parent)
-        # At once, for the name of the empty segment alone keeps the offset.
+        return has_moved
+
+    def sync_move(self) -> None:
+        """Before anything is written under the old name: the old directory must not come back."""
+        self._files.sync_directory(os.path.dirname(self.path))
+
+    def begin(self) -> None:
+        """Makes a segment at once, for its name alone keeps the offset."""
         self._roll(self._opened_ms)
 
 

@@ -5,12 +5,15 @@ sealed segment is at most the base offset of the next.
 """
 
 import os
+from bisect import bisect_right
+from itertools import islice
 
+from skep.base.errors import StorageError
 from skep.base.files import File, Files
 from skep.base.ids import Offset
 from skep.base.topic_config import TopicConfig
 from skep.records.batch import HEADER_SIZE, NO_TIMESTAMP, read_header
-from skep.storage.batches import BatchPlace, find_from, hop, place_at
+from skep.storage.batches import BatchPlace, FarAway, find_from, hop, place_at
 from skep.storage.index import Index, OffsetIndex, TimeIndex
 from skep.storage.names import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, offset_name
 from skep.storage.transaction_index import TransactionIndex
@@ -23,6 +26,9 @@ LARGEST_INDEX_INTERVAL = 64 << 10
 A lookup hops from the entry before its offset to the batch that it wants, on the event loop: over a thousand small
 batches in half a millisecond at the most, where a segment of a gigabyte without entries took seconds.
 """
+HOPS_AT_ONCE = 10_000
+"""So many batches a lookup hops over on the event loop, which takes 5 ms. More lie between two entries only in the
+segments of an earlier version, or of Kafka, with a large ``index.interval.bytes``."""
 
 
 class Segment:
@@ -35,6 +41,7 @@ class Segment:
         "_bytes_since_index",
         "_indexed_timestamp",
         "_is_timestamp_known",
+        "_waypoints",
         "base_offset",
         "created_ms",
         "file",
@@ -70,6 +77,7 @@ class Segment:
         self._indexed_timestamp = NO_TIMESTAMP
         self._bytes_since_index = 0
         self._is_timestamp_known = file.size == 0
+        self._waypoints: list[BatchPlace] = []
 
     @classmethod
     def open(
@@ -164,6 +172,7 @@ class Segment:
         self.max_timestamp_offset = Offset(offset)
         self._is_timestamp_known = True
         self._bytes_since_index = 0
+        self._waypoints = []
         return self.offset_index.entry(count - 1)[1] if count else 0
 
     def largest_timestamp(self) -> tuple[int, Offset]:
@@ -202,24 +211,51 @@ class Segment:
         )
 
     def find(self, offset: int, end: int) -> BatchPlace | None:
-        """The first batch whose last offset is ``offset`` or more, before the boundary ``end``."""
-        start = self.offset_index.position_before(offset)
-        found = find_from(self.file, start, end, offset)
-        if found != end and start and isinstance(found, int):
-            # The index points into the middle of a batch: it is damaged, the log is not. Go from the beginning.
-            found = find_from(self.file, 0, end, offset)
+        """The first batch whose last offset is ``offset`` or more, before the boundary ``end``. On the event loop.
+
+        StorageError when it lies more than HOPS_AT_ONCE behind what the index knows. How far the walk got is
+        remembered, and the next one goes on from there: whoever asks again and again is answered in the end.
+        """
+        try:
+            return self._find(offset, end, HOPS_AT_ONCE)
+        except FarAway as far:
+            if not self._waypoints or far.place.position > self._waypoints[-1].position:
+                self._waypoints.append(far.place)
+            problem = f"{self.file.path}: the index has no entry near offset {offset}, which is still being looked for"
+            raise StorageError(problem) from None
+
+    def find_in_thread(self, offset: int, end: int) -> BatchPlace | None:
+        """``find`` for a thread, which has the time to walk over a whole segment."""
+        return self._find(offset, end, None)
+
+    def _find(self, offset: int, end: int, most_hops: int | None) -> BatchPlace | None:
+        passed = self._waypoint_before(offset)
+        start = max(self.offset_index.position_before(offset), passed)
+        found = find_from(self.file, start, end, offset, most_hops)
+        if found != end and start > passed and isinstance(found, int):
+            # The index points into the middle of a batch: it is damaged, the log is not.
+            found = find_from(self.file, passed, end, offset, most_hops)
         return None if isinstance(found, int) else found
+
+    def _waypoint_before(self, offset: int) -> int:
+        """Where the last of the waypoints begins that does not lie past ``offset``; else the beginning."""
+        if not self._waypoints:
+            return 0
+        slot = bisect_right(self._waypoints, offset, key=lambda place: place.last_offset) - 1
+        return self._waypoints[slot].position if slot >= 0 else 0
 
     def cut(self, start: int, fits: int, limit: int) -> BatchPlace | None:
         """Where to end a slice from ``start`` that may reach to ``fits`` but not to ``limit``: before which batch.
 
         The index knows boundaries about ``index.interval.bytes`` apart, and the last of them that fits is close enough:
-        what is left out is asked for next time. Where it knows none, the first batch that does not fit is looked for.
+        what is left out is asked for next time. Where it knows none, the first batch that does not fit is looked for,
+        among the first HOPS_AT_ONCE.
         """
         position = self.offset_index.last_up_to_position(fits, self.file.size)
         if position > start and (place := place_at(self.file, position, limit)) is not None:
             return place
-        return next((place for place in hop(self.file, start, limit) if place.end > fits), None)
+        hops = hop(self.file, start, limit)
+        return next((place for place in islice(hops, HOPS_AT_ONCE) if place.end > fits), None) or next(hops, None)
 
     def place_at(self, position: int, end: int) -> BatchPlace | None:
         return place_at(self.file, position, end)

@@ -105,7 +105,7 @@ def largest(
     if best is None or best[0] == NO_TIMESTAMP:
         return None
     timestamp, segment, offset = best
-    place = segment.find(offset, segment.size)
+    place = segment.find_in_thread(offset, segment.size)
     if place is not None and log_start_offset <= place.last_offset and place.base_offset < up_to:
         found = _first_record(segment, place, timestamp, log_start_offset, is_given_up)
         if found is not None:

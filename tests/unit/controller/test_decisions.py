@@ -1,20 +1,31 @@
 """Decisions over a whole image: which topics change, when leaders go back, what is told about it."""
 
+import asyncio
+
 import pytest
 
-from skep.controller.decisions import (
-    changed_topics,
-    describe,
-    is_unclean,
-    left_to_hand_over,
-    preferred_elections,
-)
+from skep.base.slicer import Slicer, run_at_once
+from skep.controller import decisions
+from skep.controller.decisions import PARTITIONS_PER_STEP, is_unclean, left_to_hand_over
 from skep.metadata.model import NO_LEADER
+from tests.slices import TickingClock, counting_turns
 from tests.unit.controller.clusters import broker, image, partition, topic
 
 
 def clean(_):
     return False
+
+
+def changed_topics(*args):
+    return run_at_once(decisions.changed_topics(*args))
+
+
+def preferred_elections(*args, **options):
+    return run_at_once(decisions.preferred_elections(*args, **options))
+
+
+def describe(*args):
+    return run_at_once(decisions.describe(*args))
 
 
 def test_only_topics_in_which_something_changes_are_written():
@@ -112,3 +123,23 @@ def test_ten_thousand_partitions_are_decided_at_once(per_topic):
     cluster = image([2, 3], *topics)
     changed = changed_topics(cluster, topics, clean)
     assert sum(len(one.partitions) for one in changed) == 10_000
+
+
+@pytest.mark.parametrize("per_topic", [1, 100 * PARTITIONS_PER_STEP])
+@pytest.mark.parametrize("what", ["changed topics", "preferred elections", "waited for", "described"])
+def test_decisions_over_many_partitions_leave_turns_to_others(what, per_topic):
+    count = 100 * PARTITIONS_PER_STEP if per_topic > 1 else 100
+    topics = [topic(f"t{n}", *[partition([1, 2], leader=2)] * per_topic) for n in range(count // per_topic)]
+    cluster = image([1, 2], *topics)
+    work = {
+        "changed topics": decisions.changed_topics(cluster, topics, clean),
+        "preferred elections": decisions.preferred_elections(cluster),
+        "waited for": decisions.waited_for(cluster),
+        "described": decisions.describe(topics, topics),
+    }[what]
+
+    async def scenario():
+        _, turns = await counting_turns(Slicer(TickingClock()).finish(work))
+        assert turns > 10
+
+    asyncio.run(scenario())

@@ -31,6 +31,7 @@ class SlowLog:
     def __init__(self):
         self.log_end_offset = Offset(0)
         self.flushed_offset = Offset(0)
+        self.is_config_waiting = False
         self.failure = None
         self.syncs = 0
         self.fails = False

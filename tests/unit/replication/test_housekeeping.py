@@ -161,6 +161,23 @@ def test_a_log_is_synced_when_its_time_has_come():
     run(scenario)
 
 
+def test_a_topic_that_need_not_be_synced_any_more_loses_its_mark_with_the_next_look():
+    async def scenario(scene):
+        partition = scene.replicas.partition("t", 0)
+        defaults = partition.log.config
+        partition.log.config = replace(defaults, flush_messages=1)
+        scene.append(0)
+        await partition.flush()
+        assert scene.files.exists("/data/t-0/synced")
+        partition.log.configure(defaults)
+        await scene.housekeeping.flush_due()
+        await partition.synced()
+        assert partition.log.config is defaults
+        assert not scene.files.exists("/data/t-0/synced")
+
+    run(scenario)
+
+
 def checkpoint(scene, name):
     path = f"/data/{name}"
     return decode_checkpoint(scene.files.read_whole(path)) if scene.files.exists(path) else {}

@@ -27,11 +27,12 @@ class Scene:
         self.done.append((topic.name, index, topic.partitions[index].leader))
         return True
 
-    def become(self, name, leader, count=MANY):
+    def become(self, name, leader, count=MANY, leader_of_first=None):
         before = self.topics.get(name)
         topic_id = uuid4() if before is None else before.topic_id
         record = PartitionRecord((ONE, TWO), (ONE, TWO), leader, 0)
-        self.topics[name] = TopicRecord(name, topic_id, (record,) * count)
+        first = record._replace(leader=leader_of_first or leader)
+        self.topics[name] = TopicRecord(name, topic_id, (first, *(record,) * (count - 1)))
         self.changes.changed(name, before)
         return self.changes.run()
 
@@ -74,6 +75,29 @@ def test_what_changes_again_meanwhile_is_carried_out_as_it_was_said_last():
         await rest
         latest = {(name, index): leader for name, index, leader in scene.done}
         assert latest == {**{("t", index): TWO for index in range(MANY)}, ("u", 0): ONE}
+
+    run(scenario)
+
+
+def test_what_was_not_carried_out_yet_is_although_the_next_change_does_not_concern_it():
+    async def scenario(scene):
+        await scene.become("t", ONE)
+        scene.become("t", TWO)
+        await scene.become("t", TWO, leader_of_first=ONE)
+        latest = {index: leader for _, index, leader in scene.done}
+        assert latest == {0: ONE, **dict.fromkeys(range(1, MANY), TWO)}
+
+    run(scenario)
+
+
+def test_what_has_not_begun_yet_is_carried_out_although_the_next_change_does_not_concern_it():
+    async def scenario(scene):
+        await scene.become("t", ONE)
+        scene.become("before", ONE)  # is under way, so "t" only waits
+        scene.become("t", TWO)
+        await scene.become("t", TWO, leader_of_first=ONE)
+        latest = {index: leader for name, index, leader in scene.done if name == "t"}
+        assert latest == {0: ONE, **dict.fromkeys(range(1, MANY), TWO)}
 
     run(scenario)
 

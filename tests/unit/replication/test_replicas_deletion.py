@@ -136,3 +136,24 @@ def test_a_removal_of_segments_under_way_is_waited_for_and_one_that_waits_is_end
         await scene.supervisor.close()
 
     asyncio.run(test())
+
+
+def test_a_directory_is_moved_in_a_thread_and_a_stop_meanwhile_takes_note_of_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        scene = Scene(tmp_path)
+        scene.create()
+        scene.append()
+        scene.delete()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert (tmp_path / f"{NAME}-0").exists(), "the event loop does not wait for the rename"
+        closing = asyncio.ensure_future(scene.supervisor.close())
+        await asyncio.sleep(0)
+        scene.executor.gate.set()
+        await closing
+        assert not scene.directory.logs
+        scene.directory.close()
+        assert not (tmp_path / f"{NAME}-0").exists()
+        assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+    asyncio.run(test())

@@ -144,3 +144,26 @@ def test_an_option_that_only_a_newer_broker_knows_leaves_the_others_as_they_are_
         assert scene.replicas.partition("t", 0).log.config.retention_ms == 5
 
     run(topic, scenario)
+
+
+def test_a_replica_that_left_and_came_back_takes_its_first_batch_without_writing_checkpoints(monkeypatch):
+    """They are written before it is opened: an append runs on the event loop, which must not wait for the disk."""
+    topic_id = uuid4()
+    elsewhere = PartitionRecord((TWO, THREE), (TWO, THREE), TWO, LeaderEpoch(4))
+    back = PartitionRecord((ONE, TWO), (ONE, TWO), ONE, LeaderEpoch(5))
+
+    async def scenario(scene):
+        scene.replicas.partition("t", 0).append(BATCH, HEADER, acks_all=False)
+        await scene.replicas.partition("t", 0).flush()
+        await scene.replicas.write_checkpoints()
+        scene.become(TopicRecord("t", topic_id, (elsewhere,)))
+        scene.become(TopicRecord("t", topic_id, (back,)))
+        await scene.until(lambda: ("t", 0) in scene.replicas._partitions)
+        written = []
+        monkeypatch.setattr(scene.replicas._directory, "write_checkpoints", lambda: written.append(1))
+        partition = scene.replicas.partition("t", 0)
+        assert partition.log.log_end_offset == 0
+        partition.append(BATCH, HEADER, acks_all=False)
+        assert not written
+
+    run(TopicRecord("t", topic_id, (LED,)), scenario)

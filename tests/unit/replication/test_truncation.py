@@ -214,3 +214,32 @@ def test_a_log_that_begins_anew_is_forgotten_by_the_checkpoints_before():
         assert scene.partition.high_watermark == 50
 
     run(scenario)
+
+
+def test_a_log_that_begins_anew_is_synced_in_a_thread_and_no_checkpoint_speaks_of_it_meanwhile(monkeypatch):
+    async def scenario(scene):
+        await scene.partition.flush()
+        await scene.replicas.write_checkpoints()
+        waits, threads = threading.Event(), []
+        sync_directory = scene.files.sync_directory
+
+        def slowly(path):
+            threads.append(threading.current_thread())
+            if path == "/data" and not scene.files.exists("/data/t-0") and not waits.is_set():
+                waits.set()
+                assert scene.allowed.wait(20)
+            sync_directory(path)
+
+        monkeypatch.setattr(scene.files, "sync_directory", slowly)
+        cut = scene.partition.start_anew_at(Offset(50))
+        while not waits.is_set():
+            await asyncio.sleep(0)
+        await scene.replicas.write_checkpoints()
+        for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
+            assert b"t 0" not in scene.files.read_whole(f"/data/{name}")
+        scene.allowed.set()
+        await cut
+        assert (scene.log.log_start_offset, scene.log.log_end_offset) == (50, 50)
+        assert threading.main_thread() not in threads
+
+    run(scenario)

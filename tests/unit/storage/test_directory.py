@@ -187,14 +187,14 @@ def test_a_deleted_partition_is_gone_at_once_and_its_files_later(kit) -> None:
     files = MemoryFiles()
     directory = opened(files)
     kit.append(log_of(directory), 5)
-    remove = directory.delete_partition(A)
+    remove = directory.removal([directory.delete_partition(A)])
     assert list(directory.partitions) == []
     assert [name for name in files.list_directory("/data") if name.startswith("a-0.") and name.endswith("-delete")]
     assert log_of(directory).log_end_offset == 0
     kit.append(log_of(directory))
     remove()
     assert [name for name in files.list_directory("/data") if name.startswith("a-0")] == ["a-0"]
-    assert directory.delete_partition(B)() is None
+    assert directory.delete_partition(B) is None
 
 
 def test_deletions_that_were_cut_short_are_finished_at_the_next_start(kit) -> None:
@@ -299,3 +299,21 @@ def test_logs_on_a_real_disk_come_back(kit, tmp_path: Path) -> None:
         assert kit.offsets(log) == list(range(40))
         assert kit.append(log).base_offset == 40
     assert 0 < directory.disk_space().used_ratio < 1
+
+
+def test_segments_that_were_deleted_before_a_stop_are_removed_in_a_thread_and_not_when_the_log_is_opened(kit) -> None:
+    files = MemoryFiles()
+    directory = opened(files)
+    for partition in (A, B):
+        kit.append(log_of(directory, partition))
+    directory.close()
+    deleted = [f"/data/{partition}/00000000000000000009.log.deleted" for partition in (A, B)]
+    for path in deleted:
+        files.open(path, create=True)
+    directory = opened(files)
+    log_of(directory, A), log_of(directory, B)
+    assert all(map(files.exists, deleted))
+    directory.delete_partition(A)  # one that is moved away meanwhile does not hold the others up
+    directory.leftovers()()
+    assert not files.exists(deleted[1])
+    assert files.exists("/data/b-0/00000000000000000000.log")

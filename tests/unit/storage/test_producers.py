@@ -128,3 +128,35 @@ def test_a_damaged_snapshot_is_noticed(kit, position: int, flip: int) -> None:
         Producers.decode(bytes(data))
     with pytest.raises(ValueError, match="snapshot"):
         Producers.decode(producers.encode()[:-1])
+
+
+def test_a_snapshot_of_many_producers_has_all_batches_of_the_recent_ones_only(kit, monkeypatch) -> None:
+    monkeypatch.setattr("skep.storage.producers.RECENT_PRODUCERS", 2)
+    producers = Producers()
+    for producer in (1, 2, 3, 4):
+        for sequence in range(5):
+            producers.record(header(kit, sequence, producer=producer), 10 * producer + sequence, kit.now_ms)
+    again = Producers.decode(producers.encode())
+    for producer in (3, 4):
+        for sequence in range(5):
+            assert again.check(header(kit, sequence, producer=producer)).base_offset == 10 * producer + sequence
+    for producer in (1, 2):
+        assert again.check(header(kit, 4, producer=producer)).base_offset == 10 * producer + 4
+        assert again.check(header(kit, 5, producer=producer)) is None
+        assert code_of(again, header(kit, 3, producer=producer)) is ErrorCode.out_of_order_sequence_number
+
+
+def test_producers_of_a_snapshot_stay_packed_until_they_come_back(kit) -> None:
+    """To unpack ten thousand of them would hold the event loop when a log is opened."""
+    producers = Producers()
+    for producer in range(100):
+        producers.record(header(kit, 0, 3, producer=producer), producer, kit.now_ms + producer)
+    again = Producers.decode(producers.encode())
+    assert again.check(header(kit, 3, producer=7)) is None
+    assert (len(again._producers), len(again._packed), len(again)) == (1, 99, 100)
+    assert again.latest_timestamp == kit.now_ms + 99
+    assert sorted(again.last_records()) == sorted(producers.last_records())
+    assert again.encode() == producers.encode()
+    again.expire(kit.now_ms + 50)
+    assert [state.producer_id for state in again.states()] == list(range(50, 100))
+    assert not again._packed

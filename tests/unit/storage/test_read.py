@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.topic_config import TopicConfig
 from skep.records.record import batches_in
+from skep.storage import segment as segment_module
 from skep.storage.segment import Segment
 
 CONFIG = TopicConfig(segment_bytes=900, index_interval_bytes=150)
@@ -160,3 +161,59 @@ def test_a_slice_stays_readable_when_its_segment_is_deleted(kit) -> None:
     log.detach(log.segments[:1], kit.now_ms).mark()
     assert piece.file.path.endswith(".log.deleted")
     assert piece.file.read(piece.position, piece.size) == before
+
+
+@pytest.fixture
+def sparse(kit, monkeypatch):
+    """A log of two segments with forty batches each, of which the indexes know nothing: Kafka may have written it."""
+    monkeypatch.setattr(segment_module, "HOPS_AT_ONCE", 4)
+    files = kit.files()
+    config = TopicConfig(segment_bytes=40 * len(kit.batch()))
+    log = kit.log(config, files)
+    for _ in range(80):
+        kit.append(log)
+    assert [segment.offset_index.count for segment in log.segments] == [0, 0]
+    log.close()
+    return kit.log(config, files)
+
+
+def times_refused(log, offset: int) -> int:
+    for refused in range(100):
+        try:
+            piece = log.read(offset, 1, up_to=log.log_end_offset, at_least_one=True)
+        except StorageError:
+            continue
+        assert given_by(piece) == [offset]
+        return refused
+    pytest.fail("it is never found")
+
+
+@pytest.mark.parametrize("first", [0, 40])
+def test_a_lookup_in_a_sparse_segment_goes_on_where_the_last_one_stopped(sparse, first: int) -> None:
+    assert times_refused(sparse, first + 4) == 0
+    assert times_refused(sparse, first + 39) == 9
+    assert times_refused(sparse, first + 39) == 0
+    assert [times_refused(sparse, first + offset) for offset in range(40)] == [0] * 40
+
+
+def test_a_lookup_in_a_thread_walks_over_the_whole_segment(sparse) -> None:
+    segment = sparse.segments[0]
+    assert segment.find_in_thread(39, segment.size).base_offset == 39
+
+
+def test_a_slice_of_a_sparse_segment_ends_where_the_walk_does(sparse) -> None:
+    size = sparse.segments[0].size
+    piece = sparse.read(0, size - 1, up_to=sparse.log_end_offset, at_least_one=True)
+    assert given_by(piece) == [0, 1, 2, 3]
+    assert piece.next_offset == 4
+
+
+def test_what_was_walked_over_is_forgotten_when_the_segment_is_cut(sparse) -> None:
+    assert times_refused(sparse, 79) == 9
+    while True:
+        try:
+            sparse.truncate_to(50)
+            break
+        except StorageError:
+            continue
+    assert sparse.segments[1]._waypoints == []

@@ -67,8 +67,53 @@ def test_a_log_that_is_no_longer_synced_does_not_say_so_when_it_is_again(kit) ->
     kit.append(log)
     log.flush()
     log.configure(LAZY)
+    log.flush()
+    assert log.config is LAZY
     kit.append(log)
     assert not after_power_cut(files, SYNCED).was_synced
+
+
+def test_a_log_syncs_before_it_acknowledges_until_its_mark_is_gone(kit) -> None:
+    files = MemoryFiles()
+    _, log = opened(files, SYNCED)
+    kit.append(log)
+    log.flush()
+    files.fail("sync")  # the event loop must not wait for one
+    log.configure(TopicConfig(retention_ms=5))
+    files.heal()
+    assert files.exists(MARK)
+    assert log.config == TopicConfig(retention_ms=5, flush_messages=1)
+    assert log.flush_is_due(0)
+    log.flush()
+    assert not files.exists(MARK)
+    assert log.config == TopicConfig(retention_ms=5)
+    assert not log.flush_is_due(0)
+
+
+@pytest.mark.parametrize("last", [SYNCED, LAZY], ids=["synced", "lazy"])
+def test_a_config_that_changes_while_the_mark_is_made_or_removed_is_the_one_that_holds(kit, last: TopicConfig) -> None:
+    files = MemoryFiles()
+    _, log = opened(files, LAZY)
+    kit.append(log)
+    log.flush()
+    log.configure(SYNCED)
+    kit.append(log)
+    kit.append(log)
+    making = log.flush_plan()
+    log.configure(LAZY)
+    making.run()
+    log.flushed(making)
+    assert log.config.syncs_before_acknowledging
+    removing = log.flush_plan()
+    log.configure(SYNCED)
+    log.configure(last)
+    removing.run()
+    log.flushed(removing)
+    assert log.config is last
+    assert not files.exists(MARK)
+    kit.append(log)
+    log.flush()
+    assert files.exists(MARK) == (last is SYNCED)
 
 
 def test_one_that_is_opened_with_another_config_says_so_once(kit) -> None:
@@ -76,19 +121,48 @@ def test_one_that_is_opened_with_another_config_says_so_once(kit) -> None:
     _, log = opened(files, SYNCED)
     kit.append(log)
     log.flush()
-    assert after_power_cut(files, LAZY).was_synced
+    log = after_power_cut(files, LAZY)
+    assert log.was_synced
+    log.flush()
     assert not after_power_cut(files, SYNCED).was_synced
 
 
-def test_a_disk_that_keeps_the_mark_keeps_the_config(kit) -> None:
+def test_a_disk_that_keeps_the_mark_keeps_the_config(kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> None:
+        raise StorageError(path)
+
     files = MemoryFiles()
     _, log = opened(files, SYNCED)
     kit.append(log)
     log.flush()
-    files.fail("sync", times=1)
-    with pytest.raises(StorageError):
-        log.configure(LAZY)
-    assert log.config is SYNCED
+    log.configure(LAZY)
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "sync_directory", refuse)
+        log.flush()
+    assert log.config == SYNCED
+    assert log.failure is None
+    log.flush()
+    assert log.config is LAZY
+
+
+def test_a_mark_that_was_made_and_could_not_be_synced_is_removed_all_the_same(kit) -> None:
+    files = MemoryFiles()
+    _, log = opened(files, LAZY)
+    kit.append(log)
+    log.configure(SYNCED)
+    kit.append(log)
+    log.flush()
+    files.remove(MARK)
+    log._is_marked_synced = False
+    kit.append(log)
+    plan = log.flush_plan()
+    files.open(MARK, create=True)
+    log.flushed(plan)  # the plan could not be carried out to its end
+    log.configure(LAZY)
+    assert log.config.syncs_before_acknowledging
+    log.flush()
+    assert log.config is LAZY
+    assert not files.exists(MARK)
 
 
 def test_a_log_that_is_damaged_below_its_recovery_point_no_longer_says_so(kit) -> None:
