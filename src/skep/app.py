@@ -110,12 +110,15 @@ class Broker:
         self._apply(services, listener)
         # What changed while the logs were recovered, and nobody was told.
         self._image_changed(self._loaded, self._catalog.image, services, listener)
-        await self._membership.begin_anew(self._replicas.may_have_lost)
+        await self._membership.begin_anew(
+            self._replicas.may_have_lost, has_new_disk=self._directory.may_have_lost_synced_data
+        )
         self._directory.losses_settled()
         await self._join(listener, services)
+        # Before the logs are opened, which may take long: an election waits for what is reported of them.
+        self._supervisor.repeat(lambda: 0, self._log_reports.report)
         if (opening := self._replicas.take_roles()) is not None:
             await opening
-        self._supervisor.repeat(lambda: 0, self._log_reports.report)
         coordinators.start()
         await listener.serve()
         self._take_part(services)
@@ -283,7 +286,7 @@ class Broker:
     async def _stay(self, controller: Controller, services: Services) -> None:
         def joined(node: BrokerRecord) -> None:
             self.node = services.node = node
-            self._log_reports.registered()
+            self._log_reports.look_again()
 
         while True:
             try:
@@ -320,6 +323,8 @@ class Broker:
             self._apply(services, listener)
             services.replicas.defaults_changed(self.config.topic_defaults)
         services.replicas.image_changed(old, new)
+        if new.brokers is not old.brokers:
+            self._log_reports.look_again()
 
     def _apply(self, services: Services, listener: Listener) -> None:
         self._loop_watch.warn_s = listener.slow_request_s = self.config.loop_delay_warn_ms / 1000

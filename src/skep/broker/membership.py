@@ -13,15 +13,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from skep.base.errors import KafkaError, StoreUnavailable, VersionConflict
-from skep.base.ids import BrokerId
+from skep.base.ids import BrokerId, Offset
 from skep.controller.decisions import left_to_hand_over
 from skep.metadata.catalog import Catalog
-from skep.metadata.model import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
+from skep.metadata.model import NEW_DISK, NO_LEADER, BrokerRecord, LogReport, PartitionRecord, TopicRecord
 from skep.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 
 RETRY_PAUSE_S = 0.5
+NOT_REGISTERED = -1
+"""Instead of the epoch of a registration: no election counts such a report."""
 
 
 class Membership:
@@ -58,12 +60,13 @@ class Membership:
             logger.info("broker %d is registered again, with epoch %d", self.node.id, self.node.epoch)
             joined(self.node)
 
-    async def begin_anew(self, has_lost: Callable[[TopicRecord, int], bool]) -> None:
+    async def begin_anew(self, has_lost: Callable[[TopicRecord, int], bool], *, has_new_disk: bool = False) -> None:
         """What a broker that starts changes in the store, before it registers.
 
         Where it may have lost what it once acknowledged it leaves the ISR. Before the registration, or it could be
-        elected while it is still in there. Where it leads by the record it does so from a new epoch on: a write of its
-        earlier process may still be on its way to the store.
+        elected while it is still in there. With a new disk it notes that, where nobody leads: a partition whose other
+        replicas have nothing either then waits for all of them. Where it leads by the record it does so from a new
+        epoch on: a write of its earlier process may still be on its way to the store.
         """
         # Not for a broker that runs: whoever starts a second one of its id by mistake must not depose the first.
         await self._catalog.wait_until_free(self.node, patience_s=self._patience_s)
@@ -76,17 +79,20 @@ class Membership:
             if not lost and not any(_leads(partition, self.node.id) for partition in topic.partitions):
                 continue
             try:
-                await self._catalog.change_topic(name, functools.partial(self._begun_anew, lost))
+                await self._catalog.change_topic(name, functools.partial(self._begun_anew, lost, has_new_disk))
             except KafkaError:
                 continue  # the topic is gone
             if lost:
                 logger.warning("broker %d may have lost records of %s and has left its ISRs", self.node.id, name)
 
-    def _begun_anew(self, lost: set[int], topic: TopicRecord) -> TopicRecord:
+    def _begun_anew(self, lost: set[int], has_new_disk: bool, topic: TopicRecord) -> TopicRecord:
         partitions = list(topic.partitions)
         for index, partition in enumerate(partitions):
             if index in lost:
-                partitions[index] = _without(partition, self.node.id) or partition
+                partition = _without(partition, self.node.id) or partition
+                if has_new_disk and partition.leader == NO_LEADER:
+                    partition = partition.with_report(LogReport(self.node.id, NOT_REGISTERED, NEW_DISK, Offset(0)))
+                partitions[index] = partition
             elif _leads(partition, self.node.id):
                 partitions[index] = partition.elected(partition.leader, partition.isr)
         return replace(topic, partitions=tuple(partitions))

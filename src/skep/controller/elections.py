@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from skep.base.ids import BrokerId
-from skep.metadata.model import NO_LEADER, BrokerRecord, LogReport, PartitionRecord
+from skep.metadata.model import NEW_DISK, NO_LEADER, BrokerRecord, LogReport, PartitionRecord
 
 
 class Liveness(NamedTuple):
@@ -89,13 +89,19 @@ def missing(partition: PartitionRecord, brokers: Liveness) -> frozenset[BrokerId
     """Of an undecided partition, the replicas that have yet to say how long their log is before one is elected.
 
     These are the last ISR, and whoever else is there: it will say so in a moment, and may have more than all of them.
-    When all that have spoken have nothing at all (a new disk in place of the last one), it takes all replicas.
+    When all that have spoken have nothing at all, and one of them has a new disk, it takes all replicas.
     """
     reports = _reports(partition, brokers)
     wanted = set(partition.awaited) | brokers.live.intersection(partition.replicas)
-    if all(report.last_epoch < 0 for report in reports.values()):
+    epochs = {report.last_epoch for report in reports.values()}
+    if NEW_DISK in epochs and max(epochs) < 0:
         wanted |= set(partition.replicas) - set(partition.adding)
     return frozenset(wanted - reports.keys())
+
+
+def unheard(partition: PartitionRecord, brokers: Liveness) -> frozenset[BrokerId]:
+    """The live replicas of a partition without a leader that have yet to say how long their log is."""
+    return brokers.live.intersection(partition.replicas) - _reports(partition, brokers).keys()
 
 
 def _reports(partition: PartitionRecord, brokers: Liveness) -> dict[BrokerId, LogReport]:

@@ -27,10 +27,16 @@ class UnreadableRecord(StoreUnavailable):
     """A value in the store that this version of Skep cannot read: newer than it, or damaged."""
 
 
-class LogReport(NamedTuple):
-    """How far the log of one replica reaches: the leader epoch of its last batch, -1 if it has none, and its end.
+NO_BATCH = LeaderEpoch(-1)
+NEW_DISK = LeaderEpoch(-2)
 
-    It holds for the registration ``broker_epoch`` of the broker. A later process may have another log.
+
+class LogReport(NamedTuple):
+    """How far the log of one replica reaches: the leader epoch of its last batch, and its end.
+
+    Instead of an epoch it has NO_BATCH for a log that never had a batch, NEW_DISK if the disk has taken the place of
+    one that may have had some. It holds for the registration ``broker_epoch`` of the broker. A later process may have
+    another log, but not another disk: NEW_DISK outlives it.
     """
 
     broker: BrokerId
@@ -90,13 +96,21 @@ class PartitionRecord(NamedTuple):
 
     def with_report(self, report: LogReport) -> "PartitionRecord":
         """With what a broker says of its log, instead of what it said before."""
+        if report.last_epoch == NO_BATCH and any(self._is_new_disk(one, report.broker) for one in self.reports):
+            report = report._replace(last_epoch=NEW_DISK)
         if report in self.reports:
             return self
-        others = self.without_report(report.broker).reports
+        others = tuple(one for one in self.reports if one.broker != report.broker)
         return self._replace(reports=(*others, report))
 
     def without_report(self, broker_id: BrokerId) -> "PartitionRecord":
-        return self._replace(reports=tuple(report for report in self.reports if report.broker != broker_id))
+        """The broker starts again: what it said of its log no longer holds, what it said of its disk does."""
+        kept = tuple(one for one in self.reports if one.broker != broker_id or self._is_new_disk(one, broker_id))
+        return self._replace(reports=kept)
+
+    @staticmethod
+    def _is_new_disk(report: LogReport, broker_id: BrokerId) -> bool:
+        return report.broker == broker_id and report.last_epoch == NEW_DISK
 
     def _as_array(self) -> tuple[Any, ...]:
         return self[:6] if self.is_reassigning else self[:4]

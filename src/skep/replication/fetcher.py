@@ -29,6 +29,7 @@ from skep.metadata.model import BrokerRecord
 from skep.replication.followed import Followed
 from skep.replication.partition import Partition
 from skep.replication.throttling import Throttle
+from skep.storage.log import Log
 from skep.wire.apis import FETCH
 from skep.wire.fetch_answer import AnsweredPartition, FollowerAnswer, read_follower_answer
 from skep.wire.fetch_request import FollowerPartition, encode_follower_fetch
@@ -305,7 +306,7 @@ class Fetcher:
             if piece.error_code is ErrorCode.none and piece.diverging_epoch is None:
                 if partition.log.log_end_offset != sent.fetch_offset:
                     return
-                if partition.log.lost_data:
+                if partition.log.lost_data or _may_have_hole(partition.log, piece):
                     await self._make_whole(followed, piece)
                     return
                 partition.append_fetched(piece.records, piece.high_watermark, piece.log_start_offset)
@@ -320,7 +321,11 @@ class Fetcher:
             self._delay(key, followed, error)
 
     async def _make_whole(self, followed: Followed, piece: AnsweredPartition) -> None:
-        """The log has lost records. Those at its end are coming; if it has lost its beginning, all come again."""
+        """The log has lost records, or is empty and not known to be on the leader's history.
+
+        Those at its end are coming. If it begins later than the leader's log, all come again: with what is appended
+        now it would have a hole, and nobody would see it.
+        """
         partition = followed.partition
         if partition.log.log_start_offset > piece.log_start_offset:
             if not await self._may_cut(followed):
@@ -367,7 +372,8 @@ class Fetcher:
                 self._leader,
             )
             self._await_cut(followed, partition.truncate_to(Offset(max(end, log.log_start_offset))))
-        elif piece.log_start_offset > log.log_end_offset:
+        elif piece.log_start_offset >= 0 and (piece.log_start_offset > log.log_end_offset or _is_empty(log)):
+            # Ours lies wholly before the leader's, or is empty and lies past its end.
             start = Offset(piece.log_start_offset)
             logger.info("%s: beginning anew at %d, where the leader's log begins", partition.topic_partition, start)
             self._await_cut(followed, partition.start_anew_at(start))
@@ -417,6 +423,15 @@ class Fetcher:
         if followed.sent is not None:
             followed.sent = None
             self._forgotten.add(key)
+
+
+def _is_empty(log: Log) -> bool:
+    return log.log_start_offset == log.log_end_offset
+
+
+def _may_have_hole(log: Log, piece: AnsweredPartition) -> bool:
+    """Whether the leader has records before our first one, and nothing says that we had the same."""
+    return _is_empty(log) and log.latest_epoch < 0 and log.log_start_offset > piece.log_start_offset
 
 
 _PASSING = frozenset(

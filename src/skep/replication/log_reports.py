@@ -23,11 +23,14 @@ from skep.replication.partition import Partition
 logger = logging.getLogger(__name__)
 
 RETRY_PAUSE_S = 0.5
+MAX_REPORTED = 4000
+"""Partitions of a topic that have reports at a time, the first ones: a topic is one value in the store, and ZooKeeper's
+values end at 1 MB. When these are decided, the next ones are reported."""
 
 
 class LogReports:
-    """Owns the set of partitions here that are to be reported. Between calls the store has a report of each by the
-    broker as it is registered, or another attempt is due."""
+    """Owns the set of partitions here that nobody leads. Between calls the store has a report of each that is to be
+    reported, by the broker as it is registered, or another attempt is due."""
 
     def __init__(self, node: Callable[[], BrokerRecord], catalog: Catalog) -> None:
         """``node`` gives the broker as it is registered at that moment."""
@@ -38,19 +41,21 @@ class LogReports:
 
     def role_changed(self, partition: Partition, record: PartitionRecord | None) -> None:
         """As ``Replicas.on_role`` tells it."""
-        if record is not None and self._is_to_report(record):
+        if record is not None and record.leader == NO_LEADER:
             self._leaderless.add(partition)
-            self._news.set()
         else:
             self._leaderless.discard(partition)
+        if self._leaderless:
+            self._news.set()
+
+    def look_again(self) -> None:
+        """Brokers have come or gone, or this one has another epoch: what it said before has to be said again."""
+        if self._leaderless:
+            self._news.set()
 
     def _is_to_report(self, record: PartitionRecord) -> bool:
         """Not while one in sync is there: it is about to be elected, and no log has to be compared."""
         return record.leader == NO_LEADER and self._catalog.image.brokers.keys().isdisjoint(record.isr)
-
-    def registered(self) -> None:
-        """The broker has another epoch: what it said before has to be said again."""
-        self._news.set()
 
     async def report(self) -> None:
         """Waits until there may be something to report, and reports it. To be called again and again."""
@@ -59,8 +64,11 @@ class LogReports:
         by_topic: defaultdict[str, list[Partition]] = defaultdict(list)
         for partition in self._leaderless:
             by_topic[partition.topic_partition.topic].append(partition)
-        for topic, partitions in by_topic.items():
-            await self._report(topic, partitions)
+        for name, partitions in by_topic.items():
+            topic = self._catalog.image.topics.get(name)
+            # The store is not asked where nothing is to be said, for instance when any broker comes or goes.
+            if topic is None or self._reported(topic, partitions) != topic:
+                await self._report(name, partitions)
 
     async def _report(self, topic: str, partitions: list[Partition]) -> None:
         try:
@@ -72,14 +80,13 @@ class LogReports:
             return  # the topic is gone
 
     def _reported(self, topic: TopicRecord, partitions: list[Partition]) -> TopicRecord:
+        ours = {one.topic_partition.partition: one for one in partitions if one.topic_id == topic.topic_id}
         records = list(topic.partitions)
-        for partition in partitions:
-            index = partition.topic_partition.partition
-            if partition.topic_id != topic.topic_id or index >= len(records):
-                continue
-            record = records[index]
+        undecided = [index for index, record in enumerate(records) if self._is_to_report(record)]
+        for index in undecided[:MAX_REPORTED]:
+            partition, record = ours.get(index), records[index]
             # In another epoch somebody may lead, and we may follow. Our image will show that, and then we look again.
-            if self._is_to_report(record) and record.leader_epoch == partition.leader_epoch:
+            if partition is not None and record.leader_epoch == partition.leader_epoch:
                 records[index] = record.with_report(self._report_of(partition))
         return replace(topic, partitions=tuple(records))
 

@@ -91,6 +91,7 @@ class _Loader:
         self.snapshots: list[Offset] = []
         self.end_offset = Offset(0)
         self.epochs = LeaderEpochs()
+        self.epochs_on_disk = LeaderEpochs()
         self.new_indexes: list[Segment] = []
         self.lost_entries: dict[Offset, LostEntries] = {}
         self.has_gaps = False
@@ -112,8 +113,7 @@ class _Loader:
                 self._recover(self.recovery_point)
         self._apply_log_start()
         log_start_offset = max(self.disk.log_start_offset, self._first_offset())
-        self.epochs.truncate_end(self.end_offset)
-        self.epochs.truncate_start(log_start_offset)
+        self._cut_epochs(log_start_offset)
         producers, snapshot_offset = self._load_producers()
         is_clean = self.recovery_point is None
         flushed_offset = self.end_offset if is_clean else min(self.recovery_point or Offset(0), self.end_offset)
@@ -132,6 +132,15 @@ class _Loader:
             is_synced=self.is_synced,
             lost_data=self.lost_data,
         )
+
+    def _cut_epochs(self, log_start_offset: Offset) -> None:
+        self.epochs.truncate_end(self.end_offset)
+        self.epochs.truncate_start(log_start_offset)
+        if self.end_offset == log_start_offset > 0:
+            # All batches are deleted. Without the epoch that they ended in, any log with a batch would count as longer.
+            deleted = self.epochs_on_disk.epoch_before(Offset(log_start_offset + 1))
+            if deleted >= 0:
+                self.epochs.assign(deleted, log_start_offset)
 
     def _look_for_a_lost_beginning(self) -> None:
         """The oldest epoch begins where the log does, by its file. After a crash that may be from before a deletion of
@@ -296,6 +305,7 @@ class _Loader:
         path = os.path.join(self.disk.path, LEADER_EPOCHS)
         try:
             self.epochs = LeaderEpochs.decode(self.files.read_whole(path))
+            self.epochs_on_disk = LeaderEpochs(self.epochs.entries)
         except (StorageError, ValueError):
             # Never flushed, or lost: the batches know. Past the recovery point they are looked at anyway.
             for segment in self.segments:

@@ -24,11 +24,11 @@ def kill(broker, *numbers):
         broker.run(without(number))
 
 
-def partition(replicas, isr=None, leader=None, epoch=0, adding=(), removing=(), last_isr=()):
+def partition(replicas, isr=None, leader=None, epoch=0, adding=(), removing=(), last_isr=(), reports=()):
     isr = replicas if isr is None else isr
     leader = replicas[0] if leader is None else leader
     moves = tuple(adding), tuple(removing)
-    return PartitionRecord(tuple(replicas), tuple(isr), leader, epoch, *moves, tuple(last_isr))
+    return PartitionRecord(tuple(replicas), tuple(isr), leader, epoch, *moves, tuple(last_isr), tuple(reports))
 
 
 def set_partitions(broker, name, *partitions):

@@ -1,11 +1,14 @@
 """ElectLeaders: preferred and unclean, by name and for all."""
 
+import asyncio
+from datetime import timedelta
+
 import pytest
 
 from skep.base.errors import ErrorCode
-from skep.metadata.model import NO_LEADER
+from skep.metadata.model import NO_LEADER, LogReport
 from skep.wire.apis import ELECT_LEADERS
-from tests.unit.broker.clusters import kill, partition, partitions_of, register, topic_with
+from tests.unit.broker.clusters import kill, partition, partitions_of, register, set_partitions, topic_with
 
 PREFERRED, UNCLEAN = 0, 1
 
@@ -16,9 +19,10 @@ def two(broker):
     return broker
 
 
-def elect(broker, wanted, kind=PREFERRED, version=2):
+def elect(broker, wanted, kind=PREFERRED, version=2, timeout_s=0):
     topics = wanted and [{"topic": name, "partitions": indexes} for name, indexes in wanted.items()]
     fields = {"election_type": kind} if version > 0 else {}
+    fields["timeout"] = timedelta(seconds=timeout_s)
     answer = broker.ask(ELECT_LEADERS, version, topic_partitions=topics, **fields)
     if version > 0:
         assert answer.error_code == ErrorCode.none
@@ -103,6 +107,40 @@ def test_an_unclean_election_takes_whoever_is_there_and_only_where_nobody_leads(
         partition([1, 2]),
         partition([9], leader=NO_LEADER),
     ]
+
+
+def test_an_unclean_election_waits_until_every_live_replica_has_said_how_long_its_log_is(two):
+    short, long = LogReport(1, two.services.node.epoch, 4, 900), LogReport(2, two.image.brokers[2].epoch, 4, 1000)
+    undecided = partition([9, 1, 2], isr=[9], leader=NO_LEADER, epoch=5, reports=[short])
+    topic_with(two, "a", undecided)
+    waiting = two.run(_started(two.ask_async(ELECT_LEADERS, **_unclean("a", timeout_s=60))))
+    assert partitions_of(two, "a") == [undecided], "broker 2 is there and has said nothing"
+
+    set_partitions(two, "a", undecided.with_report(long))
+    two.run(asyncio.wait_for(waiting, 30))
+    assert partitions_of(two, "a")[0].leader == 2
+
+
+def test_an_unclean_election_passes_over_who_says_nothing_in_time(two):
+    reported = LogReport(1, two.services.node.epoch, 4, 900)
+    topic_with(two, "a", partition([9, 2, 1], isr=[9], leader=NO_LEADER, epoch=5, reports=[reported]))
+    waiting = two.run(_started(two.ask_async(ELECT_LEADERS, **_unclean("a", timeout_s=60))))
+    two.services.clock.advance_ms(30_000)
+    two.run(asyncio.wait_for(waiting, 30))
+    assert partitions_of(two, "a")[0].leader == 1
+
+
+def _unclean(topic, timeout_s):
+    wanted = [{"topic": topic, "partitions": [0]}]
+    return {"election_type": UNCLEAN, "topic_partitions": wanted, "timeout": timedelta(seconds=timeout_s)}
+
+
+async def _started(work):
+    """The task of ``work``, which waits for something by now."""
+    task = asyncio.ensure_future(work)
+    await asyncio.sleep(0.2)
+    assert not task.done()
+    return task
 
 
 def test_another_kind_of_election_is_refused_as_a_whole(two):

@@ -11,7 +11,7 @@ from skep.base.ids import BrokerId, LeaderEpoch
 from skep.broker import membership
 from skep.broker.membership import Membership
 from skep.metadata.image import ClusterImage
-from skep.metadata.model import NO_LEADER, BrokerRecord, LogReport, PartitionRecord, TopicRecord
+from skep.metadata.model import NEW_DISK, NO_LEADER, BrokerRecord, LogReport, PartitionRecord, TopicRecord
 
 US, OTHER, THIRD = (BrokerId(number) for number in (1, 2, 3))
 
@@ -114,6 +114,20 @@ def test_who_may_have_lost_records_is_remembered_and_takes_back_what_it_said_of_
         left, still_undecided = catalog.image.topics["t"].partitions
         assert (left.isr, left.last_isr) == ((OTHER,), (US, OTHER))
         assert (still_undecided.last_isr, still_undecided.reports) == ((US, OTHER), reports[1:])
+
+    run(scenario)
+
+
+def test_a_new_disk_is_noted_where_nobody_leads_and_outlives_the_process():
+    async def scenario():
+        catalog = Catalog(partition([US, OTHER], isr=[US]), partition([OTHER, US]))
+        await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: True, has_new_disk=True)
+        alone, led = catalog.image.topics["t"].partitions
+        assert alone.reports == (LogReport(US, -1, NEW_DISK, 0),)
+        assert led.reports == ()
+        # Killed and started again before anybody was elected: now the disk has an identity.
+        await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: True)
+        assert catalog.image.topics["t"].partitions[0].reports == alone.reports
 
     run(scenario)
 

@@ -205,14 +205,30 @@ UNDECIDED = {
         3,
         [],
     ),
-    "who has nothing leads only when all have said that": (
-        undecided([1, 2, 3, 4], [report(1, -1, 0)], last_isr=[1], adding=[4]),
+    "a log that expired completely is as long as its end says": (
+        undecided([1, 2, 3], [report(1, 4, 200), report(2, 4, 200), report(3, 0, 100)], last_isr=[1, 2]),
+        ALL_BACK,
+        [],
+        1,
+        [],
+    ),
+    "who never had anything leads without those that were not in sync": (
+        undecided([1, 2, 3], [report(1, -1, 0), report(2, -1, 0)], last_isr=[1, 2]),
+        [1, 2],
+        [],
+        1,
+        [],
+    ),
+    "who has a new disk leads only when all have said that they have nothing": (
+        undecided([1, 2, 3, 4], [report(1, -2, 0)], last_isr=[1], adding=[4]),
         [1],
         [],
         NOBODY,
         [2, 3],
     ),
     "nobody has anything": (undecided([1, 2], [report(1, -1, 0), report(2, -1, 0)], last_isr=[1]), [1, 2], [], 1, []),
+    "a new disk comes last": (undecided([1, 2], [report(1, -2, 0), report(2, -1, 0)], last_isr=[1]), [1, 2], [], 2, []),
+    "a new disk beside a log": (undecided([1, 2, 3], [report(1, -2, 0), report(2, 3, 5)], [1, 2]), [1, 2], [], 2, []),
     "nobody has said anything": (undecided([1, 2], [], last_isr=[1]), [1, 2], [], NOBODY, [1, 2]),
 }
 

@@ -35,15 +35,15 @@ TOPIC_ID = uuid4()
 KEY = (TOPIC_ID, 0)
 
 
-def new_partition(leader, *, records, start=0, index=0):
-    """As its leader wrote it, alone in the ISR, in epoch 1."""
+def new_partition(leader, *, records, start=0, index=0, epoch=1):
+    """As its leader wrote it, alone in the ISR."""
     clock = ManualClock()
     directory = LogDirectory(MemoryFiles(), "/data", clock)
     directory.open()
     log = directory.log(TopicPartition("t", index), TopicConfig(), TOPIC_ID)
     partition = Partition(log, TOPIC_ID, LeaderEpoch(0), clock, None, Offset(0))
     partition.follow(LeaderEpoch(-1))
-    partition.lead(leader, PartitionRecord((ONE, TWO), (leader,), leader, LeaderEpoch(1)))
+    partition.lead(leader, PartitionRecord((ONE, TWO), (leader,), leader, LeaderEpoch(epoch)))
     append(partition, records)
     if start:
         log.delete_records_before(Offset(start))
@@ -127,6 +127,28 @@ def test_a_follower_whose_log_begins_past_the_leaders_end_begins_anew_and_has_al
         theirs = content_of(leader.read(Offset(2), 1 << 20, up_to=Offset(8), at_least_one=True))
         assert ours == theirs
         assert leader.in_sync.can_join(TWO, leader.high_watermark)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("knows_its_epoch", [True, False])
+@pytest.mark.parametrize(
+    "leader_has", [3, 15], ids=["it ends past the leader's end", "it ends within the leader's log"]
+)
+def test_a_follower_of_which_all_was_deleted_has_no_hole_where_the_leader_has_records(leader_has, knows_its_epoch):
+    async def scenario():
+        leader = new_partition(ONE, records=2)  # elected uncleanly
+        follower = Follower(new_partition(TWO, records=10, start=10, epoch=3 if knows_its_epoch else 1))
+        leader.lead(ONE, PartitionRecord((ONE, TWO), (ONE,), ONE, LeaderEpoch(4)))
+        append(leader, leader_has - 2)
+        log = follower.partition.log
+        if not knows_its_epoch:
+            log.start_anew_at(Offset(10))
+        assert (log.log_start_offset, log.log_end_offset, log.latest_epoch) == (10, 10, 3 if knows_its_epoch else -1)
+        follower.partition.follow(LeaderEpoch(4))
+        for _ in range(5):
+            await follower.fetch_from(leader)
+        assert (log.log_start_offset, log.log_end_offset) == (0, leader_has)
 
     run(scenario)
 

@@ -10,7 +10,7 @@ import pytest
 
 from skep.base.errors import ErrorCode, KafkaError, StoreUnavailable
 from skep.base.ids import BrokerId, LeaderEpoch, TopicPartition
-from skep.metadata.model import NO_LEADER, BrokerRecord, LogReport, PartitionRecord, TopicRecord
+from skep.metadata.model import NEW_DISK, NO_LEADER, BrokerRecord, LogReport, PartitionRecord, TopicRecord
 from skep.replication import log_reports
 from skep.replication.log_reports import LogReports
 
@@ -26,7 +26,7 @@ class Scene:
     def __init__(self, *records):
         self.topic = TopicRecord("t", TOPIC_ID, records)
         self.node = BrokerRecord(ONE, "h", 1, epoch=40)
-        self.image = SimpleNamespace(brokers={ONE: self.node})
+        self.image = SimpleNamespace(brokers={ONE: self.node}, topics={"t": self.topic})
         self.failures = []
         self.partitions = [Replica(index, record.leader_epoch) for index, record in enumerate(records)]
         self.reports = LogReports(lambda: self.node, self)
@@ -36,7 +36,7 @@ class Scene:
     async def change_topic(self, name, change):
         if self.failures:
             raise self.failures.pop()
-        self.topic = change(self.topic)
+        self.topic = self.image.topics["t"] = change(self.topic)
 
     async def report(self):
         """Whatever is due now; False when nothing is."""
@@ -96,9 +96,49 @@ def test_what_others_have_reported_stays_and_ours_is_replaced_after_another_regi
         await scene.report()
         assert not await scene.report(), "it has been said"
         scene.node = replace(scene.node, epoch=42)
-        scene.reports.registered()
+        scene.reports.look_again()
         await scene.report()
         assert scene.written == [(other, LogReport(ONE, 42, 5, 100))]
+
+    run(scenario)
+
+
+def test_a_partition_is_reported_when_the_last_one_in_sync_has_gone_from_the_image():
+    async def scenario():
+        scene = Scene(LED._replace(isr=(TWO,), leader=NO_LEADER))
+        scene.image.brokers[TWO] = BrokerRecord(TWO, "h", 2)
+        await scene.report()
+        assert scene.written == [()]
+        del scene.image.brokers[TWO]
+        scene.reports.look_again()
+        await scene.report()
+        assert scene.written == [(LogReport(ONE, 40, 5, 100),)]
+
+    run(scenario)
+
+
+def test_a_new_disk_that_has_nothing_is_said_again_and_one_that_has_something_is_not_new():
+    async def scenario():
+        new_disk = LogReport(ONE, -1, NEW_DISK, 0)
+        scene = Scene(UNDECIDED._replace(reports=(new_disk,)), UNDECIDED._replace(reports=(new_disk,)))
+        scene.partitions[0].log = SimpleNamespace(last_batch_epoch=-1, log_end_offset=0)
+        await scene.report()
+        assert scene.written == [(LogReport(ONE, 40, NEW_DISK, 0),), (LogReport(ONE, 40, 5, 100),)]
+
+    run(scenario)
+
+
+def test_of_very_many_partitions_the_first_are_reported_and_the_next_when_these_are_decided(monkeypatch):
+    async def scenario():
+        monkeypatch.setattr(log_reports, "MAX_REPORTED", 2)
+        scene = Scene(UNDECIDED, LED, UNDECIDED, UNDECIDED)
+        await scene.report()
+        assert [len(reports) for reports in scene.written] == [1, 0, 1, 0]
+        decided = UNDECIDED.elected(ONE, (ONE,))
+        scene.topic = scene.image.topics["t"] = replace(scene.topic, partitions=(decided, *scene.topic.partitions[1:]))
+        scene.reports.role_changed(scene.partitions[0], decided)
+        await scene.report()
+        assert [len(reports) for reports in scene.written] == [0, 0, 1, 1]
 
     run(scenario)
 

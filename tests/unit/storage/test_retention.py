@@ -1,5 +1,8 @@
 """Which segments go, and what becomes of the log and its files when they do."""
 
+import pytest
+
+from skep.base.ids import LeaderEpoch
 from skep.base.topic_config import TopicConfig
 from skep.storage.retention import SegmentView, expired_count, segments_to_delete
 
@@ -92,6 +95,30 @@ def test_when_all_has_expired_a_new_segment_keeps_the_end_offset(kit) -> None:
     again = kit.log(log.config, files)
     assert (again.log_start_offset, again.log_end_offset) == (7, 7)
     assert kit.append(again).base_offset == 7
+
+
+@pytest.mark.parametrize("recovery_point", [None, 0, 7], ids=["clean stop", "crash", "crash after a checkpoint"])
+@pytest.mark.parametrize("is_flushed_after", [False, True])
+def test_a_log_of_which_all_has_expired_knows_in_which_epoch_it_ended(kit, recovery_point, is_flushed_after) -> None:
+    files = kit.files()
+    log = kit.log(TopicConfig(retention_ms=DAY_MS), files)
+    kit.append(log, 3, epoch=2)
+    kit.append(log, 4, epoch=4)
+    log.flush()
+    later = kit.now_ms + 2 * DAY_MS
+    removal = log.detach(segments_to_delete(log, later, up_to=7), later)
+    removal.mark()
+    removal.remove()
+    if is_flushed_after:
+        log.flush()
+    assert log.last_batch_epoch == 4
+    if recovery_point is None:
+        log.close()
+    again = kit.log(log.config, files, recovery_point=recovery_point, log_start_offset=7)
+    assert (again.log_start_offset, again.log_end_offset) == (7, 7)
+    assert (again.last_batch_epoch, again.latest_epoch) == (4, 4)
+    kit.append(again, epoch=6)
+    assert (again.last_batch_epoch, again.end_offset_for_epoch(LeaderEpoch(4))) == (6, (4, 7))
 
 
 def test_delete_records_moves_the_start_and_never_back(kit) -> None:

@@ -2,9 +2,12 @@
 
 Behaviour
     Preferred (0, the only one in version 0): each partition is led by the first of its replicas. Unclean (1): a
-    partition without a leader gets one, from those in sync if one of them is there, otherwise any live replica,
-    whatever records it lacks; the topic need not allow it, for here somebody asks for it. Null stands for all
-    partitions, of which those that need no election are left out of the answer.
+    partition without a leader gets one, from those in sync if one of them is there, otherwise the live replica with the
+    longest log, whatever records it lacks; the topic need not allow it, for here somebody asks for it. Null stands for
+    all partitions, of which those that need no election are left out of the answer.
+
+    An unclean election waits for up to half of ``timeout`` until every live replica has said how long its log is. One
+    that still has not (its log cannot be opened) is passed over.
 
 Refusals
     The request: INVALID_REQUEST for another kind of election. Per partition, in order: UNKNOWN_TOPIC_OR_PARTITION;
@@ -13,10 +16,11 @@ Refusals
     there.
 
 Left out
-    ``timeout`` is read and ignored: nothing but the metadata store is waited for.
+    Of a preferred election ``timeout`` is ignored: nothing but the metadata store is waited for.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,11 +29,14 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.refusals import ANSWERABLE, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.controller.elections import Liveness, preferred, settled
+from skep.controller.elections import Liveness, preferred, settled, unheard
 from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.wire.codec import Body
 
+logger = logging.getLogger(__name__)
+
 PREFERRED, UNCLEAN = 0, 1
+POLL_S = 0.05
 
 _Outcome = tuple[ErrorCode, str | None]
 
@@ -39,15 +46,38 @@ async def handle(services: Services, request: Request) -> Body:
     if kind not in (PREFERRED, UNCLEAN):
         raise KafkaError(ErrorCode.invalid_request, f"Unknown election type {kind}")
     wanted = request.body.topic_partitions
+    deadline = services.clock.monotonic() + request.body.timeout.total_seconds() / 2
     results = []
     for topic, indexes in _asked(services, wanted):
         await asyncio.sleep(0)  # all of them may be very many; others are served in between
+        if kind == UNCLEAN:
+            await _wait_for_reports(services, topic, indexes, deadline)
         outcomes = await _elect(services, topic, indexes, kind)
         if wanted is None:
             outcomes = [(index, outcome) for index, outcome in outcomes if outcome[0] != ErrorCode.election_not_needed]
         if outcomes or wanted is not None:
             results.append(_result(topic, outcomes))
     return {"error_code": ErrorCode.none, "replica_election_results": results}
+
+
+async def _wait_for_reports(services: Services, name: str, indexes: Sequence[int], deadline: float) -> None:
+    """Returns when every live replica of the partitions without a leader has reported its log, or at ``deadline``."""
+    while True:
+        topic, brokers = services.catalog.image.topics.get(name), Liveness.of(services.catalog.image.brokers)
+        partitions = topic.partitions if topic is not None else ()
+        chosen = [partitions[index] for index in indexes if 0 <= index < len(partitions)]
+        if not any(_is_waited_for(partition, brokers) for partition in chosen):
+            return
+        if services.clock.monotonic() >= deadline:
+            logger.warning("%s: an unclean election passes over live replicas that have not reported their logs", name)
+            return
+        await asyncio.sleep(POLL_S)
+
+
+def _is_waited_for(partition: PartitionRecord, brokers: Liveness) -> bool:
+    """Whether an election would compare logs, and does not know all of them yet."""
+    is_led = partition.leader in brokers.live
+    return not is_led and brokers.live.isdisjoint(partition.isr) and bool(unheard(partition, brokers))
 
 
 def _asked(services: Services, wanted: Iterable[Any] | None) -> list[tuple[str, Sequence[int]]]:
