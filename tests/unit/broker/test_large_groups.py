@@ -6,6 +6,7 @@ from typing import Any
 
 from skep.base.errors import ErrorCode
 from skep.base.slicer import Slicer
+from skep.broker import questions
 from skep.broker.handlers import consumer_group_heartbeat, delete_groups, join_group, sync_group
 from skep.coordination.groups import committing, upgrade
 from skep.coordination.groups.committing import Committer
@@ -93,7 +94,7 @@ def test_a_large_group_is_upgraded_in_slices(monkeypatch):
 
 
 def test_the_names_of_very_many_groups_are_told_apart_in_slices(monkeypatch):
-    monkeypatch.setattr(delete_groups, "NAMES_AT_ONCE", 1)
+    monkeypatch.setattr(questions, "NAMES_AT_ONCE", 1)
 
     async def scenario(scene: Scene) -> None:
         scene.slicer = Slicer(TickingClock())
