@@ -98,6 +98,7 @@ async def test_a_server_that_is_away_refuses_within_the_session_timeout_and_is_u
     store = ZooKeeperStore(f"{server.connect}/away", session_timeout_s=2.0)
     await store.open()
     try:
+        await store.put_ephemeral("brokers/1", b"x")
         version = await store.put("a", b"x")
         await asyncio.to_thread(server.kill)
         began = time.monotonic()
@@ -119,6 +120,7 @@ async def test_a_server_that_hangs_refuses_and_is_used_again_when_it_wakes(serve
     store = ZooKeeperStore(f"{server.connect}/hangs", session_timeout_s=2.0)
     await store.open()
     try:
+        await store.put_ephemeral("brokers/1", b"x")
         version = await store.put("a", b"x")
         server.pause()
         with pytest.raises(StoreUnavailable):
@@ -154,6 +156,24 @@ async def test_a_server_that_comes_up_while_we_wait_is_used(server):
     await opening
     assert await store.put("a", b"x") == 1
     await store.close()
+
+
+@in_event_loop
+async def test_a_connection_that_is_lost_before_the_broker_is_registered_is_waited_for(server):
+    store = ZooKeeperStore(f"{server.connect}/starting", session_timeout_s=0.5, connection_timeout_s=60)
+    await store.open()
+    try:
+        version = await store.put("topics/eggs", b"1")
+        server.pause()
+        reading = asyncio.ensure_future(store.get("topics/eggs"))
+        # Longer than any call of a registered broker waits, so that this one was refused at least once.
+        await asyncio.sleep(1.5)
+        assert not reading.done()
+        server.resume()
+        assert await reading == (b"1", version)
+    finally:
+        server.resume()
+        await store.close()
 
 
 @in_event_loop

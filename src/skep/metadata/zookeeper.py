@@ -21,7 +21,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, NoAuthError, UnimplementedError
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    NoAuthError,
+    OperationTimeoutError,
+    SessionExpiredError,
+    UnimplementedError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
@@ -36,9 +45,13 @@ logger = logging.getLogger(__name__)
 
 CONNECTION_TIMEOUT_S = 18.0
 LONGEST_CALL_S = 5.0
+SHORTEST_RETRY_PAUSE_S = 0.05
 LONGEST_RETRY_PAUSE_S = 1.0
 SAY_SO_AFTER_S = 1.0
 THREADS = 8
+
+LOST = (ConnectionClosedError, ConnectionLoss, KazooTimeoutError, OperationTimeoutError, SessionExpiredError)
+"""The connection ended, or what was asked was not answered in time: another try may go through."""
 
 R = TypeVar("R")
 
@@ -72,6 +85,7 @@ class ZooKeeperStore:
         self._heard: deque[str] = deque()
         self._connected = asyncio.Event()
         self._was_connected = False
+        self._is_starting = True
         self._session_ended = asyncio.Event()
         self._session: int | None = None
         self._lost_session: int | None = None
@@ -97,7 +111,7 @@ class ZooKeeperStore:
         client = KazooClient(
             hosts=",".join(self.address.hosts),
             timeout=self._session_timeout_s,
-            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=LONGEST_RETRY_PAUSE_S),
+            connection_retry=KazooRetry(max_tries=-1, delay=SHORTEST_RETRY_PAUSE_S, max_delay=LONGEST_RETRY_PAUSE_S),
             logger=quiet,
             **self._options,
         )
@@ -163,6 +177,7 @@ class ZooKeeperStore:
 
     async def put_ephemeral(self, key: str, value: bytes) -> int:
         version, self._session = await self._call(lambda: self._nodes.put_ephemeral(key, value))
+        self._is_starting = False
         if self._session == self._lost_session:  # even before we came back from the thread
             self._session_ended.set()
         else:
@@ -200,16 +215,24 @@ class ZooKeeperStore:
             self._watches = [other for other in self._watches if other is not watch]
 
     async def _call(self, work: Callable[[], R]) -> R:
-        if self._threads is None:
-            raise self._not_open()
-        try:
-            if not self._connected.is_set():
-                # From the moment it was lost: calls that queue up are not each to wait as long, one after the other.
-                left_s = self._disconnected_at + self._call_timeout_s - time.monotonic()
-                await asyncio.wait_for(self._connected.wait(), max(0.0, left_s))
-        except TimeoutError:
-            raise StoreUnavailable(f"{self.address} cannot be reached") from None
-        return await self._on_thread(work)
+        """Until the broker is registered, a connection that is lost is waited for: nobody else would try again."""
+        give_up_at = time.monotonic() + (self._connection_timeout_s if self._is_starting else 0.0)
+        while True:
+            if self._threads is None:
+                raise self._not_open()
+            try:
+                if not self._connected.is_set():
+                    # From the moment it was lost: calls that queue up are not each to wait as long, one after another.
+                    until = max(self._disconnected_at + self._call_timeout_s, give_up_at)
+                    await asyncio.wait_for(self._connected.wait(), max(0.0, until - time.monotonic()))
+            except TimeoutError:
+                raise StoreUnavailable(f"{self.address} cannot be reached") from None
+            try:
+                return await self._on_thread(work)
+            except StoreUnavailable as error:
+                if not isinstance(error.__cause__, LOST) or time.monotonic() >= give_up_at:
+                    raise
+                await asyncio.sleep(SHORTEST_RETRY_PAUSE_S)
 
     async def _on_thread(self, work: Callable[[], R]) -> R:
         assert self._threads is not None
