@@ -91,7 +91,7 @@ class Broker:
     async def _start(self) -> None:
         await self._open_stores()
         self._replicate()
-        coordinators = Coordinators(
+        coordinators = self._coordinators = Coordinators(
             self._node_id,
             lambda: self.config,
             self._catalog,
@@ -218,6 +218,7 @@ class Broker:
     def _role_changed(self, partition: Partition, record: PartitionRecord | None) -> None:
         self._following.role_changed(partition, record)
         self._log_reports.role_changed(partition, record)
+        self._coordinators.role_changed(partition, record)
 
     def _services(self, coordinators: Coordinators) -> Services:
         config = self.config

@@ -23,7 +23,8 @@ from skep.coordination.transactions.shard import TransactionShard
 from skep.coordination.transactions.verifying import Verifier
 from skep.metadata.catalog import Catalog
 from skep.metadata.image import ClusterImage
-from skep.metadata.model import BrokerRecord
+from skep.metadata.model import BrokerRecord, PartitionRecord
+from skep.replication.partition import Partition
 from skep.replication.replicas import Replicas
 
 
@@ -96,8 +97,18 @@ class Coordinators:
         for peers in (self._asking, self._marking):
             peers.retain(brokers)
 
+    def role_changed(self, partition: Partition, record: PartitionRecord | None) -> None:
+        """As ``Replicas.on_role`` tells it. Shards of partitions that are gone are unloaded by ``image_changed``."""
+        topic, index = partition.topic_partition
+        if record is None:
+            return
+        if topic == TRANSACTION_STATE:
+            self._transaction_runtime.role_taken(index)
+        elif topic == CONSUMER_OFFSETS and self.groups.role_taken(index):
+            self._forget_pending(self._catalog.image)
+
     def image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
-        """To be called after the replicas have followed the same change."""
+        """To be called after the replicas were told of the same change; they may carry it out later."""
         if new.brokers is not old.brokers:
             self._talk_only_to(new.brokers.values())
         if new.topics is old.topics:

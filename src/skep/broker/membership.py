@@ -9,17 +9,28 @@ A broker that may have lost data says so before anybody counts on it, see ``begi
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from skep.base.errors import KafkaError, StoreUnavailable, VersionConflict
 from skep.base.ids import BrokerId, Offset
 from skep.controller.decisions import left_to_hand_over
 from skep.metadata.catalog import Catalog
-from skep.metadata.model import NEW_DISK, NO_LEADER, BrokerRecord, LogReport, PartitionRecord, TopicRecord
+from skep.metadata.model import (
+    NEW_DISK,
+    NO_LEADER,
+    BrokerRecord,
+    LogReport,
+    PartitionRecord,
+    TopicRecord,
+    UnreadableRecord,
+)
 from skep.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 RETRY_PAUSE_S = 0.5
 NOT_REGISTERED = -1
@@ -39,8 +50,11 @@ class Membership:
 
     async def join(self, node: BrokerRecord) -> BrokerRecord:
         """StartupError when the id is in use."""
-        self.node = await self._catalog.register_broker(node, patience_s=self._patience_s)
+        self.node = await self._register(node)
         return self.node
+
+    async def _register(self, node: BrokerRecord) -> BrokerRecord:
+        return await self._catalog.register_broker(node, patience_s=self._patience_s)
 
     async def stay(self, session_ended: Callable[[], None], joined: Callable[[BrokerRecord], None]) -> None:
         """Registers again whenever the session ended. Until cancelled; StartupError when another has our id."""
@@ -50,15 +64,24 @@ class Membership:
                 "the session with the metadata store ended; others lead now what broker %d led", self.node.id
             )
             session_ended()
-            while True:
-                try:
-                    await self.join(replace(self.node, stopping=False))
-                    break
-                except (StoreUnavailable, VersionConflict) as error:
-                    logger.warning("broker %d cannot register again yet: %s", self.node.id, error)
-                    await asyncio.sleep(RETRY_PAUSE_S)
+            registered = await self._until_done("register again", self._register_again)
+            # Others may have been elected, and the watch of the new session may not have told it yet. The leadership
+            # lease is renewed for ``self.node``: not before the image shows who leads now.
+            await self._until_done("read who leads now", self._catalog.reload)
+            self.node = registered
             logger.info("broker %d is registered again, with epoch %d", self.node.id, self.node.epoch)
             joined(self.node)
+
+    async def _register_again(self) -> BrokerRecord:
+        return await self._register(replace(self.node, stopping=False))
+
+    async def _until_done(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                return await work()
+            except (StoreUnavailable, VersionConflict, UnreadableRecord) as error:
+                logger.warning("broker %d cannot %s yet: %s", self.node.id, what, error)
+                await asyncio.sleep(RETRY_PAUSE_S)
 
     async def begin_anew(self, has_lost: Callable[[TopicRecord, int], bool], *, has_new_disk: bool = False) -> None:
         """What a broker that starts changes in the store, before it registers.

@@ -113,7 +113,8 @@ class CoordinatorRuntime(Generic[S]):
     def follow(self, record: TopicRecord | None, node_id: BrokerId) -> bool:
         """The topic is this now, None: there is none. Loads the shards that have come here, unloads those that left.
 
-        One that was elected again is loaded anew. To be called when the partitions have followed the same change.
+        One that was elected again is loaded anew. A partition may follow the same change later, since roles are taken
+        in slices and not while a log is cut: ``role_taken`` then loads its shard.
         Whether a partition has come here, or may have been elsewhere for a while.
         """
         if record is self._record:
@@ -134,9 +135,17 @@ class CoordinatorRuntime(Generic[S]):
         for index in self._partitions.indexes_with_files(self.topic):
             if index in self._led and index not in self._shards:
                 with contextlib.suppress(KafkaError):
-                    # What cannot be opened is tried again by the next request for it.
+                    # What cannot be opened is tried again by the next request for it, and when it takes a role.
                     self._load(index)
         return not self._led.items() <= led_before.items()
+
+    def role_taken(self, index: int) -> bool:
+        """The partition leads or follows from now on. Returns whether a shard that waited for this is here now."""
+        if index not in self._unopened:
+            return False
+        with contextlib.suppress(KafkaError):
+            self._load(index)
+        return index in self._shards
 
     def partition_for(self, key: str) -> int:
         """The partition whose shard has ``key``; COORDINATOR_NOT_AVAILABLE while the topic does not exist."""
@@ -165,7 +174,7 @@ class CoordinatorRuntime(Generic[S]):
 
     @property
     def is_loading(self) -> bool:
-        """Whether a part of what is on the disk is not there yet, or cannot be opened."""
+        """Whether a part of what is on the disk is not there yet, is not led yet, or cannot be opened."""
         return bool(self._unopened) or any(not active.is_loaded for active in self._shards.values())
 
     def stop(self) -> None:
@@ -361,12 +370,9 @@ class CoordinatorRuntime(Generic[S]):
     # Loading and unloading.
 
     def _load(self, index: int, attempt: int = 0) -> _Active[S]:
-        try:
-            partition = self._partitions.partition(self.topic, index)
-        except (KafkaError, StorageError) as error:
-            logger.error("%s-%d cannot be opened: %s", self.topic, index, error)
-            self._unopened.add(index)
-            raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from error
+        partition = self._led_partition(index)
+        if (opened := self._shards.get(index)) is not None:
+            return opened  # by ``role_taken``, when the partition was opened
         self._unopened.discard(index)
         timers = Timers(self._clock, functools.partial(self._arm, index))
         shard = self._make_shard(ShardContext(index, self._clock, timers))
@@ -376,6 +382,24 @@ class CoordinatorRuntime(Generic[S]):
         else:
             active.loading = self._supervisor.spawn(f"load {self.topic}-{index}", self._replay(active, attempt))
         return active
+
+    def _led_partition(self, index: int) -> WritablePartition:
+        """The partition, if it leads in the epoch in which its shard is to be served. Otherwise ``_unopened`` has it.
+
+        A shard that is loaded in an earlier epoch may miss what another leader has written since.
+        """
+        try:
+            partition = self._partitions.partition(self.topic, index)
+            if partition.leader_epoch == self._led[index]:
+                return partition
+            failure: Exception = KafkaError(ErrorCode.not_leader_or_follower)
+        except (KafkaError, StorageError) as error:
+            failure = error
+        self._unopened.add(index)
+        if isinstance(failure, KafkaError) and failure.code is ErrorCode.not_leader_or_follower:
+            raise KafkaError(ErrorCode.coordinator_load_in_progress, f"{self.topic}-{index} is not led here yet")
+        logger.error("%s-%d cannot be opened: %s", self.topic, index, failure)
+        raise KafkaError(ErrorCode.coordinator_not_available, str(failure)) from failure
 
     async def _replay(self, active: _Active[S], attempt: int) -> None:
         name, began = f"{self.topic}-{active.index}", self._clock.monotonic()

@@ -81,6 +81,10 @@ class Catalog:
         """Call ``callback(old, new)`` whenever the image is replaced, in the same step of the event loop."""
         self._current.on_change(callback)
 
+    async def reload(self) -> None:
+        """Reads the image anew, for whoever was away and whose watch may not work yet."""
+        await self._current.reload()
+
     @property
     def pending_deletions(self) -> Mapping[uuid.UUID, str]:
         """Names by id of the topics that are gone but whose files here may not be; ``deletion_done`` ends each."""

@@ -61,6 +61,11 @@ class CurrentImage:
     def on_change(self, callback: OnChange) -> None:
         self._callbacks.append(callback)
 
+    async def reload(self) -> None:
+        """Reads all of it, whatever the watch has reported."""
+        async with self.turn:
+            await self._load(self.image.cluster_id)
+
     def become(self, image: ClusterImage) -> None:
         old, self.image = self.image, image
         if image is not old:

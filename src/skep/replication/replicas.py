@@ -186,9 +186,12 @@ class Replicas:
         if len(record.replicas) > 1 or record.leader != self.node_id:
             # As if led by nobody, so that whatever the record says is news.
             partition.follow(LeaderEpoch(-1))
-            self._take_role(partition, record)
+            self._lead_or_follow(partition, record)
         self._partitions[name, index] = partition
         self._count_opened()
+        if len(record.replicas) > 1 or record.leader != self.node_id:
+            # Last: whoever is told may ask for the partition.
+            self.on_role(partition, record)
         return partition
 
     def _count_opened(self) -> None:
@@ -199,11 +202,14 @@ class Replicas:
     def _take_role(self, partition: Partition, record: PartitionRecord) -> None:
         if partition.log.is_being_cut:
             return  # ``_was_cut`` does it
+        self._lead_or_follow(partition, record)
+        self.on_role(partition, record)
+
+    def _lead_or_follow(self, partition: Partition, record: PartitionRecord) -> None:
         if record.leader == self.node_id:
             partition.lead(self.node_id, record)
         else:
             partition.follow(record.leader_epoch)
-        self.on_role(partition, record)
 
     def _was_cut(self, partition: Partition) -> None:
         """Takes the role that the partition may have been given while its log was being cut."""

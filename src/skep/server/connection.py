@@ -222,7 +222,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._due and not overlaps:
             self._deferred = request
             return False
-        outcome = self._listener.handle(request)
+        try:
+            outcome = self._listener.handle(request)
+        except CloseConnection:
+            raise
+        except Exception as error:
+            raise CloseConnection(_no_response(error)) from error
         if type(outcome) is not tuple and isinstance(outcome, Awaitable):
             self._exclusive = not overlaps or request.is_exclusive  # which the handler may have found out
             due = _Due()
@@ -280,6 +285,10 @@ class Connection(asyncio.BufferedProtocol):
         except CloseConnection as error:
             self.hang_up(str(error))
             return
+        except Exception as error:
+            # The refusal itself failed, e.g. it is longer than a response may be. Who waits for it would wait forever.
+            self.hang_up(_no_response(error))
+            return
         if len(self._due) == 1:
             self._send_due()
         elif self._due and self._due[0].parts is not None and not self._sends_soon:
@@ -324,3 +333,7 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         self._closed = True
         self._transport.abort()
+
+
+def _no_response(error: Exception) -> str:
+    return f"a request has no response: {type(error).__name__}: {error}"

@@ -34,6 +34,8 @@ class Catalog:
         self.changes = 0
         self.gone = None
         self.stored = None  # where the store has something else than the image
+        self.loads = asyncio.Queue()
+        self.loads.put_nowait(None)
         self._callbacks = []
 
     def on_change(self, callback):
@@ -62,6 +64,10 @@ class Catalog:
         registered = replace(broker, epoch=10 + len(self.registrations))
         self.registrations.append(registered)
         return registered
+
+    async def reload(self):
+        if (failure := await self.loads.get()) is not None:
+            raise failure
 
     async def update_registration(self, broker):
         if self.refusals:
@@ -217,6 +223,31 @@ def test_a_session_that_ends_is_followed_by_a_new_registration(monkeypatch):
         store.ends.put_nowait(None)
         node = await joined.get()
         assert ended == [1] and node.epoch == 11 and member.node == node
+        staying.cancel()
+
+    run(scenario)
+
+
+def test_a_new_registration_counts_when_the_image_was_read_anew(monkeypatch):
+    monkeypatch.setattr(membership, "RETRY_PAUSE_S", 0)
+
+    async def scenario():
+        store, catalog = Store(), Catalog(partition([US, OTHER]))
+        member = Membership(store, catalog, US, 0)
+        before = await member.join(BrokerRecord(US, "h", 1))
+        catalog.loads.get_nowait()
+        joined = asyncio.Queue()
+        staying = asyncio.ensure_future(member.stay(lambda: None, joined.put_nowait))
+        store.ends.put_nowait(None)
+        catalog.loads.put_nowait(StoreUnavailable("away"))
+        while not (catalog.loads.empty() and len(catalog.registrations) == 2):
+            await asyncio.sleep(0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert member.node == before, "the lease is renewed for this one, which the store does not have any more"
+        catalog.loads.put_nowait(None)
+        assert (await joined.get()).epoch == member.node.epoch == 11
+        assert len(catalog.registrations) == 2, "one registration, however often it is read"
         staying.cancel()
 
     run(scenario)

@@ -124,6 +124,7 @@ class Scene:
             self.directory, self.catalog, TopicConfig(**config), self.clock, threads, self.supervisor
         )
         self.runtime = self.new_runtime()
+        self.replicas.on_role = lambda partition, record: self.runtime.role_taken(partition.topic_partition.partition)
         self.runtime.follow(self.topic, HERE)
 
     def new_runtime(self) -> CoordinatorRuntime[Numbers]:

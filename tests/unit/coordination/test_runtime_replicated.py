@@ -153,6 +153,87 @@ def test_a_shard_that_leaves_while_it_loads_is_not_read_to_the_end():
     run(scenario)
 
 
+async def written_and_lost(scene: Scene, leader: BrokerId = ELSEWHERE) -> None:
+    """Partition 0 has a record, and by the image of epoch 1 ``leader`` leads it."""
+    follow(scene, replicated(scene))
+    written = asyncio.ensure_future(scene.runtime.submit_to(0, put("a", "one")))
+    await asyncio.sleep(0)
+    catch_up(scene)
+    await written
+    follow(scene, replicated(scene, 1, leader))
+    while scene.runtime.is_loading:
+        await asyncio.sleep(0.001)
+
+
+def use_up_this_turn(scene: Scene) -> None:
+    """Other work in slices has come first, so roles are taken in a later turn of the loop."""
+
+    def work():
+        scene.clock.advance_ms(1000)
+        yield
+
+    scene.replicas.slicer.run(work())
+
+
+async def loaded_again(scene: Scene) -> dict[str, str]:
+    async with asyncio.timeout(5):
+        while scene.runtime.is_loading:
+            await asyncio.sleep(0.001)
+    [shard] = [shard for index, shard in scene.runtime.loaded_shards() if index == 0]
+    assert shard.was_loaded
+    return shard.texts
+
+
+@pytest.mark.parametrize("leader", [ELSEWHERE, HERE], ids=["led elsewhere before", "led here before"])
+def test_a_shard_is_loaded_when_its_partition_leads_and_that_may_be_later_than_the_image(leader, caplog):
+    async def scenario(scene):
+        await written_and_lost(scene, leader)
+        use_up_this_turn(scene)
+        follow(scene, replicated(scene, 2, HERE))
+        assert scene.replicas.replica(TOPIC, 0).leader_epoch == 1, "its turn has not come"
+        assert scene.runtime.indexes() == []
+        assert scene.runtime.is_loading
+        assert refusal(lambda: scene.runtime.submit_to(0, get("a"))) is ErrorCode.coordinator_load_in_progress
+        assert await loaded_again(scene) == {"a": "one"}
+        assert scene.replicas.partition(TOPIC, 0).leader_epoch == 2
+        assert caplog.messages == [], "nothing is wrong"
+
+    run(scenario)
+
+
+def test_a_shard_is_loaded_when_the_log_that_was_being_cut_is_cut():
+    async def scenario(scene):
+        await written_and_lost(scene)
+        partition = scene.replicas.replica(TOPIC, 0)
+        scene.threads.gate.clear()
+        cut = partition.truncate_to(partition.log.log_end_offset - 1)
+        await asyncio.sleep(0)
+        follow(scene, replicated(scene, 2, HERE))
+        assert not partition.is_leader
+        assert 0 not in scene.runtime.indexes()
+        scene.threads.gate.set()
+        await cut
+        assert await loaded_again(scene) == {}
+        assert partition.is_leader
+
+    run(scenario)
+
+
+def test_a_shard_that_is_lost_again_before_its_partition_leads_is_not_loaded():
+    async def scenario(scene):
+        await written_and_lost(scene)
+        use_up_this_turn(scene)
+        follow(scene, replicated(scene, 2, HERE))
+        follow(scene, replicated(scene, 3, ELSEWHERE))
+        assert not scene.runtime.is_loading
+        while scene.replicas.replica(TOPIC, 0).leader_epoch != 3:
+            await asyncio.sleep(0.001)
+        assert scene.runtime.indexes() == []
+        assert refusal(lambda: scene.runtime.submit_to(0, get("a"))) is ErrorCode.not_coordinator
+
+    run(scenario)
+
+
 def read(key: str, freshness: Freshness):
     return lambda shard: Outcome(shard.texts.get(key), freshness=freshness)
 

@@ -85,6 +85,8 @@ class FakeListener:
             return NO_ANSWER
         if text.endswith("hang-up"):
             raise CloseConnection(text)
+        if text.endswith("refusal-fails"):
+            raise ValueError(text)
         if text.endswith("at-once"):
             return (text.encode(),)
         self.waiting[text] = asyncio.get_running_loop().create_future()
@@ -229,6 +231,24 @@ async def test_what_was_answered_before_a_hang_up_is_sent(client: Client, last: 
     client.send("metadata-at-once", last, "metadata-at-once")
     assert client.answers() == ["metadata-at-once"]
     assert client.transport.is_closed
+
+
+@pytest.mark.parametrize("how", ["later", "at once", "at once, deferred"])
+async def test_a_request_whose_refusal_fails_ends_its_connection(client: Client, how: str, caplog) -> None:
+    if how == "later":
+        client.send("fetch-long")
+        client.listener.waiting["fetch-long"].set_exception(ValueError("refusal-fails"))
+    elif how == "at once":
+        client.send("refusal-fails")
+    else:
+        client.send("produce-1", "refusal-fails")
+        client.listener.waiting["produce-1"].set_result((b"produced",))
+    await turns(4)
+    assert client.transport.is_closed
+    [line] = caplog.messages
+    assert line.endswith("ValueError: refusal-fails")
+    client.connection.connection_lost(None)
+    assert client.listener.receive_budget.held == 0
 
 
 async def test_a_lost_connection_ends_what_it_waits_for(client: Client) -> None:
