@@ -4,6 +4,11 @@ The loop ticks every ``TICK_S``; how late a tick comes is the delay that every c
 thread looks at the ticks. While one is overdue it notes where the loop's thread is, so that the log line can say who
 held it. A loop that does not tick for the whole session timeout is as good as dead, though its process is alive and
 its session is kept by other threads: then the session is ended, and another broker leads.
+
+The histogram is logged every hour in which a delay was long enough for a line of its own, and when the watch stops.
+
+Which request the loop works on is read from the stack: the nearest caller that has a local variable ``request`` with a
+method ``who``. Nobody has to note it, so it costs nothing while nothing is slow.
 """
 
 import asyncio
@@ -13,12 +18,14 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import Protocol
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.05
 BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 REPORT_AT_MOST_EVERY_S = 1.0
+SUMMARY_EVERY_S = 3600.0
 OURS = "skep"
 
 
@@ -35,14 +42,10 @@ class DelayHistogram:
         self.counts[place] += 1
         self.worst_s = max(self.worst_s, delay_s)
 
-    def quantile_ms(self, part: float) -> float:
-        """The bound below which ``part`` of all ticks lie; infinity when that is above all bounds."""
-        wanted, seen = part * sum(self.counts), 0
-        for bound, count in zip(BOUNDS_MS, self.counts, strict=False):
-            seen += count
-            if seen >= wanted:
-                return bound
-        return float("inf")
+    def __str__(self) -> str:
+        named = [f"{count} below {bound} ms" for bound, count in zip(BOUNDS_MS, self.counts, strict=False) if count]
+        more = [f"{self.counts[-1]} above"] if self.counts[-1] else []
+        return f"{', '.join(named + more)}; worst {self.worst_s * 1000:.0f} ms"
 
 
 class LoopWatch:
@@ -63,12 +66,14 @@ class LoopWatch:
         self._holder = ""
         self._reported = -REPORT_AT_MOST_EVERY_S
         self._unreported = 0
+        self._late = 0
+        self._summed_up = self._ticked
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._look, name="loop-watch", daemon=True)
 
     def start(self) -> None:
         self._loop_thread = threading.get_ident()
-        self._ticked = time.monotonic()
+        self._ticked = self._summed_up = time.monotonic()
         self._schedule()
         self._thread.start()
 
@@ -78,6 +83,7 @@ class LoopWatch:
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
+        self._sum_up(time.monotonic())
 
     def _schedule(self) -> None:
         self._handle = asyncio.get_running_loop().call_later(TICK_S, self._tick)
@@ -89,8 +95,18 @@ class LoopWatch:
         self._ticked = now
         self.delays.add(delay_s)
         if delay_s >= self.warn_s:
+            self._late += 1
             self._report(now, delay_s, holder)
+        if now - self._summed_up >= SUMMARY_EVERY_S:
+            self._sum_up(now)
         self._schedule()
+
+    def _sum_up(self, now: float) -> None:
+        """Logs how late the ticks since the last summary were, if one was too late, and begins a new histogram."""
+        if self._late:
+            took_s = now - self._summed_up
+            logger.info("delays of the event loop in %.0f s: %s", took_s, self.delays)
+        self.delays, self._late, self._summed_up = DelayHistogram(), 0, now
 
     def _report(self, now: float, delay_s: float, holder: str) -> None:
         if now - self._reported < REPORT_AT_MOST_EVERY_S:
@@ -118,11 +134,31 @@ class LoopWatch:
                 self._on_hang()
 
     def _where(self) -> str:
-        """The innermost function of ours that the loop's thread is in."""
+        """The innermost function of ours that the loop's thread is in, and the request that it works on."""
         frame: FrameType | None = sys._current_frames().get(self._loop_thread)
         while frame is not None:
             module = frame.f_globals.get("__name__", "")
             if module.split(".")[0] == OURS:
-                return f"{module}.{frame.f_code.co_name}, line {frame.f_lineno}"
+                request = request_of(frame)
+                of_whom = f", for {request.who()}" if request is not None else ""
+                return f"{module}.{frame.f_code.co_name}, line {frame.f_lineno}{of_whom}"
             frame = frame.f_back
         return ""
+
+
+class HandledRequest(Protocol):
+    def who(self) -> str:
+        """What is asked for, and by whom: for a log line."""
+        ...
+
+
+def request_of(frame: FrameType | None) -> HandledRequest | None:
+    """The request that this frame, or the nearest of its callers that has one, works on."""
+    while frame is not None:
+        if "request" in frame.f_code.co_varnames:
+            found = frame.f_locals.get("request")
+            if hasattr(type(found), "who"):
+                request: HandledRequest | None = found
+                return request
+        frame = frame.f_back
+    return None

@@ -21,11 +21,13 @@ What a generator has read before a ``yield`` may have changed after it, as with 
 """
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Awaitable, Generator
 from typing import Any, TypeVar
 
 from skep.base.clock import Clock
+from skep.base.loop_watch import HandledRequest, request_of
 
 T = TypeVar("T")
 
@@ -84,7 +86,7 @@ class Slicer:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._queue: deque[tuple[Work[Any], asyncio.Future[Any]]] = deque()
+        self._queue: deque[tuple[Work[Any], asyncio.Future[Any], HandledRequest | None]] = deque()
         self._spent_s = 0.0
         self._is_scheduled = False
 
@@ -108,7 +110,7 @@ class Slicer:
 
     def _enqueue(self, work: Work[T]) -> "asyncio.Future[T]":
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._queue.append((work, future))
+        self._queue.append((work, future, request_of(sys._getframe(1))))
         self._schedule()
         return future
 
@@ -136,7 +138,8 @@ class Slicer:
         self._is_scheduled = False
         self._spent_s = 0.0
         while self._queue and self._spent_s < SLICE_S:
-            work, future = self._queue.popleft()
+            # The request is for the watch, which reads it here (``loop_watch.py``).
+            work, future, request = self._queue.popleft()
             if future.cancelled():
                 work.close()
                 continue
@@ -147,6 +150,6 @@ class Slicer:
             except Exception as error:
                 future.set_exception(error)
             else:
-                self._queue.append((work, future))
+                self._queue.append((work, future, request))
         if self._queue:
             self._schedule()

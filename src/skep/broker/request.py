@@ -73,6 +73,12 @@ class Request:
     body: Any
     unread: Generator[None, None, Any] | None = None
     is_exclusive: bool = False
+    size: int = 0
+
+    def who(self) -> str:
+        return (
+            f"{self.api.name} v{self.version} of {self.client_host} (client id {self.client_id!r}, {self.size} bytes)"
+        )
 
 
 Parts = Sequence[Sized]

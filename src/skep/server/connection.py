@@ -179,6 +179,7 @@ class Connection(asyncio.BufferedProtocol):
             more = self._takes_requests()
             while more and (frame := frames.next_frame()) is not None:
                 request = listener.decode(frame, self.host)
+                request.size = len(frame)
                 if request.unread is not None:
                     self._held_bytes = len(frame)
                     listener.receive_budget.hold(self._held_bytes)
