@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 _PAUSE_S = 0.01
 
 T = TypeVar("T")

@@ -57,6 +57,8 @@ def described() -> dict[str, Any]:
 
 
 def create(topic: str, assignment: str, cluster: EmbeddedCluster) -> None:
+    # On a busy machine a broker may have lost its session a moment ago.
+    wait_until(lambda: len([one for one in described()["brokers"] if one["address"]]) == 4, "four brokers are there")
     arguments = ["--create", "--topic", topic, "--replica-assignment", assignment]
     kafka_topics.execute([*arguments, "--bootstrap-server", cluster.bootstrap_servers])
     cluster.wait_until_in_sync()

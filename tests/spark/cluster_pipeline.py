@@ -23,7 +23,7 @@ from tests.spark.driver_model import PARTITIONS
 from tests.spark.pipelining import records, table
 from tests.waiting import wait_until
 
-PATIENCE_S = 240.0
+PATIENCE_S = 400.0
 ORDERS_OF_A_TEST = 400
 ORDERS_OF_AN_EPOCH = 100
 PRICE = 50

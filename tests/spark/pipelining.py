@@ -10,7 +10,7 @@ import confluent_kafka
 import pyarrow.dataset
 
 ROOT = Path(__file__).parents[2]
-RUN_TIMEOUT_S = 240.0
+RUN_TIMEOUT_S = 400.0
 # Half of what a Spark of a minute computes is the optimizing compiler's work, for loops that end before it does.
 SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 

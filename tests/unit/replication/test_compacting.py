@@ -112,7 +112,7 @@ def run(scenario, **config):
         finally:
             await scene.close()
 
-    asyncio.run(asyncio.wait_for(whole(), 30))
+    asyncio.run(asyncio.wait_for(whole(), 300))
 
 
 def test_the_dirtiest_log_comes_first_and_all_that_are_due_follow():
