@@ -175,7 +175,9 @@ def test_a_topic_that_was_made_anew_while_a_broker_was_frozen_is_the_new_one_the
         create_only(cluster, topic, [[1, 2, 3]])
         wait_until(lambda: (seen := state(cluster, topic)) and seen.leader == 1, "the new one is led by another")
         with RawClient(cluster.brokers[1]) as client:
-            assert client.produce(topic, batch_of(b"new", b"new", b"new"), acks=1).base_offset == 0
+            # Refused, for clients to try again, until the files of the earlier one are out of the way.
+            sent = batch_of(b"new", b"new", b"new")
+            wait_until(lambda: client.produce(topic, sent, acks=1).base_offset == 0, "the new one is written to")
     finally:
         cluster.resume(3)
     wait_for_isr(cluster, topic, {1, 2, 3})
