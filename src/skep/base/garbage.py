@@ -27,22 +27,22 @@ SHORTEST_S = 600.0
 LONGEST_S = 6 * 3600.0
 
 _OLDEST = 2
+_AT_FIRST = gc.get_threshold()
 
 
 class Garbage:
-    """Owns what is frozen. One for a process, from ``start`` to ``stop``."""
+    """Owns what is frozen, from ``start`` to ``stop``. Those of several brokers in one process share it."""
 
     def __init__(self, clock: Clock, process_time: Callable[[], float]) -> None:
         self._clock = clock
         self._process_time = process_time
         self._began = 0.0
-        self._thresholds = gc.get_threshold()
         self._is_frozen = False
         self._looked_at_all = self._checked = clock.monotonic()
         self._used = process_time()
 
     def start(self) -> None:
-        young, middle, _ = self._thresholds = gc.get_threshold()
+        young, middle, _ = _AT_FIRST
         gc.set_threshold(young, middle, MIDDLE_COLLECTIONS)
         _freeze()
         gc.callbacks.append(self._collecting)
@@ -50,8 +50,10 @@ class Garbage:
     def stop(self) -> None:
         if self._collecting in gc.callbacks:
             gc.callbacks.remove(self._collecting)
-            gc.set_threshold(*self._thresholds)
-        gc.unfreeze()
+        if not any(isinstance(getattr(one, "__self__", None), Garbage) for one in gc.callbacks):
+            # No other broker runs in this process.
+            gc.set_threshold(*_AT_FIRST)
+            gc.unfreeze()
 
     def freeze(self) -> None:
         """Takes all objects out of the collector's sight, for instance after many logs were opened."""

@@ -58,7 +58,8 @@ class FollowerFetch(NamedTuple):
                 raise
             # The follower has to know where our log begins, to begin anew there.
             return FetchedPartition(one.partition, error.code, log_start_offset=log.log_start_offset)
-        partition.follower_fetched(self.broker_id, offset, self.broker_epoch, one.log_start_offset)
+        if not self._is_on_another_history(partition, one):
+            partition.follower_fetched(self.broker_id, offset, self.broker_epoch, one.log_start_offset)
         return FetchedPartition(
             one.partition,
             0,
@@ -67,6 +68,15 @@ class FollowerFetch(NamedTuple):
             log.log_start_offset,
             records,
         )
+
+    def _is_on_another_history(self, partition: Partition, one: Wanted) -> bool:
+        """Whether it has an empty log that begins past ours, and nothing says that we had the same before.
+
+        It is about to begin anew. Its position must not bring it into the ISR before that.
+        """
+        if one.last_fetched_epoch >= 0 or one.log_start_offset <= partition.log.log_start_offset:
+            return False
+        return partition.in_sync is not None and self.broker_id not in partition.in_sync.isr
 
 
 class ThrottledReplicas:

@@ -63,8 +63,8 @@ def settled(partition: PartitionRecord, brokers: Liveness, *, unclean: bool = Fa
         # It is stopping, and nobody can take over. It leads to the end; what is dead already must not hold it up.
         live = tuple(broker for broker in partition.isr if broker in brokers.live)
         return partition if live == partition.isr else partition.with_isr(live)
-    if partition.is_undecided and not missing(partition, brokers):
-        heir = _longest(partition, brokers)
+    is_compared = partition.is_undecided and not missing(partition, brokers)
+    if is_compared and (heir := _longest(partition, brokers)) != NO_LEADER:
         return partition.elected(heir, (heir,))
     if unclean and (heir := _least_bad(partition, brokers)) != NO_LEADER:
         # The others are given up: nobody waits for them the next time.
@@ -117,7 +117,7 @@ def _longest(partition: PartitionRecord, brokers: Liveness) -> BrokerId:
     """Of logs that are equal, that of a broker which is not stopping, then that of the first replica."""
     reports = _reports(partition, brokers)
     reported = [broker for broker in partition.replicas if broker in reports]
-    return max(reported, key=lambda broker: (*_length(reports[broker]), broker in brokers.active))
+    return max(reported, key=lambda broker: (*_length(reports[broker]), broker in brokers.active), default=NO_LEADER)
 
 
 def _length(report: LogReport) -> tuple[int, int]:

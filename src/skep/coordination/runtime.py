@@ -224,7 +224,12 @@ class CoordinatorRuntime(Generic[S]):
 
         The shard may change between two slices, or be another one at last: the operation has to look.
         """
-        return await self._slicer.finish(work(self.shard_of(key)))
+        active = self._shard(self.partition_for(key))
+        try:
+            return await self._slicer.finish(work(active.shard))
+        except KafkaError:
+            _check_leads(active.partition)  # as in _run
+            raise
 
     async def submit_and_wait(self, key: str, operation: Callable[[S, Waiter], Outcome]) -> Any:
         """``submit`` for an operation that may park the waiter it is given, and answer it later.

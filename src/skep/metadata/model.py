@@ -87,7 +87,9 @@ class PartitionRecord(NamedTuple):
     def elected(self, leader: BrokerId, isr: Sequence[BrokerId]) -> "PartitionRecord":
         """With this leader, or NO_LEADER, from the next epoch on: nobody takes it for what it was before."""
         epoch = LeaderEpoch(self.leader_epoch + 1)
-        return self.with_isr(isr)._replace(leader=leader, leader_epoch=epoch, reports=())
+        # Without a leader it is still to be known who has a new disk. How long logs are is said anew in each epoch.
+        kept = tuple(one for one in self.reports if leader == NO_LEADER and one.last_epoch == NEW_DISK)
+        return self.with_isr(isr)._replace(leader=leader, leader_epoch=epoch, reports=kept)
 
     def with_isr(self, isr: Sequence[BrokerId]) -> "PartitionRecord":
         """With this ISR. Those who leave it are remembered: whether anybody leads with the rest is not known yet."""

@@ -66,6 +66,7 @@ class Departures:
         self._going: dict[str, asyncio.Future[None]] = {}
         self._leaving: dict[TopicPartition, Partition | None] = {}
         self._is_removing = False
+        self._some_left = asyncio.Event()
 
     def is_going(self, name: str) -> bool:
         return name in self._going
@@ -98,12 +99,23 @@ class Departures:
                 finally:
                     for name in names:
                         del self._leaving[name]
+                    self._some_left.set()
+                    self._some_left = asyncio.Event()
                 for name in names:
                     logger.info("%s is on other brokers now, its files are removed", name)
                     self._holder.open_what_waited(*name)
-                await self._in_thread(self._directory.removal(paths))
+                try:
+                    await self._in_thread(self._directory.removal(paths))
+                except StorageError as error:
+                    logger.error("cannot remove the files of replicas that left, the next start tries again: %s", error)
         finally:
             self._is_removing = False
+            self._some_left.set()
+
+    async def _until_left(self, topic: str) -> None:
+        """Returns when no replica of ``topic`` is being moved away: one directory is moved once."""
+        while self._is_removing and any(name.topic == topic for name in self._leaving):
+            await self._some_left.wait()
 
     async def _moved_away(self, names: Sequence[TopicPartition]) -> tuple[list[str], bool]:
         """Moves the directories of a few partitions out of the way; returns where they are now, and whether all are.
@@ -150,7 +162,6 @@ class Departures:
         earlier: "asyncio.Future[None] | None",
         moved: "asyncio.Future[None]",
     ) -> None:
-        paths: list[str] | None = None
         try:
             await self._holder.slicer.finish(self._tell(dropped))
             # Of two deletions of one name the first comes first. Were the second quicker, it would move files away
@@ -162,7 +173,8 @@ class Departures:
                 if number % LET_GO_PER_TURN == 0:
                     await asyncio.sleep(0)
             await self._holder.slicer.finish(_forgotten(dropped))
-            paths = await self._move_away(topic)
+            await self._until_left(topic.name)
+            paths, is_all = await self._move_away(topic)
             names = (TopicPartition(topic.name, index) for index in range(len(topic.partitions)))
             await self._forget_in_checkpoints(names, f"deleted topic {topic.name}")
         finally:
@@ -170,8 +182,9 @@ class Departures:
                 del self._going[topic.name]
             moved.set_result(None)
         self._holder.open_what_waited(topic.name, None)
-        if paths is not None:
-            await self._remove_files(topic.name, topic.topic_id, paths)
+        await self._remove_files(topic.name, paths)
+        if is_all:
+            await self._note_deletion(topic.name, topic.topic_id)
 
     def _tell(self, dropped: Iterable[Partition]) -> Slices[None]:
         for partition in dropped:
@@ -186,8 +199,8 @@ class Departures:
             except StorageError as error:
                 logger.warning("the checkpoints still speak of %s: %s", whose, error)
 
-    async def _move_away(self, topic: TopicRecord) -> list[str] | None:
-        """What is then to be removed; None when a directory could not be moved, which leaves it to the next start."""
+    async def _move_away(self, topic: TopicRecord) -> tuple[list[str], bool]:
+        """What is then to be removed, and whether that is all; what could not be moved is left to the next start."""
         paths: list[str] = []
         is_all = True
         for start in range(0, len(topic.partitions), PARTITIONS_PER_MOVE):
@@ -195,15 +208,17 @@ class Departures:
             moved, are_these = await self._moved_away([TopicPartition(topic.name, index) for index in indexes])
             paths += moved
             is_all &= are_these
-        return paths if is_all else None
+        return paths, is_all
 
-    async def _remove_files(self, name: str, topic_id: UUID, paths: Sequence[str]) -> None:
+    async def _remove_files(self, name: str, paths: Sequence[str]) -> None:
         for start in range(0, len(paths), PARTITIONS_PER_MOVE):
             try:
                 await self._in_thread(self._directory.removal(paths[start : start + PARTITIONS_PER_MOVE]))
             except StorageError as error:
                 # The directory has its -delete name by now; the next start of the broker tries again.
                 logger.error("cannot remove the files of deleted topic %s: %s", name, error)
+
+    async def _note_deletion(self, name: str, topic_id: UUID) -> None:
         try:
             await self._catalog.deletion_done(topic_id)
         except StoreUnavailable as error:
@@ -224,7 +239,11 @@ class Departures:
                 removal.append(path)
         for topic_id, paths in removals.items():
             name = self._catalog.pending_deletions[topic_id]
-            self._supervisor.spawn(f"delete topic {name}", self._remove_files(name, topic_id, paths))
+            self._supervisor.spawn(f"delete topic {name}", self._finish(name, topic_id, paths))
+
+    async def _finish(self, name: str, topic_id: UUID, paths: Sequence[str]) -> None:
+        await self._remove_files(name, paths)
+        await self._note_deletion(name, topic_id)
 
     async def note_what_is_gone(self) -> None:
         """Notes deletions that could not be noted before, and those of topics of which nothing was ever here."""

@@ -306,7 +306,8 @@ class Fetcher:
             if piece.error_code is ErrorCode.none and piece.diverging_epoch is None:
                 if partition.log.log_end_offset != sent.fetch_offset:
                     return
-                if partition.log.lost_data or _may_have_hole(partition.log, piece):
+                # A member of the ISR has all that is committed: what it has not, earlier leaders had deleted.
+                if partition.log.lost_data or (not followed.is_in_sync and _may_have_hole(partition.log, piece)):
                     await self._make_whole(followed, piece)
                     return
                 partition.append_fetched(piece.records, piece.high_watermark, piece.log_start_offset)

@@ -23,7 +23,7 @@ from skep.replication.partition import Partition
 logger = logging.getLogger(__name__)
 
 RETRY_PAUSE_S = 0.5
-MAX_REPORTED = 4000
+MAX_REPORTED = 2000
 """Partitions of a topic that have reports at a time, the first ones: a topic is one value in the store, and ZooKeeper's
 values end at 1 MB. When these are decided, the next ones are reported."""
 

@@ -178,7 +178,8 @@ class DurableLog:
         if config.syncs_before_acknowledging and not self.config.syncs_before_acknowledging:
             self._synced_from = self.log_end_offset + 1
         # Also when ``_is_marked_synced`` is not set: a plan may be making the mark, or have failed after that.
-        self._take_config(config, may_be_marked=self.config.syncs_before_acknowledging and self._active is not None)
+        is_marking = self.config.syncs_before_acknowledging and self._active is not None
+        self._take_config(config, may_be_marked=self._is_marked_synced or is_marking)
 
     def _take_config(self, config: TopicConfig, may_be_marked: bool) -> None:
         must_wait = may_be_marked and not config.syncs_before_acknowledging
@@ -204,6 +205,8 @@ class DurableLog:
         if mark.problem is not None:
             what = "be marked as synced" if mark.is_made else "lose its mark as synced, and keeps its config"
             logger.warning("%s: cannot %s: %s", self.topic_partition, what, mark.problem)
+            # It may be there or not. Should the log go on to sync, it is made again.
+            self._is_marked_synced = False
             return
         self._is_marked_synced = mark.is_made
         if not mark.is_made and self._next_config is not None:

@@ -110,8 +110,9 @@ class Producers:
     @property
     def latest_timestamp(self) -> int:
         """When the last of them wrote; -1 when there is none."""
-        asked_for = max((producer.last_timestamp for producer in self._producers.values()), default=-1)
-        return max((last_row(rows)[2] for rows in self._packed.values()), default=asked_for)
+        unpacked = max((producer.last_timestamp for producer in self._producers.values()), default=-1)
+        packed = max((last_row(rows)[2] for rows in self._packed.values()), default=-1)
+        return max(unpacked, packed)
 
     def check(self, header: BatchHeader) -> ProducedBatch | None:
         """None: the batch is new. Otherwise the batch it repeats. KafkaError refuses it. Changes nothing."""

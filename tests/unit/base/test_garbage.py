@@ -109,3 +109,14 @@ def test_the_collector_is_left_as_it_was_found() -> None:
     Scene().close()
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
+
+
+def test_of_two_in_one_process_the_last_one_that_stops_undoes_it() -> None:
+    thresholds = gc.get_threshold()
+    first, second = (Garbage(ManualClock(), lambda: 0.0) for _ in range(2))
+    first.start()
+    second.start()
+    first.stop()
+    assert gc.get_threshold() != thresholds
+    second.stop()
+    assert gc.get_threshold() == thresholds

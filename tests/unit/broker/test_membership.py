@@ -134,6 +134,13 @@ def test_a_new_disk_is_noted_where_nobody_leads_and_outlives_the_process():
         # Killed and started again before anybody was elected: now the disk has an identity.
         await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: True)
         assert catalog.image.topics["t"].partitions[0].reports == alone.reports
+        # And the other one leaves the ISR too, without having had a new disk.
+        catalog = Catalog(partition([US, OTHER, THIRD], isr=[US, OTHER]))
+        await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: True, has_new_disk=True)
+        await Membership(Store(), catalog, OTHER, 0).begin_anew(lambda topic, index: True)
+        undecided = catalog.image.topics["t"].partitions[0]
+        assert (undecided.leader, undecided.isr) == (NO_LEADER, ())
+        assert [(one.broker, one.last_epoch) for one in undecided.reports] == [(US, NEW_DISK)]
 
     run(scenario)
 

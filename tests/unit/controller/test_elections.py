@@ -229,6 +229,7 @@ UNDECIDED = {
     "nobody has anything": (undecided([1, 2], [report(1, -1, 0), report(2, -1, 0)], last_isr=[1]), [1, 2], [], 1, []),
     "a new disk comes last": (undecided([1, 2], [report(1, -2, 0), report(2, -1, 0)], last_isr=[1]), [1, 2], [], 2, []),
     "a new disk beside a log": (undecided([1, 2, 3], [report(1, -2, 0), report(2, 3, 5)], [1, 2]), [1, 2], [], 2, []),
+    "nobody is there to say anything": (undecided([1, 2], [], last_isr=[]), [], [], NOBODY, []),
     "nobody has said anything": (undecided([1, 2], [], last_isr=[1]), [1, 2], [], NOBODY, [1, 2]),
 }
 

@@ -297,3 +297,23 @@ def test_when_the_lease_is_over_a_leased_answer_and_every_refusal_send_the_clien
         assert scene.runtime.submit_to(0, get("a")) is None, "what may be old is answered"
 
     run(scenario)
+
+
+def test_what_a_preparation_refuses_is_refused_by_a_broker_that_surely_leads():
+    def refuse(shard):
+        raise KafkaError(ErrorCode.group_id_not_found, "by what we know")
+        yield
+
+    async def scenario(scene):
+        follow(scene, replicated(scene))
+        scene.runtime.submit_to(0, get("a"))
+        key = next(f"k{n}" for n in range(50) if scene.runtime.partition_for(f"k{n}") == 0)
+        with pytest.raises(KafkaError) as known:
+            await scene.runtime.prepare(key, refuse)
+        assert known.value.code is ErrorCode.group_id_not_found
+        lose_lease(scene)
+        with pytest.raises(KafkaError) as old:
+            await scene.runtime.prepare(key, refuse)
+        assert old.value.code is ErrorCode.not_coordinator
+
+    run(scenario)

@@ -58,7 +58,7 @@ def append(partition, count):
 class Follower:
     """Broker 2's fetcher of broker 1, asked round by round; ``before_cutting`` is what happens while it waits."""
 
-    def __init__(self, partition):
+    def __init__(self, partition, *, is_in_sync=True):
         self.partition = partition
         partition.follow(LeaderEpoch(2))
         self.before_cutting = lambda: None
@@ -75,7 +75,7 @@ class Follower:
             SimpleNamespace(took=lambda size, now: 0.0),
             waiting,
         )
-        self.fetcher.follow(partition, is_new=False, is_in_sync=True)
+        self.fetcher.follow(partition, is_new=False, is_in_sync=is_in_sync)
 
     def wanted(self):
         self.fetcher._changed |= self.fetcher._delayed
@@ -138,7 +138,8 @@ def test_a_follower_whose_log_begins_past_the_leaders_end_begins_anew_and_has_al
 def test_a_follower_of_which_all_was_deleted_has_no_hole_where_the_leader_has_records(leader_has, knows_its_epoch):
     async def scenario():
         leader = new_partition(ONE, records=2)  # elected uncleanly
-        follower = Follower(new_partition(TWO, records=10, start=10, epoch=3 if knows_its_epoch else 1))
+        emptied = new_partition(TWO, records=10, start=10, epoch=3 if knows_its_epoch else 1)
+        follower = Follower(emptied, is_in_sync=False)
         leader.lead(ONE, PartitionRecord((ONE, TWO), (ONE,), ONE, LeaderEpoch(4)))
         append(leader, leader_has - 2)
         log = follower.partition.log
@@ -146,9 +147,27 @@ def test_a_follower_of_which_all_was_deleted_has_no_hole_where_the_leader_has_re
             log.start_anew_at(Offset(10))
         assert (log.log_start_offset, log.log_end_offset, log.latest_epoch) == (10, 10, 3 if knows_its_epoch else -1)
         follower.partition.follow(LeaderEpoch(4))
+        await follower.fetch_from(leader)
+        assert not leader.in_sync.can_join(TWO, leader.high_watermark), "its position says nothing yet"
         for _ in range(5):
             await follower.fetch_from(leader)
         assert (log.log_start_offset, log.log_end_offset) == (0, leader_has)
+
+    run(scenario)
+
+
+def test_a_member_of_the_isr_does_not_begin_anew_where_the_leader_still_has_what_others_had_deleted():
+    async def scenario():
+        leader = new_partition(ONE, records=10)
+        follower = Follower(new_partition(TWO, records=1, start=1))
+        log = follower.partition.log
+        log.start_anew_at(Offset(10))
+        leader.lead(ONE, PartitionRecord((ONE, TWO), (ONE, TWO), ONE, LeaderEpoch(4)))
+        follower.partition.follow(LeaderEpoch(4))
+        append(leader, 2)
+        for _ in range(3):
+            await follower.fetch_from(leader)
+        assert (log.log_start_offset, log.log_end_offset, leader.high_watermark) == (10, 12, 12)
 
     run(scenario)
 

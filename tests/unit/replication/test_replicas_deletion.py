@@ -5,6 +5,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +158,30 @@ def test_a_directory_is_moved_in_a_thread_and_a_stop_meanwhile_takes_note_of_it(
         assert (tmp_path / ".kafka_cleanshutdown").exists()
 
     asyncio.run(test())
+
+
+def test_a_topic_is_deleted_while_one_of_its_replicas_is_being_moved_away(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        scene = Scene(tmp_path)
+        topic = TopicRecord(NAME, uuid.uuid4(), tuple(PartitionRecord.new([BrokerId(1)]) for _ in range(3)), {})
+        scene._change(scene.topics.image.with_topic(topic))
+        for index in range(3):
+            header = check_produced(BATCH, max_message_bytes=10_000)
+            scene.replicas.partition(NAME, index).append(BATCH, header)
+        elsewhere = (PartitionRecord.new([BrokerId(2)]), *topic.partitions[1:])
+        scene._change(scene.topics.image.with_topic(replace(topic, partitions=elsewhere)))
+        await _turns(20)
+        scene.delete()
+        await _turns(20)
+        scene.executor.gate.set()
+        while topic.topic_id not in scene.topics.done:
+            await asyncio.sleep(0.01)
+        assert not [path.name for path in tmp_path.iterdir() if NAME in path.name]
+        await scene.supervisor.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+async def _turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)

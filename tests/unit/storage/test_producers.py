@@ -160,3 +160,14 @@ def test_producers_of_a_snapshot_stay_packed_until_they_come_back(kit) -> None:
     again.expire(kit.now_ms + 50)
     assert [state.producer_id for state in again.states()] == list(range(50, 100))
     assert not again._packed
+
+
+def test_the_latest_timestamp_is_that_of_all_producers_also_of_those_who_wrote_since_a_snapshot(kit) -> None:
+    files = kit.files()
+    log = kit.log(files=files)
+    for producer_id in (1, 2):
+        kit.append(log, producer_id=producer_id, producer_epoch=0, base_sequence=0, now_ms=kit.now_ms)
+    log.close()
+    again = kit.log(files=files)
+    kit.append(again, producer_id=1, producer_epoch=0, base_sequence=1, now_ms=kit.now_ms + 1000)
+    assert again.producers.latest_timestamp == kit.now_ms + 1000

@@ -6,6 +6,7 @@ import pytest
 
 from skep.base.clock import ManualClock
 from skep.base.errors import StorageError
+from skep.base.files import File
 from skep.base.ids import Offset, TopicPartition
 from skep.base.memory_files import MemoryFiles, Survivors
 from skep.base.topic_config import TopicConfig
@@ -194,3 +195,47 @@ def test_a_log_that_begins_anew_is_marked_from_its_beginning(kit) -> None:
     log.flush()
     log = after_power_cut(files, SYNCED)
     assert (log.was_synced, log.log_end_offset) == (True, 7)
+
+
+def test_a_mark_whose_segment_the_disk_refused_does_not_outlive_a_config_that_does_not_sync(kit) -> None:
+    files = MemoryFiles()
+    _, log = opened(files, SYNCED)
+    real = files.open
+
+    def refuse_segments(path: str, *, create: bool = False) -> File:
+        if path.endswith(".log"):
+            raise StorageError(f"{path}: No space left")
+        return real(path, create=create)
+
+    files.open = refuse_segments  # type: ignore[method-assign]
+    with pytest.raises(StorageError):
+        kit.append(log)
+    files.open = real  # type: ignore[method-assign]
+    log.configure(LAZY)
+    kit.append(log)
+    log.flush()
+    kit.append(log)
+    assert not after_power_cut(files, LAZY).was_synced
+
+
+def test_a_mark_that_could_not_be_removed_for_good_is_made_again(kit) -> None:
+    files = MemoryFiles()
+    _, log = opened(files, SYNCED)
+    kit.append(log)
+    log.flush()
+    log.configure(LAZY)
+    plan = log.flush_plan()
+    real = files.sync_directory
+
+    def refuse(path: str) -> None:
+        raise StorageError(f"{path}: EIO")
+
+    files.sync_directory = refuse  # type: ignore[method-assign]
+    plan.run()
+    files.sync_directory = real  # type: ignore[method-assign]
+    log.flushed(plan)
+    log.configure(SYNCED)
+    for _ in range(2):
+        kit.append(log)
+        log.flush()
+    assert after_power_cut(files, SYNCED).was_synced
