@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import signal
 import struct
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from skep.base.reserved_port import ReservedPort
 from skep.testing import EmbeddedBroker, EmbeddedCluster
 from tests.cluster.links import Links
-from tests.cluster.power import lose_unsynced
+from tests.cluster.power import Tail, lose_unsynced
 from tests.cluster.small_disk import SmallDisk
 
 HOST = "127.0.0.1"
@@ -58,7 +59,8 @@ class FaultBroker(EmbeddedBroker):
 class FaultCluster(EmbeddedCluster):
     """Brokers are reached, by clients and by each other, only over ``links``; so is ZooKeeper by them.
 
-    ``small_disk`` is the id of the broker that has one, of ``small_disk_bytes``; 0: none has.
+    ``small_disk`` is the id of the broker that has one, of ``small_disk_bytes``; 0: none has. What a power cut leaves
+    of what was not synced is one of ``tails``, as ``seed`` has it.
     """
 
     def __init__(
@@ -70,11 +72,14 @@ class FaultCluster(EmbeddedCluster):
         data_dir: Path | None = None,
         small_disk: int = 0,
         small_disk_bytes: int = 64 << 20,
+        seed: int = 0,
     ) -> None:
         super().__init__(
             brokers, metadata=metadata, config={**CONFIG, **(config or {})}, data_dir=data_dir, zookeeper_servers=3
         )
         self.links = Links()
+        self.tails: Sequence[Tail] = tuple(Tail)
+        self._chance = random.Random(seed)
         self._ports: list[ReservedPort] = []
         self.small_disk = small_disk
         self.disk: SmallDisk | None = None
@@ -125,7 +130,9 @@ class FaultCluster(EmbeddedCluster):
             self.kill(i)
             broker = self.broker(i)
             assert isinstance(broker, FaultBroker)
-            lost += lose_unsynced(self.files(i), broker.sync_journal, partial(is_spared, i))
+            lost += lose_unsynced(
+                self.files(i), broker.sync_journal, partial(is_spared, i), tails=self.tails, chance=self._chance
+            )
         return lost
 
     def kill_all(self) -> None:

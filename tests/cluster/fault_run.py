@@ -57,7 +57,7 @@ def run(
     """All faults, then the checks. What the brokers logged goes to the directory ``logs`` if one is given."""
     report = Report(seed, metadata)
     began = time.monotonic()
-    with FaultCluster(3, metadata=metadata, small_disk=3, small_disk_bytes=small_disk_bytes) as cluster:
+    with FaultCluster(3, metadata=metadata, small_disk=3, small_disk_bytes=small_disk_bytes, seed=seed) as cluster:
         try:
             _run(cluster, faults, report, rate, lambda line: say(f"{time.monotonic() - began:7.1f} s  {line}"))
         except (RuntimeError, AssertionError) as error:

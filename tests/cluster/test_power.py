@@ -1,13 +1,14 @@
 """What a power cut takes away, by the journal that a broker process keeps of its syncs."""
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.power import ANOTHER_BOOT, lose_unsynced
+from tests.cluster.power import ANOTHER_BOOT, SECTOR_BYTES, Tail, lose_unsynced
 
 HOOKS = Path(__file__).parent / "in_broker"
 
@@ -80,3 +81,43 @@ os.pwrite(descriptor, b"abcdefgh", 4)
     run(script, journal, data)
     assert lose_unsynced(data, journal) == 8
     assert (data / "log").read_bytes() == b"1234"
+
+
+SYNCED, UNSYNCED = b"s" * 700, b"u" * 2000
+
+
+def power_cut(tmp_path: Path, journal: Path, seed: int, *tails: Tail) -> tuple[bytes, int]:
+    """What is left of a file with a synced and an unsynced part, and how many bytes are said to be lost."""
+    data = tmp_path / str(seed)
+    data.mkdir()
+    run(
+        f'write("log", {SYNCED!r}, sync=True); sync_directory("."); write("log", {UNSYNCED!r}, sync=False)',
+        journal,
+        data,
+    )
+    lost = lose_unsynced(data, journal, tails=tails, chance=random.Random(seed))
+    return (data / "log").read_bytes(), lost
+
+
+@pytest.mark.parametrize("tail", Tail)
+def test_of_what_was_not_synced_a_tail_is_left(tmp_path: Path, journal: Path, tail: Tail) -> None:
+    lengths = set()
+    for seed in range(5):
+        left, lost = power_cut(tmp_path, journal, seed, tail)
+        kept = len(left.rstrip(b"\0"))
+        zeros = len(left) - kept
+        assert left.startswith(SYNCED) and (SYNCED + UNSYNCED).startswith(left[:kept])
+        assert len(left) <= len(SYNCED + UNSYNCED)
+        assert lost == len(SYNCED + UNSYNCED) - kept > 0
+        assert (zeros > 0) is (tail in (Tail.ZEROS, Tail.SECTORS))
+        assert (kept > len(SYNCED)) is (tail in (Tail.BEGINNING, Tail.SECTORS))
+        assert tail is not Tail.SECTORS or kept % SECTOR_BYTES == 0
+        lengths.add(len(left))
+    assert (len(lengths) > 1) is (tail is not Tail.NOTHING)
+
+
+def test_the_seed_says_which_tail_is_left(tmp_path: Path, journal: Path) -> None:
+    found = [power_cut(tmp_path, journal, seed, *Tail) for seed in range(10)]
+    (tmp_path / "again").mkdir()
+    assert found == [power_cut(tmp_path / "again", journal, seed, *Tail) for seed in range(10)]
+    assert len({bytes(sorted(set(left[len(SYNCED) :]))) for left, _ in found}) > 2

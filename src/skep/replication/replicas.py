@@ -78,6 +78,8 @@ class Replicas:
         self.slicer = slicer or Slicer(clock)
         self._supervisor = supervisor
         self._partitions: dict[tuple[str, int], Partition] = {}
+        self._without_role: set[tuple[str, int]] = set()
+        """Open partitions that could not take the role that they were given last."""
         self._refusal: str | None = None
         self.topic_defaults = topic_defaults
         self._last_config: tuple[Mapping[str, str], TopicConfig, TopicConfig] = ({}, topic_defaults, topic_defaults)
@@ -202,8 +204,10 @@ class Replicas:
     def _take_role(self, partition: Partition, record: PartitionRecord) -> None:
         if partition.log.is_being_cut:
             return  # ``_was_cut`` does it
+        self._without_role.add(partition.topic_partition)
         self._lead_or_follow(partition, record)
         self.on_role(partition, record)
+        self._without_role.discard(partition.topic_partition)
 
     def _lead_or_follow(self, partition: Partition, record: PartitionRecord) -> None:
         if record.leader == self.node_id:
@@ -315,7 +319,8 @@ class Replicas:
         record = topic.partitions[index]
         is_here = self.node_id in record.replicas
         partition = self._partitions.get((topic.name, index))
-        if (known is record or known == record) and (partition is not None) == is_here:
+        is_known = (known is record or known == record) and (topic.name, index) not in self._without_role
+        if is_known and (partition is not None) == is_here:
             return False
         try:
             if partition is not None and is_here:
@@ -335,6 +340,7 @@ class Replicas:
         """The partition is on other brokers from now on: its files go, if there are any."""
         topic_partition = TopicPartition(name, index)
         partition = self._partitions.pop((name, index), None)
+        self._without_role.discard(topic_partition)
         if partition is not None:
             self.dropped(partition)
         elif not self._directory.has(topic_partition):
@@ -354,7 +360,7 @@ class Replicas:
             self._carry_out(topic, index, topic.partitions[index])
 
     def open_what_failed(self) -> None:
-        """Tries again to open what has several replicas and could not be opened."""
+        """Tries again to open what has several replicas and could not be opened, and to take roles that failed."""
         for topic in self._catalog.image.topics.values():
             self._changes.look_again(topic)
         self._changes.run()
@@ -412,6 +418,7 @@ class Replicas:
         """Takes the partitions away at once; the rest is done in the background."""
         pop, name = self._partitions.pop, topic.name
         dropped = [found for index in range(len(topic.partitions)) if (found := pop((name, index), None)) is not None]
+        self._without_role.difference_update(partition.topic_partition for partition in dropped)
         self.departures.topic_deleted(topic, dropped)
 
     def dropped(self, partition: Partition) -> None:

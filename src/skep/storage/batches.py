@@ -113,7 +113,7 @@ def scan(
         if position + HEADER_SIZE > piece_start + len(piece):
             piece, piece_start = file.read(position, _SCAN_PIECE_BYTES), position
         header = read_header(piece, position - piece_start)
-        if not _makes_sense(header, next_offset, from_offset) or position + header.size > file.size:
+        if not makes_sense(header, next_offset, from_offset) or position + header.size > file.size:
             return
         is_checked = header.last_offset >= check_from
         if is_checked and position + header.size > piece_start + len(piece):
@@ -128,7 +128,8 @@ def scan(
         is_exact = True
 
 
-def _makes_sense(header: BatchHeader, next_offset: int, from_offset: int) -> bool:
+def makes_sense(header: BatchHeader, next_offset: int, from_offset: int) -> bool:
+    """Whether a batch with this header may lie in a segment that begins at ``from_offset``, behind ``next_offset``."""
     return (
         header.magic == 2
         and header.size >= HEADER_SIZE

@@ -60,7 +60,8 @@ class LogDirectory:
     ``_cleaned_up_to`` is where the last pass of compaction over each log ended; not so if its file was lost, which
     ``_has_cleaned_up_to`` says.
     ``_missing`` are partitions that a checkpoint speaks of and that have no files; ``_truncating`` is where a log is
-    about to end, until it does. ``high_watermarks`` are those read at the start, or given since.
+    about to end, until it does. ``high_watermarks`` are those read at the start, or given since. ``_lost_power`` is
+    ``may_have_lost_data`` as it was at the start, for logs that are opened after the losses were settled.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class LogDirectory:
         self.was_clean = True
         self.may_have_lost_data = True
         self.may_have_lost_synced_data = True
+        self._lost_power = False
         self.high_watermarks: dict[TopicPartition, Offset] = {}
         self._boot_id = boot_id
         self._files = files
@@ -141,6 +143,7 @@ class LogDirectory:
         self.may_have_lost_data = may_have_lost_data(names, bool(self._on_disk), earlier, self._boot_id)
         # Without the directory's identity nobody knows which disk this is, or how old a copy of one.
         self.may_have_lost_synced_data = self.may_have_lost_data and META_PROPERTIES not in names
+        self._lost_power = self.may_have_lost_data
         if self.may_have_lost_data:
             self._files.remove(self._name(BOOT_ID))
         elif earlier != self._boot_id:
@@ -240,6 +243,7 @@ class LogDirectory:
             gaps_below,
             self._note_loss,
             self._discard,
+            self._lost_power,
         )
         content = load_log(disk, config.index_interval_bytes, self._clock.now_ms())
         log = Log(self._files, path, partition, topic_id, config, content, self._keeper_for(partition))

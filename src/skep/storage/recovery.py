@@ -22,7 +22,6 @@ from typing import NamedTuple
 from skep.base.errors import StorageError
 from skep.base.files import Files
 from skep.base.ids import Offset, TopicPartition
-from skep.records.batch import HEADER_SIZE, read_header
 from skep.storage.batches import NEVER, scan
 from skep.storage.compaction_swap import finish_swaps
 from skep.storage.content import LogContent
@@ -45,6 +44,7 @@ from skep.storage.producer_recovery import LostEntries, ProducerRecovery
 from skep.storage.producers import MAX_PRODUCERS, Producers
 from skep.storage.reindexing import keep_index_below
 from skep.storage.segment import Segment
+from skep.storage.torn_tail import is_torn
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,8 @@ class LogOnDisk(NamedTuple):
     """Called before recovery takes away what it found damaged: it cannot be found a second time."""
     discard: Callable[[str], None] | None = None
     """Told of files of segments that are no more; whoever it is removes them. None: they are removed here and now."""
+    lost_power: bool = False
+    """The machine was booted since the log was written to: writes that were not synced may have left zeros."""
 
 
 def load_log(disk: LogOnDisk, index_interval_bytes: int, now_ms: int) -> LogContent:
@@ -274,12 +276,23 @@ class _Loader:
                     self.end_offset,
                     os.path.basename(segment.file.path),
                 )
-                if number + 1 < len(self.segments) or self.end_offset < recovery_point or _is_damage(segment, size):
+                is_last = number + 1 == len(self.segments)
+                if not is_last or self.end_offset < recovery_point or not self._is_torn(segment, size):
                     self._lose()
                 segment.file.truncate(size)
                 self._drop(number + 1, "it follows what was cut")
                 break
         self.new_indexes += self.segments[first:-1]
+
+    def _is_torn(self, segment: Segment, position: int) -> bool:
+        return is_torn(
+            segment.file,
+            position,
+            base_offset=segment.base_offset,
+            next_offset=self.end_offset,
+            gaps_below=self.gaps_below,
+            lost_power=self.disk.lost_power,
+        )
 
     def _drop(self, number: int, reason: str) -> None:
         """Removes the segments from ``number`` on."""
@@ -336,12 +349,3 @@ class _Loader:
 
     def _snapshot_path(self, offset: Offset) -> str:
         return os.path.join(self.disk.path, offset_name(offset, SNAPSHOT))
-
-
-def _is_damage(segment: Segment, position: int) -> bool:
-    """Whether what is cut off there cannot be the beginning of a batch that the process did not live to write."""
-    header = segment.file.read(position, HEADER_SIZE)
-    if len(header) < HEADER_SIZE:
-        return False
-    size = read_header(header).size
-    return size < HEADER_SIZE or position + size <= segment.size

@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from uuid import uuid4
 
+import pytest
+
 from skep.base.clock import ManualClock
-from skep.base.errors import StoreUnavailable
+from skep.base.errors import StorageError, StoreUnavailable
 from skep.base.ids import BrokerId, LeaderEpoch, Offset
 from skep.base.memory_files import MemoryFiles
 from skep.base.tasks import Supervisor
@@ -16,6 +18,7 @@ from skep.metadata.image import ClusterImage
 from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.records.batch import check_produced
 from skep.records.builder import build_batch
+from skep.replication.partition import Partition
 from skep.replication.replicas import Replicas
 from skep.storage.directory import LogDirectory
 
@@ -144,6 +147,30 @@ def test_an_option_that_only_a_newer_broker_knows_leaves_the_others_as_they_are_
         assert scene.replicas.partition("t", 0).log.config.retention_ms == 5
 
     run(topic, scenario)
+
+
+@pytest.mark.parametrize("what", ["lead", "on_role"])
+def test_a_role_that_an_open_partition_could_not_take_is_taken_when_it_is_tried_again(monkeypatch, what):
+    topic_id = uuid4()
+    elected = FOLLOWED._replace(leader=ONE, leader_epoch=LeaderEpoch(2))
+
+    def refuse(*_):
+        raise StorageError("the disk refuses")
+
+    async def scenario(scene):
+        [partition] = scene.replicas.open_partitions()
+        with monkeypatch.context() as patched:
+            patched.setattr(*((Partition, "lead") if what == "lead" else (scene.replicas, "on_role")), refuse)
+            scene.become(TopicRecord("t", topic_id, (elected,)))
+            scene.replicas.open_what_failed()
+        assert [role for _, role in scene.roles] == [FOLLOWED]
+        scene.replicas.open_what_failed()
+        assert [role for _, role in scene.roles] == [FOLLOWED, elected]
+        assert partition.is_leader and partition.leader_epoch == 2
+        scene.replicas.open_what_failed()
+        assert len(scene.roles) == 2, "it has its role"
+
+    run(TopicRecord("t", topic_id, (FOLLOWED,)), scenario)
 
 
 def test_a_replica_that_left_and_came_back_takes_its_first_batch_without_writing_checkpoints(monkeypatch):
