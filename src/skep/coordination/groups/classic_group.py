@@ -143,6 +143,11 @@ class ClassicGroup:
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         self.become(STABLE)
+        self.rest(now_ms)
+
+    def rest(self, now_ms: int) -> None:
+        """The group is in the log as it is: stable, with the assignments that its members have."""
+        self.state = STABLE
         self.state_timestamp = now_ms
         self.is_logged = True
         self._assigned_bytes = sum(len(member.assignment) for member in self.members.values())
@@ -210,15 +215,7 @@ class ClassicGroup:
 
     def chosen_protocol(self, members: Iterable[ClassicMember]) -> str:
         """The one with the most votes, each member voting for the one it likes best of those that all know."""
-        members = list(members)
-        support = Counter(name for member in members for name, _ in member.protocols)
-        candidates = {name for name, count in support.items() if count == len(members)}
-        if len(candidates) == 1:
-            return candidates.pop()
-        votes = Counter(member.vote(candidates) for member in members)
-        [(name, _)] = votes.most_common(1)
-        assert name is not None, "members without a common protocol are not let in"
-        return name
+        return chosen_protocol([[name for name, _ in member.protocols] for member in members])
 
     # What offsets and listings ask (``Group``).
 
@@ -292,3 +289,15 @@ class ClassicGroup:
 
     def tombstones(self) -> Sequence[CoordinatorRecord]:
         return [CoordinatorRecord(GroupMetadataKey(group=self.group_id), None)]
+
+
+def chosen_protocol(preferences: Sequence[Sequence[str]]) -> str:
+    """``ClassicGroup.chosen_protocol`` for members who know these, each the preferred one first."""
+    support = Counter(name for names in preferences for name in names)
+    candidates = {name for name, count in support.items() if count == len(preferences)}
+    if len(candidates) == 1:
+        return candidates.pop()
+    # Members without a common protocol are not let in.
+    votes = Counter(next(name for name in names if name in candidates) for names in preferences)
+    [(name, _)] = votes.most_common(1)
+    return name
