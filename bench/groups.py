@@ -36,9 +36,10 @@ class Cost(NamedTuple):
 
 
 class Member:
-    def __init__(self, client: RawClient, group: str) -> None:
+    def __init__(self, client: RawClient, group: str, instance_id: str | None = None) -> None:
         self.client = client
         self.group = group
+        self.instance_id = instance_id
         self.member_id = ""
         self.generation = -1
         self.members: list[str] = []
@@ -50,7 +51,7 @@ class Member:
             "session_timeout": 30 * second,
             "rebalance_timeout": 60 * second,
             "member_id": self.member_id,
-            "group_instance_id": None,
+            "group_instance_id": self.instance_id,
             "protocol_type": "consumer",
             "protocols": [{"name": "range", "metadata": SUBSCRIPTION}],
         }
@@ -66,6 +67,7 @@ class Member:
             "group_id": self.group,
             "generation_id": self.generation,
             "member_id": self.member_id,
+            "group_instance_id": self.instance_id,
             "protocol_type": "consumer",
             "protocol_name": "range",
             "assignments": [{"member_id": member, "assignment": ASSIGNMENT} for member in self.members],

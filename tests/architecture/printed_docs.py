@@ -151,7 +151,8 @@ NOTES = """## Differences from Kafka
   assignment costs, where Kafka has `group.consumer.assignment.interval.ms`. A static member may repeat a join whose
   answer was lost. A heartbeat to a group that has become a classic one is answered UNKNOWN_MEMBER_ID, so the member
   joins again. A classic group is upgraded although its assignments carry user data, if the assignor is one of the four
-  that come with clients: that of librdkafka's cooperative-sticky always do.
+  that come with clients: that of librdkafka's cooperative-sticky always do. A consumer group of more than 100 classic
+  members becomes a classic group shortly after the last member of the new protocol has left, not with its leave.
 - Produce requests of one connection overlap while they wait for a sync; their appends and answers keep their order.
 """
 

@@ -18,9 +18,8 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i16
 
 from skep.base.errors import DecodeError
-from skep.base.slicer import Work
 from skep.wire.bounds import RequestBounds
-from skep.wire.encoders import entity_encoder, entity_encoder_in_slices
+from skep.wire.encoders import entity_encoder
 
 _L = TypeVar("_L", bound="Layout")
 _INT16 = struct.Struct(">h")
@@ -39,23 +38,6 @@ class Layout:
         """A key behind its kind, or a value behind its version."""
         cls: Any = type(self)
         return _INT16.pack(self.__version__ if self.kind < 0 else self.kind) + entity_encoder(cls)(_mapping(self))
-
-    def encode_in_slices(self) -> Work[bytes]:
-        """``encode`` for one whose nested fields may have thousands of elements."""
-        cls: Any = type(self)
-        mapping: dict[str, Any] = {}
-        for name, is_nested in _names(cls):
-            value = getattr(self, name)
-            if is_nested and isinstance(value, tuple):
-                mapping[name] = parts = []
-                for part in value:
-                    parts.append(_mapping(part))
-                    yield
-            else:
-                mapping[name] = _mapping(value) if is_nested and value is not None else value
-        encoded = [_INT16.pack(self.__version__ if self.kind < 0 else self.kind)]
-        yield from entity_encoder_in_slices(cls)(mapping, encoded)
-        return b"".join(encoded)
 
 
 def _mapping(entity: Layout) -> dict[str, Any]:

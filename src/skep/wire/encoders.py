@@ -54,17 +54,6 @@ def entity_encoder(entity: Any) -> Callable[[Mapping[str, Any]], bytes]:
     return encode
 
 
-@functools.cache
-def entity_encoder_in_slices(entity: Any) -> Callable[[Mapping[str, Any], list[bytes]], Iterator[None]]:
-    """``entity_encoder`` for long entities: appends to the list, and yields as a ``ResponseEncoder`` does."""
-    source = _Source(yields=True)
-    source.entity(entity, "body")
-    encode: Callable[[Mapping[str, Any], list[bytes]], Iterator[None]] = source.compiled(
-        entity, "body, out", " in slices"
-    )
-    return encode
-
-
 class _Source:
     """Writes the statements of one encoder.
 

@@ -8,7 +8,8 @@ from skep.base.errors import ErrorCode
 from skep.base.slicer import Slicer
 from skep.broker import questions
 from skep.broker.handlers import consumer_group_heartbeat, delete_groups, join_group, sync_group
-from skep.coordination.groups import committing, upgrade
+from skep.coordination import background
+from skep.coordination.groups import committing, downgrade, upgrade
 from skep.coordination.groups.committing import Committer
 from skep.wire import apis
 from tests.slices import TickingClock, counting_turns
@@ -44,6 +45,22 @@ def sync(group: str, member: str, assignments: dict[str, bytes]) -> Any:
     )
 
 
+async def heartbeat_of_new(services: Any, group: str, epoch: int) -> Any:
+    """Of a member of the new protocol."""
+    request = AdminBroker.request(
+        apis.CONSUMER_GROUP_HEARTBEAT,
+        1,
+        group_id=group,
+        member_id="new",
+        member_epoch=epoch,
+        rebalance_timeout=timedelta(seconds=60),
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+    response = consumer_group_heartbeat.handle(services, request)
+    return response if isinstance(response, dict) else await response
+
+
 def test_the_assignment_of_a_large_group_is_written_in_slices(monkeypatch):
     monkeypatch.setattr(sync_group, "SMALL_ASSIGNMENT", MEMBERS - 1)
 
@@ -53,7 +70,7 @@ def test_the_assignment_of_a_large_group_is_written_in_slices(monkeypatch):
         await asyncio.sleep(0)
         request = sync(group, members[0], {name: name.encode() for name in members})
         response, turns = await counting_turns(sync_group.handle(services, request))
-        assert response["assignment"] == members[0].encode() and turns > 2 * MEMBERS / STEPS_PER_TURN
+        assert response["assignment"] == members[0].encode() and turns > MEMBERS / STEPS_PER_TURN
         assert [body["assignment"] for body in await asyncio.gather(*waiting)] == [
             name.encode() for name in members[1:]
         ]
@@ -67,20 +84,9 @@ def test_a_large_group_is_upgraded_in_slices(monkeypatch):
     async def scenario(scene: Scene) -> None:
         services, group, members = await joined(scene)
         await sync_group.handle(services, sync(group, members[0], {}))
-        request = AdminBroker.request(
-            apis.CONSUMER_GROUP_HEARTBEAT,
-            1,
-            group_id=group,
-            member_id="new",
-            member_epoch=0,
-            rebalance_timeout=timedelta(seconds=60),
-            subscribed_topic_names=["t"],
-            topic_partitions=[],
-        )
 
         async def beat() -> Any:
-            response = consumer_group_heartbeat.handle(services, request)
-            return response if isinstance(response, dict) else await response
+            return await heartbeat_of_new(services, group, 0)
 
         first, second = asyncio.ensure_future(counting_turns(beat())), asyncio.ensure_future(beat())
         response, turns = await first
@@ -89,6 +95,31 @@ def test_a_large_group_is_upgraded_in_slices(monkeypatch):
         shard = services.groups.shard_of(group)
         assert shard.groups[group].members.keys() == {"new", *members}
         assert (await beat())["member_epoch"] >= 1
+
+    run(scenario, max_message_bytes=100_000)
+
+
+def test_a_large_group_becomes_a_classic_group_again_in_slices(monkeypatch):
+    monkeypatch.setattr(downgrade, "SMALL_GROUP", MEMBERS - 1)
+    monkeypatch.setattr(downgrade, "MEMBERS_AT_ONCE", 1)
+    monkeypatch.setattr(background, "STEPS_AT_ONCE", 1)
+
+    async def scenario(scene: Scene) -> None:
+        services, group, members = await joined(scene)
+        await sync_group.handle(services, sync(group, members[0], {}))
+        await heartbeat_of_new(services, group, 0)
+        response = await heartbeat_of_new(services, group, -1)
+        assert "error_code" not in response
+        groups = services.groups.shard_of(group).groups
+        assert groups[group].type_name == "consumer" and groups[group].members.keys() == set(members)
+
+        async def until_classic() -> None:
+            while groups[group].type_name == "consumer":
+                await asyncio.sleep(0)
+
+        _, turns = await counting_turns(until_classic())
+        assert turns > MEMBERS / STEPS_PER_TURN
+        assert groups[group].members.keys() == set(members)
 
     run(scenario, max_message_bytes=100_000)
 

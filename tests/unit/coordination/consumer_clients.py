@@ -186,7 +186,7 @@ def settle(*clients: Client, rounds: int = 12) -> None:
             client.beat()
 
 
-NOT_LOGGED = ("memory", "seen_topics", "matches", "assigning", "assignable_at")
+NOT_LOGGED = ("memory", "seen_topics", "matches", "assigning", "assignable_at", "owes_epoch")
 
 
 def logged_state(group: ConsumerGroup) -> dict[str, Any]:

@@ -6,11 +6,14 @@ leader gives each of the partitions to one member.
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.coordination import background
+from skep.coordination.groups import classic_static
 from skep.coordination.groups.committing import Committer
 from tests.unit.coordination.classic_groups import ClassicGroups, logged_state
 from tests.unit.coordination.classic_transitions import WatchedTransitions
@@ -281,5 +284,30 @@ class ClassicGroupMachine(CommitsOffsets, RuleBasedStateMachine):
         super().teardown()
 
 
+class LargeGroupMachine(ClassicGroupMachine):
+    """Every group is a large one: static members wait for its record, which is made in steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(classic_static, "SMALL_GROUP", 0)
+        self._patch.setattr(background, "STEPS_AT_ONCE", 1)
+
+    @rule(turns=TURNS)
+    def the_coordinator_takes_a_step(self, turns: str) -> None:
+        operation = next(self.groups.driver.timers.take_due(), None)
+        if operation is not None:
+            self.groups.driver.submit(operation)
+        self._go_on(turns)
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            self._patch.undo()
+
+
 ClassicGroupMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 test_classic_groups_keep_their_promises = ClassicGroupMachine.TestCase
+LargeGroupMachine.TestCase.settings = ClassicGroupMachine.TestCase.settings
+test_large_classic_groups_keep_their_promises = LargeGroupMachine.TestCase

@@ -4,10 +4,13 @@ While it is a consumer group no partition is held twice; at the end every partit
 the kind that its members speak. Offsets stay whatever the group becomes.
 """
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
+from skep.coordination import background
+from skep.coordination.groups import downgrade
 from skep.coordination.groups.classic_group import ClassicGroup
 from skep.coordination.groups.committing import Committer
 from skep.coordination.groups.consumer_group import ConsumerGroup
@@ -111,8 +114,34 @@ class MixedGroups(CommitsOffsets, RuleBasedStateMachine):
         assert owned == list(range(count)) if has_new else owned == list(range(len(owned)))
 
 
+class MixedLargeGroups(MixedGroups):
+    """Every group is a large one: it becomes a classic group in steps, between which anything may happen."""
+
+    def __init__(self):
+        super().__init__()
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(downgrade, "SMALL_GROUP", 0)
+        self._patch.setattr(downgrade, "MEMBERS_AT_ONCE", 0)
+        self._patch.setattr(downgrade, "SESSIONS_AT_ONCE", 1)
+        self._patch.setattr(background, "STEPS_AT_ONCE", 1)
+
+    @rule()
+    def the_coordinator_takes_a_step(self):
+        operation = next(self.world.driver.timers.take_due(), None)
+        if operation is not None:
+            self.world.driver.submit(operation)
+
+    def teardown(self):
+        try:
+            super().teardown()
+        finally:
+            self._patch.undo()
+
+
 TestMixedGroups = MixedGroups.TestCase
 TestMixedGroups.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestMixedLargeGroups = MixedLargeGroups.TestCase
+TestMixedLargeGroups.settings = TestMixedGroups.settings
 
 
 def test_the_last_member_of_the_new_protocol_leaves_before_a_classic_one_has_joined():

@@ -7,6 +7,9 @@ Behaviour
     leader is told of all members. From version 9 on a static leader that takes its own place in a stable group is told
     to skip the assignment (KIP-814); before, that somebody else leads.
 
+    A static member that comes back to a stable group of more than 100 members waits until the record of the group is
+    made, in slices. It is told to ask again, with COORDINATOR_LOAD_IN_PROGRESS, when the group changes meanwhile.
+
 Refusals, in order
     INVALID_GROUP_ID; no coordinator here; INVALID_REQUEST for names that are too long; INVALID_SESSION_TIMEOUT;
     UNKNOWN_MEMBER_ID for an id in a group that is not there; POLICY_VIOLATION when there are too many groups;

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from skep.base.clock import Clock
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.group_records import GroupMetadataKey
-from skep.coordination.groups.classic_member import ClassicMember, Protocols
+from skep.coordination.groups.classic_member import ClassicMember, Protocols, Returning
 from skep.coordination.groups.classic_states import (
     COMPLETING_REBALANCE,
     EMPTY,
@@ -31,7 +31,8 @@ class ClassicGroup:
     Between calls ``static_ids``, ``waiting_to_join``, ``support`` and ``metadata_bytes`` say what the members say; a
     group with members has a leader among them and at least one protocol that all of them support; ``pending`` are ids
     that were handed out and not used yet (KIP-394); members in ``pending_sync`` have been told the generation and not
-    asked for an assignment.
+    asked for an assignment; ``returning`` are static members, by instance id, that are back under other ids and wait
+    for these to be in the log.
     """
 
     type_name = "classic"
@@ -61,6 +62,7 @@ class ClassicGroup:
         self.changes = 0
         """Grows with each change of the state, the generation or the members, but for who waits."""
         self.is_upgrading = False
+        self.returning: dict[str, Returning] = {}
         self._assigned_bytes = 0
         self._topics: frozenset[str] | None = None
         self._topics_are_current = False
@@ -108,17 +110,18 @@ class ClassicGroup:
         if self.leader_id == member.member_id:
             self.leader_id = next(iter(self.members), None)
 
-    def replace(self, member: ClassicMember, successor: ClassicMember) -> None:
-        """A static member is there under another id; it keeps its place, and the lead if it has it."""
-        self._count(member, -1)
-        self.members = {
-            successor.member_id if key == member.member_id else key: successor if other is member else other
-            for key, other in self.members.items()
-        }
-        self.pending_sync.discard(member.member_id)
-        self._count(successor, 1)
-        if self.leader_id == member.member_id:
-            self.leader_id = successor.member_id
+    def replace(self, successors: Mapping[str, ClassicMember]) -> None:
+        """Static members are there under other ids; they keep their places, and the lead if one of them has it."""
+        before = self.members
+        for member_id in successors:
+            self._count(before[member_id], -1)
+        members = [successors.get(member_id, member) for member_id, member in before.items()]
+        self.members = {member.member_id: member for member in members}
+        self.pending_sync.difference_update(successors)
+        for successor in successors.values():
+            self._count(successor, 1)
+        if self.leader_id is not None and self.leader_id in successors:
+            self.leader_id = successors[self.leader_id].member_id
 
     def update(self, member: ClassicMember, protocols: Protocols, join_waiter: Waiter | None) -> None:
         self._count(member, -1)
@@ -143,6 +146,11 @@ class ClassicGroup:
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         self.become(STABLE)
+        self.rest(now_ms)
+
+    def rest(self, now_ms: int) -> None:
+        """The group is in the log as it is: stable, with the assignments that its members have."""
+        self.state = STABLE
         self.state_timestamp = now_ms
         self.is_logged = True
         self._assigned_bytes = sum(len(member.assignment) for member in self.members.values())
@@ -210,15 +218,7 @@ class ClassicGroup:
 
     def chosen_protocol(self, members: Iterable[ClassicMember]) -> str:
         """The one with the most votes, each member voting for the one it likes best of those that all know."""
-        members = list(members)
-        support = Counter(name for member in members for name, _ in member.protocols)
-        candidates = {name for name, count in support.items() if count == len(members)}
-        if len(candidates) == 1:
-            return candidates.pop()
-        votes = Counter(member.vote(candidates) for member in members)
-        [(name, _)] = votes.most_common(1)
-        assert name is not None, "members without a common protocol are not let in"
-        return name
+        return chosen_protocol([[name for name, _ in member.protocols] for member in members])
 
     # What offsets and listings ask (``Group``).
 
@@ -283,12 +283,25 @@ class ClassicGroup:
         return commit_timestamp if self.state is STABLE and self._subscribed_topics() is not None else None
 
     def waiters(self) -> Sequence[Waiter]:
-        return [
+        of_members = [
             waiter
             for member in self.members.values()
             for waiter in (member.join_waiter, member.sync_waiter)
             if waiter is not None
         ]
+        return [*of_members, *(returning.waiter for returning in self.returning.values())]
 
     def tombstones(self) -> Sequence[CoordinatorRecord]:
         return [CoordinatorRecord(GroupMetadataKey(group=self.group_id), None)]
+
+
+def chosen_protocol(preferences: Sequence[Sequence[str]]) -> str:
+    """``ClassicGroup.chosen_protocol`` for members who know these, each the preferred one first."""
+    support = Counter(name for names in preferences for name in names)
+    candidates = {name for name, count in support.items() if count == len(preferences)}
+    if len(candidates) == 1:
+        return candidates.pop()
+    # Members without a common protocol are not let in.
+    votes = Counter(next(name for name in names if name in candidates) for names in preferences)
+    [(name, _)] = votes.most_common(1)
+    return name

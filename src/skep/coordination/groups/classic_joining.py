@@ -105,7 +105,8 @@ def _has_room(shard: "GroupShard", group: ClassicGroup, request: JoinRequest) ->
     member = group.members.get(known)
     before = member.metadata_bytes if member is not None else 0
     after = member_of(request, known).metadata_bytes
-    return has_room(shard.settings(), group.metadata_bytes, before, after) and (
+    expected = group.metadata_bytes + sum(returning.more_bytes for returning in group.returning.values())
+    return has_room(shard.settings(), expected, before, after) and (
         after <= before or has_memory(shard.settings(), shard.used_bytes(), MEMBER_BYTES + after - before)
     )
 

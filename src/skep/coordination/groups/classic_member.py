@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Hashable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from skep.coordination.groups.metadata_size import protocols_bytes, text_bytes
 from skep.coordination.shard import Operation, Waiter
@@ -55,3 +56,14 @@ class ClassicMember:
     def vote(self, candidates: Container[str]) -> str | None:
         """The one it likes best among the candidates."""
         return next((name for name, _ in self.protocols if name in candidates), None)
+
+
+class Returning(NamedTuple):
+    """A static member that was started anew: ``successor`` takes the place of its earlier self."""
+
+    successor: ClassicMember
+    more_bytes: int
+    """How much more it says of itself than before."""
+    version: int
+    """Of JoinGroup."""
+    waiter: Waiter

@@ -7,7 +7,7 @@ members are gone when that record is replayed.
 
 import functools
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
@@ -174,7 +174,7 @@ def joined_body(group: ClassicGroup, member: ClassicMember, for_all: Mapping[str
     """JoinGroup's answer in the generation of now. Only the leader is told of the others."""
     body = {**(for_all or _joined_body(group)), "member_id": member.member_id}
     if group.leader_id == member.member_id:
-        body["members"] = members_for_leader(group)
+        body["members"] = members_for_leader(group.members.values(), group.protocol_name)
     return body
 
 
@@ -189,14 +189,14 @@ def _joined_body(group: ClassicGroup) -> dict[str, Any]:
     }
 
 
-def members_for_leader(group: ClassicGroup) -> list[dict[str, Any]]:
+def members_for_leader(members: Iterable[ClassicMember], protocol_name: str | None) -> list[dict[str, Any]]:
     return [
         {
             "member_id": member.member_id,
             "group_instance_id": member.group_instance_id,
-            "metadata": member.metadata(group.protocol_name),
+            "metadata": member.metadata(protocol_name),
         }
-        for member in group.members.values()
+        for member in members
     ]
 
 

@@ -3,17 +3,20 @@
 One record holds the whole group at rest: Stable with all members and their assignments, or Empty.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from skep.base.slicer import Work, run_at_once
+from skep.base.slicer import Work
 from skep.coordination.group_records import GroupMemberValue, GroupMetadataKey, GroupMetadataValue
 from skep.coordination.groups.classic_group import ClassicGroup
 from skep.coordination.groups.classic_member import ClassicMember
 from skep.coordination.shard import CoordinatorRecord
+from skep.wire.primitives import INT32
 
 if TYPE_CHECKING:
     from skep.coordination.groups.shard import GroupShard
+
+_VERSION_BYTES = 2
 
 
 def stable_record(
@@ -24,41 +27,66 @@ def stable_record(
     now_ms: int,
 ) -> CoordinatorRecord:
     """The group with these members and their assignments, in the generation that it has."""
-    key, value = run_at_once(stable_record_in_slices(group, members, leader_id, assignments, now_ms))
-    return CoordinatorRecord(key, value)
+    values = tuple(
+        _member_value(member, group.protocol_name, assignments.get(member.member_id, b"")) for member in members
+    )
+    return CoordinatorRecord(GroupMetadataKey(group=group.group_id), _stable_value(group, leader_id, values, now_ms))
 
 
-def stable_record_in_slices(
+def encoded_in_slices(
     group: ClassicGroup,
     members: Iterable[ClassicMember],
     leader_id: str | None,
     assignments: Mapping[str, bytes],
     now_ms: int,
-) -> Work[tuple[GroupMetadataKey, GroupMetadataValue]]:
-    values = []
+) -> Work[tuple[bytes, bytes]]:
+    """The key and the value of ``stable_record``, encoded."""
+    encoded = []
     for member in members:
-        values.append(
-            GroupMemberValue(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                rebalance_timeout=member.rebalance_timeout_ms,
-                session_timeout=member.session_timeout_ms,
-                subscription=member.metadata(group.protocol_name),
-                assignment=assignments.get(member.member_id, b""),
-            )
-        )
+        encoded.append(encoded_member(member, group.protocol_name, assignments.get(member.member_id, b"")))
         yield
-    value = GroupMetadataValue(
+    return encoded_stable_record(group, leader_id, encoded, now_ms)
+
+
+def encoded_member(member: ClassicMember, protocol_name: str | None, assignment: bytes) -> bytes:
+    """The part of one member in the value of ``stable_record``."""
+    return _member_value(member, protocol_name, assignment).encode()[_VERSION_BYTES:]
+
+
+def encoded_stable_record(
+    group: ClassicGroup, leader_id: str | None, members: Sequence[bytes], now_ms: int
+) -> tuple[bytes, bytes]:
+    """The key and the value of ``stable_record``, from what ``encoded_member`` returned for each member."""
+    without_members = _stable_value(group, leader_id, (), now_ms).encode()
+    # The members are the last field: their number, which is 0 here, and then one after the other.
+    value = b"".join((without_members[: -INT32.size], INT32.pack(len(members)), *members))
+    return GroupMetadataKey(group=group.group_id).encode(), value
+
+
+def _member_value(member: ClassicMember, protocol_name: str | None, assignment: bytes) -> GroupMemberValue:
+    return GroupMemberValue(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout=member.rebalance_timeout_ms,
+        session_timeout=member.session_timeout_ms,
+        subscription=member.metadata(protocol_name),
+        assignment=assignment,
+    )
+
+
+def _stable_value(
+    group: ClassicGroup, leader_id: str | None, members: tuple[GroupMemberValue, ...], now_ms: int
+) -> GroupMetadataValue:
+    return GroupMetadataValue(
         protocol_type=group.protocol_type,
         generation=group.generation_id,
         protocol=group.protocol_name,
         leader=leader_id,
         current_state_timestamp=now_ms,
-        members=tuple(values),
+        members=members,
     )
-    return GroupMetadataKey(group=group.group_id), value
 
 
 def empty_record(group: ClassicGroup, now_ms: int) -> CoordinatorRecord:

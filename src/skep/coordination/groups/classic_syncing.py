@@ -14,7 +14,7 @@ from skep.base.slicer import Work
 from skep.coordination.groups.classic_group import ClassicGroup
 from skep.coordination.groups.classic_member import ClassicMember
 from skep.coordination.groups.classic_rebalancing import Replies, classic_group, prepare_rebalance, refusals, sync_key
-from skep.coordination.groups.classic_records import stable_record, stable_record_in_slices
+from skep.coordination.groups.classic_records import encoded_in_slices, stable_record
 from skep.coordination.groups.classic_states import COMPLETING_REBALANCE, PREPARING_REBALANCE
 from skep.coordination.shard import LATER, Outcome, Prepared, Waiter
 
@@ -56,8 +56,7 @@ def prepare_sync(shard: "GroupShard", request: SyncRequest) -> Work[PreparedSync
     prepared = Prepared(now_ms)
     # What a change of the group makes of these members does not matter: then the record is not used.
     members = list(group.members.values())
-    key, value = yield from stable_record_in_slices(group, members, group.leader_id, assignments, now_ms)
-    prepared.add_encoded(key.encode(), (yield from value.encode_in_slices()))
+    prepared.add_encoded(*(yield from encoded_in_slices(group, members, group.leader_id, assignments, now_ms)))
     prepared.install = lambda: group.assign(assignments, now_ms)
     return PreparedSync(group, changes, prepared)
 

@@ -39,7 +39,8 @@ class ConsumerGroup:
     Between calls ``static_ids``, ``owners`` and the counters say what the members say, and no partition has two owners.
     Not in the log: ``seen_topics`` are the cluster's topics when the group was last compared with them, ``matches`` is
     the comparison with its expressions if that is under way, ``assigning`` is an assignment that is under way, and
-    before ``assignable_at``, on the monotonic clock, none is begun.
+    before ``assignable_at``, on the monotonic clock, none is begun. ``owes_epoch``: members have left and the group has
+    stayed in its epoch, because it is about to become a classic group (``downgrade``).
     """
 
     type_name = "consumer"
@@ -68,6 +69,7 @@ class ConsumerGroup:
         self.matches: TopicMatches | None = None
         self.assigning: TargetAssignment | None = None
         self.assignable_at = 0.0
+        self.owes_epoch = False
 
     def copy(self) -> "ConsumerGroup":
         """One that can be changed while this stays as it is; members and partition sets are immutable and shared."""
@@ -163,10 +165,13 @@ class ConsumerGroup:
 
     def tombstones(self) -> Sequence[CoordinatorRecord]:
         group_id = self.group_id
-        keys: list[Any] = []
-        for member_id in self.members:
-            keys += member_keys(group_id, member_id)
-        keys.append(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id))
+        keys = [key for member_id in self.members for key in member_keys(group_id, member_id)]
+        return [*(CoordinatorRecord(key, None) for key in keys), *self.own_tombstones()]
+
+    def own_tombstones(self) -> Sequence[CoordinatorRecord]:
+        """Those that come after the tombstones of the members."""
+        group_id = self.group_id
+        keys: list[Any] = [ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id)]
         keys += [ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=one) for one in self.regexes]
         keys.append(ConsumerGroupMetadataKey(group_id=group_id))
         return [CoordinatorRecord(key, None) for key in keys]
@@ -180,6 +185,7 @@ class ConsumerGroup:
 
     def _replay_epoch(self, key: Any, value: Any) -> None:
         self.group_epoch, self.metadata_hash = value.epoch, value.metadata_hash
+        self.owes_epoch = False
 
     def _replay_assignment_epoch(self, key: Any, value: Any) -> None:
         self.assignment_epoch = 0 if value is None else value.assignment_epoch

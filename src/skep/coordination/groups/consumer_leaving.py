@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.group_config import GroupConfig, group_config
-from skep.coordination.groups import migration
+from skep.coordination.groups import downgrade, migration
 from skep.coordination.groups.consumer_changes import GroupChange
 from skep.coordination.groups.consumer_group import ConsumerGroup
 from skep.coordination.groups.consumer_member import (
@@ -77,7 +77,10 @@ def remove(shard: "GroupShard", group: ConsumerGroup, members: Sequence[Consumer
     change = GroupChange(group, shard.image().topics, shard.clock)
     for member in members:
         change.remove_member(member.member_id)
-    if migration.is_downgrade_due(shard, change.group):
+    is_due = migration.is_downgrade_due(shard, change.group)
+    if is_due and downgrade.is_large(change.group) and not downgrade.is_put_off(shard, group.group_id):
+        outcome = Outcome(records=change.records, then=functools.partial(_begin_downgrade, shard, group))
+    elif is_due and not downgrade.is_large(change.group):
         outcome = migration.downgrade(shard, group, change.group, reason="the last member of the new protocol is gone")
     else:
         change.members_have_left()
@@ -94,6 +97,11 @@ def remove(shard: "GroupShard", group: ConsumerGroup, members: Sequence[Consumer
 
     outcome.then = then
     return outcome
+
+
+def _begin_downgrade(shard: "GroupShard", group: ConsumerGroup) -> None:
+    group.owes_epoch = True
+    downgrade.begin(shard, group)
 
 
 # Timers.

@@ -12,8 +12,10 @@ from skep.coordination.group_records import (
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMetadataKey,
 )
+from skep.coordination.groups import downgrade
 from skep.coordination.groups.consumer_group import ConsumerGroup
 from skep.coordination.groups.consumer_leaving import watch_member
+from skep.coordination.groups.migration import is_downgrade_due
 
 if TYPE_CHECKING:
     from skep.coordination.groups.shard import GroupShard
@@ -56,4 +58,8 @@ def loaded(shard: "GroupShard") -> Work[None]:
                 watch_member(shard, group.group_id, member)
                 if not number % MEMBERS_AT_ONCE:
                     yield
+            if downgrade.is_large(group) and is_downgrade_due(shard, group):
+                # The coordinator before this one did not get so far. Whether members have left it does not say.
+                group.owes_epoch = True
+                downgrade.begin(shard, group)
         yield

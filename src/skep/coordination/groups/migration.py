@@ -1,7 +1,7 @@
 """From a consumer group to a classic group, while it has members (KIP-848, online migration).
 
 When the last member of the new protocol leaves a group that was a classic group (``upgrade``), the group becomes a
-classic group again, and rebalances. The generation is the epoch.
+classic group again, and rebalances. The generation is the epoch. A large group does so in slices (``downgrade``).
 """
 
 import logging
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SMALL_GROUP = 100
+"""Members with which a group changes its kind without a pause: some 10 ms."""
+
 
 def is_downgrade_due(shard: "GroupShard", left: ConsumerGroup) -> bool:
     """Whether ``left``, a group from which somebody has just gone, is to be a classic group from now on."""
@@ -50,7 +53,7 @@ def downgrade(shard: "GroupShard", group: ConsumerGroup, left: ConsumerGroup, *,
     image = shard.image()
     classic = ClassicGroup(group.group_id, shard.clock, shard.timers)
     for member in left.members.values():
-        classic.add(_downgraded_member(group.group_id, member, image))
+        classic.add(downgraded_member(group.group_id, member, image))
     classic.protocol_type = CONSUMER
     classic.generation_id = group.group_epoch
     classic.protocol_name = classic.chosen_protocol(classic.members.values())
@@ -72,7 +75,7 @@ def downgrade(shard: "GroupShard", group: ConsumerGroup, left: ConsumerGroup, *,
     return Outcome(records=[*group.tombstones(), record], then=then)
 
 
-def _downgraded_member(group_id: str, member: ConsumerMember, image: ClusterImage) -> ClassicMember:
+def downgraded_member(group_id: str, member: ConsumerMember, image: ClusterImage) -> ClassicMember:
     assert member.classic is not None
     session_key, on_silence = session_of(group_id, member.member_id)
     return ClassicMember(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.coordination.groups import consumer_leaving, migration, upgrade
+from skep.coordination.groups import consumer_leaving, downgrade, migration, upgrade
 from skep.coordination.groups.classic_join_request import JoinRequest, new_member_id
 from skep.coordination.groups.classic_joining import MAX_NAME_BYTES
 from skep.coordination.groups.classic_leaving import Leaving
@@ -52,7 +52,8 @@ def join(shard: "GroupShard", group: ConsumerGroup, request: JoinRequest) -> Out
         owned=upgrade.by_id(subscription.owned, change.topics),
         has_subscription_changed=has_subscription_changed,
     )
-    is_downgrade = replaced is not None and not replaced.is_classic and migration.is_downgrade_due(shard, change.group)
+    is_due = replaced is not None and not replaced.is_classic and migration.is_downgrade_due(shard, change.group)
+    is_downgrade = is_due and not downgrade.is_large(change.group)
     outcome = _downgrade(shard, group, change, moved) if is_downgrade else Outcome(records=change.records)
     after = outcome.then
 
@@ -64,6 +65,8 @@ def join(shard: "GroupShard", group: ConsumerGroup, request: JoinRequest) -> Out
             schedule_matching(shard, group)
             schedule_assigning(shard, group)
             _watch_after_join(shard, group.group_id, moved)
+        if is_due and not is_downgrade and not downgrade.is_put_off(shard, group.group_id):
+            downgrade.begin(shard, group)
         if after is not None:
             after()
 

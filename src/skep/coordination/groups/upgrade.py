@@ -37,7 +37,9 @@ from skep.coordination.groups.consumer_leaving import config_of, watch_session
 from skep.coordination.groups.consumer_member import ConsumerMember, held_since
 from skep.coordination.groups.consumer_protocol import Numbers, Subscription, read_assignment, read_subscription
 from skep.coordination.groups.consumer_subscriptions import metadata_hash
+from skep.coordination.groups.downgrade import sessions_key
 from skep.coordination.groups.group import Group
+from skep.coordination.groups.migration import SMALL_GROUP
 from skep.coordination.groups.topic_matches import Topics
 from skep.coordination.shard import CoordinatorRecord, Outcome, Prepared, Waiter
 
@@ -50,8 +52,6 @@ STATELESS_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-s
 """Assignors of clients whose user data nobody misses. librdkafka's cooperative-sticky sends some with each assignment,
 for which Kafka refuses to upgrade its groups."""
 
-SMALL_GROUP = 100
-"""Members that are upgraded without a pause: some 10 ms."""
 SESSIONS_AT_ONCE = 200
 """Begun without a pause: a millisecond."""
 
@@ -103,7 +103,8 @@ def upgrade(shard: "GroupShard", group: Group) -> Work[Upgrade]:
         raise _not_a_consumer_group(group, "it is of another kind")
     if not group.is_empty:
         _check_upgrade(shard, group)
-    if group.is_upgrading:
+    if group.is_upgrading or sessions_key(group.group_id) in shard.timers:
+        # In the second case the timers of the consumer group that it was are still to be cancelled.
         raise _not_yet(group.group_id)
     upgraded = ConsumerGroup(group.group_id)
     prepared = Prepared(shard.clock.now_ms())
