@@ -14,6 +14,7 @@ TOPIC = "eggs"
 PARTITIONS = 10_000
 METADATA_REQUESTS = 200
 FETCHES = 100
+REFUSED = 190_000
 BATCHES = 199_000
 LARGE_BATCHES = 95
 LARGE_BATCH_BYTES = 950_000
@@ -57,6 +58,23 @@ def _produce(count: int, batch: bytes) -> bytes:
     return request(apis.PRODUCE, 9, body)
 
 
+def _delete_topics() -> bytes:
+    body = {"topic_names": [f"t{number}" for number in range(REFUSED)], "timeout": timedelta(minutes=1)}
+    return request(apis.DELETE_TOPICS, 5, body)
+
+
+def _elect_leaders() -> bytes:
+    wanted = [{"topic": TOPIC, "partitions": list(range(1, REFUSED))}]
+    body = {"election_type": 0, "topic_partitions": wanted, "timeout": timedelta(minutes=1)}
+    return request(apis.ELECT_LEADERS, 2, body)
+
+
+def _alter_configs() -> bytes:
+    configs = [{"name": f"o{number}", "config_operation": 0, "value": "1"} for number in range(REFUSED)]
+    resource = {"resource_type": 2, "resource_name": TOPIC, "configs": configs}
+    return request(apis.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource], "validate_only": False})
+
+
 def _small_batch() -> bytes:
     return build_batch([NewRecord(b"k", b"v", 1_700_000_000_000)])
 
@@ -96,6 +114,19 @@ STALLS = (
         "a Produce request of 90 MB",
         lambda broker: asking(_produce(LARGE_BATCHES, _large_batch()))(broker),
         create(LARGE_BATCHES),
+    ),
+    Stall("delete-topics-unknown", f"DeleteTopics of {REFUSED:,} topics that do not exist", asking(_delete_topics())),
+    Stall(
+        "elect-leaders-unknown",
+        f"ElectLeaders of {REFUSED:,} partitions that do not exist",
+        asking(_elect_leaders()),
+        create(1),
+    ),
+    Stall(
+        "alter-configs-unknown",
+        f"IncrementalAlterConfigs of {REFUSED:,} options that do not exist",
+        asking(_alter_configs()),
+        create(1),
     ),
     Stall("auto-create", "one Metadata request for 5,000 topics that do not exist", _auto_create),
 )

@@ -13,7 +13,7 @@ A topic's option goes on below 1 with the broker option that is its default, if 
 """
 
 import enum
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -39,6 +39,8 @@ BROKER_OPTIONS: Mapping[str, Option] = {
 TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
 _OTHER_RESOURCES = {8: "BROKER_LOGGER", 16: "CLIENT_METRICS"}
 
+MAX_CONFIGS = 1_000
+"""Of one resource in one request. No resource has as many options."""
 MAX_VALUE_LENGTH = 32_767
 """Where a string of the older versions ends: a longer value could be set and then not be described."""
 
@@ -194,9 +196,18 @@ def _checked(option: Option, text: str, code: ErrorCode) -> str:
         raise KafkaError(code, f"Invalid value for configuration {error}") from None
 
 
-def texts_in(configs: Iterable[Any], *, null_is: ErrorCode, may_be_null: Container[str] = ()) -> dict[str, str]:
+def check_count(configs: Sequence[Any]) -> Sequence[Any]:
+    """``configs``, or INVALID_REQUEST when there are many more than options: they are looked at without a pause."""
+    if len(configs) > MAX_CONFIGS:
+        raise KafkaError(
+            ErrorCode.invalid_request, f"A resource has {len(configs)} configs, there may be {MAX_CONFIGS}."
+        )
+    return configs
+
+
+def texts_in(configs: Sequence[Any], *, null_is: ErrorCode, may_be_null: Container[str] = ()) -> dict[str, str]:
     """Names and values as a request gives them; a name twice is refused, and one without a value unless it may be."""
-    configs = list(configs)
+    configs = check_count(configs)
     if twice := repeated(config.name for config in configs):
         raise KafkaError(ErrorCode.invalid_request, f"Error due to duplicate config keys: {', '.join(sorted(twice))}")
     if nulls := [config.name for config in configs if config.value is None and config.name not in may_be_null]:

@@ -34,6 +34,19 @@ def each_once(names: Iterable[N]) -> Work[list[N]]:
     return list(seen)
 
 
+def named(topics: Iterable[Any]) -> Work[tuple[dict[str, Any], set[str]]]:
+    """The elements of a request by their names, and the names that are given more than once."""
+    by_name: dict[str, Any] = {}
+    twice: set[str] = set()
+    for number, topic in enumerate(topics):
+        if topic.name in by_name:
+            twice.add(topic.name)
+        by_name[topic.name] = topic
+        if not number % NAMES_AT_ONCE:
+            yield
+    return by_name, twice
+
+
 async def ask_each(slicer: Slicer, names: Iterable[N], ask: Ask[N], refuse: Refuse[N]) -> list[Any]:
     """The response for each of ``names``, in the order in which they are given first."""
     left = iter(await slicer.finish(each_once(names)))

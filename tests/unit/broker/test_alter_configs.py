@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from skep.base.errors import ErrorCode, StoreUnavailable
-from skep.broker.configs import BROKER_RESOURCE, TOPIC_RESOURCE
+from skep.broker.configs import BROKER_RESOURCE, MAX_CONFIGS, TOPIC_RESOURCE
 from skep.broker.handlers.incremental_alter_configs import Operation
 from skep.metadata.image import CLUSTER_DEFAULT
 from skep.wire.apis import ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, Api
@@ -234,3 +234,13 @@ def test_a_store_that_fails_is_told_for_the_resource_it_failed_for(topic, monkey
     for_broker = resource(BROKER_RESOURCE, "", (SET, "num.partitions", "2"))
     answers = alter(topic, INCREMENTAL_ALTER_CONFIGS, for_topic, for_broker)
     assert answers == [(ErrorCode.coordinator_not_available, "disk full"), DONE]
+
+
+@pytest.mark.parametrize("api", [ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS])
+def test_more_configs_than_any_resource_can_have_are_refused_unread(topic, api):
+    names = [f"o{number}" for number in range(MAX_CONFIGS + 1)]
+    configs = [(SET, name, "1") if api is INCREMENTAL_ALTER_CONFIGS else (name, "1") for name in names]
+    [(code, _)] = alter(topic, api, resource(TOPIC_RESOURCE, "a", *configs[:-1]))
+    assert code is ErrorCode.invalid_config
+    [(code, message)] = alter(topic, api, resource(TOPIC_RESOURCE, "a", *configs))
+    assert code is ErrorCode.invalid_request and "1001 configs" in message

@@ -10,16 +10,19 @@ from uuid import uuid4
 import pytest
 
 from skep.base.clock import ManualClock
-from skep.base.errors import ErrorCode
+from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
 from skep.base.memory_files import MemoryFiles
 from skep.base.slicer import Slicer
 from skep.base.tasks import Supervisor
 from skep.base.topic_config import TopicConfig
 from skep.broker.handlers import (
+    create_partitions,
     delete_records,
+    delete_topics,
     describe_log_dirs,
     describe_producers,
+    elect_leaders,
     list_offsets,
     offset_for_leader_epoch,
     produce,
@@ -30,6 +33,7 @@ from skep.records.batch import read_header
 from skep.records.builder import build_batch
 from skep.replication.replicas import Replicas
 from skep.storage.directory import LogDirectory
+from skep.wire.lazy_array import LazyArray
 from skep.wire.produce_response import ProducedPartition, encode_produce_response
 from tests.slices import TickingClock, counting_turns
 
@@ -179,3 +183,79 @@ def test_the_results_of_a_produce_request_become_a_response_and_are_freed_in_sli
     assert encoded == encode_produce_response(9, 7, produce._by_topic(results()))
     assert asked.results == []
     assert steps >= MANY + 2 * MANY / 10
+
+
+# Refusals of very many topics or partitions.
+
+
+def unknown_topics(scene):
+    async def delete_topic(name, topic_id):
+        raise KafkaError(ErrorCode.unknown_topic_or_partition, name)
+
+    scene.services.config = SimpleNamespace(delete_topic_enable=True)
+    scene.services.catalog.delete_topic = delete_topic
+    return [f"u{number}" for number in range(MANY)]
+
+
+def test_very_many_topics_that_do_not_exist_are_not_deleted_in_slices():
+    async def scenario(scene):
+        names = unknown_topics(scene)
+        response, turns = await scene.ask(delete_topics, 5, topic_names=names)
+        assert [one["name"] for one in response["responses"]] == names
+        assert {one["error_code"] for one in response["responses"]} == {ErrorCode.unknown_topic_or_partition}
+        assert turns >= MANY
+
+    run(scenario)
+
+
+def test_very_many_topics_without_a_name_are_not_deleted_in_slices(monkeypatch):
+    monkeypatch.setattr(delete_topics, "NAMES_AT_ONCE", 1)
+
+    async def scenario(scene):
+        unknown_topics(scene)
+        topics = [SimpleNamespace(name=None, topic_id=uuid4()) for _ in range(MANY)]
+        response, turns = await scene.ask(delete_topics, 6, topics=topics)
+        assert [one["topic_id"] for one in response["responses"]] == [topic.topic_id for topic in topics]
+        assert {one["error_code"] for one in response["responses"]} == {ErrorCode.unknown_topic_id}
+        assert turns > 2 * MANY / STEPS_PER_TURN
+
+    run(scenario)
+
+
+def test_leaders_of_very_many_partitions_that_do_not_exist_are_not_elected_in_slices(monkeypatch):
+    monkeypatch.setattr(elect_leaders, "INDEXES_AT_ONCE", 1)
+
+    async def scenario(scene):
+        indexes = [-1, *range(MANY, 3 * MANY)]
+        wanted = [SimpleNamespace(topic="t", partitions=indexes)]
+        response, turns = await scene.ask(
+            elect_leaders, topic_partitions=wanted, timeout=timedelta(seconds=1), election_type=0
+        )
+        [result] = response["replica_election_results"]
+        assert [one["partition_id"] for one in result["partition_result"]] == indexes
+        assert {one["error_code"] for one in result["partition_result"]} == {ErrorCode.unknown_topic_or_partition}
+        assert turns > 2 * MANY / STEPS_PER_TURN
+
+    run(scenario)
+
+
+def test_very_many_topics_that_do_not_exist_do_not_grow_in_slices():
+    async def scenario(scene):
+        topics = [SimpleNamespace(name=f"u{number}", count=2, assignments=None) for number in range(MANY)]
+        response, turns = await scene.ask(create_partitions, topics=topics, validate_only=False)
+        assert {one["error_code"] for one in response["results"]} == {ErrorCode.unknown_topic_or_partition}
+        assert turns >= MANY
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("handler", "body", "field"),
+    [
+        (delete_topics, {"topic_names": ["a", "b"]}, "responses"),
+        (elect_leaders, {"topic_partitions": [SimpleNamespace(topic="t", partitions=[0])]}, "replica_election_results"),
+    ],
+)
+def test_refusals_of_all_are_made_when_they_are_encoded(handler, body, field):
+    refusal = handler.refuse(SimpleNamespace(version=2, body=SimpleNamespace(**body)), ErrorCode.not_controller)
+    assert isinstance(refusal[field], LazyArray) and len(refusal[field]) == len(next(iter(body.values())))

@@ -11,7 +11,7 @@ Refusals, per resource, in order
     INVALID_REQUEST: the resource twice, another broker, another type of resource; INVALID_TOPIC_EXCEPTION,
     UNKNOWN_TOPIC_OR_PARTITION; INVALID_REQUEST: an option twice or without a value; INVALID_CONFIG: an unknown
     option, a bad value for a topic or a group; INVALID_REQUEST: a bad value for a broker, an option that is read at
-    start only.
+    start only. INVALID_REQUEST also for more than 1,000 configs of one resource.
 """
 
 from typing import Any

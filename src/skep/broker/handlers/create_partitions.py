@@ -14,13 +14,15 @@ Left out
     ``timeout`` is read and ignored: nothing but the metadata store is waited for.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
 from skep.base.slicer import Work
-from skep.broker.refusals import ANSWERABLE, code_of, message_of, repeated
+from skep.broker.questions import named
+from skep.broker.refusals import ANSWERABLE, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics import INTERNAL_TOPICS, check_assignment, place, room_for
@@ -29,11 +31,11 @@ from skep.wire.lazy_array import LazyArray
 
 
 async def handle(services: Services, request: Request) -> Body:
-    named = {topic.name: topic for topic in request.body.topics}
-    twice = repeated(topic.name for topic in request.body.topics)
+    by_name, twice = await services.slicer.finish(named(request.body.topics))
     results = []
-    for name, topic in named.items():
+    for name, topic in by_name.items():
         code, message = ErrorCode.none, None
+        await asyncio.sleep(0)  # a request may name very many topics; others are served in between
         try:
             if name in twice:
                 raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")

@@ -10,10 +10,10 @@ Behaviour
 
 Refusals, per topic, in order
     INVALID_REQUEST: the same name twice; INVALID_TOPIC_EXCEPTION: a bad name, or a topic of the coordinators;
-    TOPIC_ALREADY_EXISTS; INVALID_REQUEST: an option twice; INVALID_CONFIG: an unknown option, a bad or no value;
-    INVALID_REQUEST: numbers given although replicas are chosen; INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS: numbers
-    that mean nothing; POLICY_VIOLATION: more than ``skep.max.partitions``; INVALID_REPLICA_ASSIGNMENT;
-    INVALID_REPLICATION_FACTOR: more than there are brokers.
+    TOPIC_ALREADY_EXISTS; INVALID_REQUEST: an option twice, or more than 1,000 configs; INVALID_CONFIG: an unknown
+    option, a bad or no value; INVALID_REQUEST: numbers given although replicas are chosen; INVALID_REPLICATION_FACTOR,
+    INVALID_PARTITIONS: numbers that mean nothing; POLICY_VIOLATION: more than ``skep.max.partitions``;
+    INVALID_REPLICA_ASSIGNMENT; INVALID_REPLICATION_FACTOR: more than there are brokers.
 
 Left out
     ``timeout`` is read and ignored: nothing but the metadata store is waited for.
@@ -28,7 +28,8 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
 from skep.base.slicer import Work
 from skep.broker.configs import check_topic_overrides, checked_topic_value, texts_in, topic_entries
-from skep.broker.refusals import ANSWERABLE, code_of, message_of, repeated
+from skep.broker.questions import named
+from skep.broker.refusals import ANSWERABLE, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics import INTERNAL_TOPICS, USE_DEFAULT, check_assignment, place, room_for
@@ -39,10 +40,9 @@ _UNKNOWN = -1
 
 
 async def handle(services: Services, request: Request) -> Body:
-    named = {topic.name: topic for topic in request.body.topics}
-    twice = repeated(topic.name for topic in request.body.topics)
+    by_name, twice = await services.slicer.finish(named(request.body.topics))
     topics = []
-    for name, topic in named.items():
+    for name, topic in by_name.items():
         await asyncio.sleep(0)  # a request may name very many topics; others are served in between
         try:
             if name in twice:

@@ -13,16 +13,20 @@ Left out
     ``timeout`` is read and ignored: nothing but the metadata store is waited for.
 """
 
+import asyncio
 from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.broker.refusals import ANSWERABLE, code_of, message_of, repeated
+from skep.base.slicer import Work
+from skep.broker.questions import NAMES_AT_ONCE, ask_each
+from skep.broker.refusals import ANSWERABLE, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.metadata.image import ClusterImage
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 HAS_DELETION_DISABLED = 3
 HAS_TOPIC_ID = 6
@@ -41,21 +45,39 @@ async def handle(services: Services, request: Request) -> Body:
         code = ErrorCode.topic_deletion_disabled if disabled else ErrorCode.invalid_request
         raise KafkaError(code, "delete.topic.enable is false")
     image = services.catalog.image
-    named = _named(request)
-    twice = repeated(name for one in named if (name := _name_of(image, one)) is not None) | repeated(named)
-    responses = []
-    for one in dict.fromkeys(named):
-        try:
-            responses.append(await _delete(services, image, one, twice))
-        except ANSWERABLE as error:
-            responses.append(_response(one.name, one.topic_id, code_of(error), message_of(error)))
+    named, twice = await services.slicer.finish(_named(request, image))
+    responses = await ask_each(
+        services.slicer,
+        named,
+        lambda one: _delete(services, one, _checked_name(image, one, twice)),
+        lambda one, error: _response(one.name, one.topic_id, error.code, message_of(error)),
+    )
     return {"responses": responses}
 
 
-def _named(request: Request) -> Sequence[_Named]:
-    if request.version >= HAS_TOPIC_ID:
-        return [_Named(topic.name, topic.topic_id) for topic in request.body.topics]
-    return [_Named(name, None) for name in request.body.topic_names]
+def _named(request: Request, image: ClusterImage) -> Work[tuple[list[_Named], set[str | _Named]]]:
+    """The topics, and those that are named more than once, in one way or in two."""
+    named: list[_Named] = []
+    seen: set[str | _Named] = set()
+    twice: set[str | _Named] = set()
+    for number, topic in enumerate(_topics(request)):
+        one = _one(request, topic)
+        named.append(one)
+        name = _name_of(image, one)
+        for known in (one,) if name is None else (one, name):
+            (twice if known in seen else seen).add(known)
+        if not number % NAMES_AT_ONCE:
+            yield
+    return named, twice
+
+
+def _topics(request: Request) -> Sequence[Any]:
+    topics: Sequence[Any] = request.body.topics if request.version >= HAS_TOPIC_ID else request.body.topic_names
+    return topics
+
+
+def _one(request: Request, topic: Any) -> _Named:
+    return _Named(topic.name, topic.topic_id) if request.version >= HAS_TOPIC_ID else _Named(topic, None)
 
 
 def _name_of(image: ClusterImage, one: _Named) -> str | None:
@@ -65,9 +87,7 @@ def _name_of(image: ClusterImage, one: _Named) -> str | None:
     return None if topic is None else topic.name
 
 
-async def _delete(
-    services: Services, image: ClusterImage, one: _Named, twice: Container[str | _Named]
-) -> dict[str, Any]:
+def _checked_name(image: ClusterImage, one: _Named, twice: Container[str | _Named]) -> str:
     if one.name is None and one.topic_id is None:
         raise KafkaError(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
     if one.name is not None and one.topic_id is not None:
@@ -77,7 +97,15 @@ async def _delete(
         raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name or id.")
     if name is None:
         raise KafkaError(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
-    deleted = await services.catalog.delete_topic(name, one.topic_id)
+    return name
+
+
+async def _delete(services: Services, one: _Named, name: str) -> dict[str, Any]:
+    await asyncio.sleep(0)  # a store in memory does not pause by itself
+    try:
+        deleted = await services.catalog.delete_topic(name, one.topic_id)
+    except ANSWERABLE as error:
+        return _response(one.name, one.topic_id, code_of(error), message_of(error))
     return _response(deleted.name, deleted.topic_id, ErrorCode.none, None)
 
 
@@ -86,4 +114,8 @@ def _response(name: str | None, topic_id: UUID | None, code: ErrorCode, message:
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {"responses": [_response(one.name, one.topic_id, code, None) for one in _named(request)]}
+    def response(topic: Any) -> dict[str, Any]:
+        one = _one(request, topic)
+        return _response(one.name, one.topic_id, code, None)
+
+    return {"responses": LazyArray(_topics(request), response)}

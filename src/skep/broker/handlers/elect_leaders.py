@@ -21,24 +21,30 @@ Left out
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.slicer import Work
 from skep.broker.refusals import ANSWERABLE, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.controller.elections import Liveness, preferred, settled, unheard
 from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
 
 logger = logging.getLogger(__name__)
 
 PREFERRED, UNCLEAN = 0, 1
 POLL_S = 0.05
+INDEXES_AT_ONCE = 1_000
+"""Looked at without a pause."""
 
 _Outcome = tuple[ErrorCode, str | None]
+_Outcomes = Callable[[int], _Outcome]
+"""By the index of a partition."""
 
 
 async def handle(services: Services, request: Request) -> Body:
@@ -52,11 +58,11 @@ async def handle(services: Services, request: Request) -> Body:
         await asyncio.sleep(0)  # all of them may be very many; others are served in between
         if kind == UNCLEAN:
             await _wait_for_reports(services, topic, indexes, deadline)
-        outcomes = await _elect(services, topic, indexes, kind)
+        outcomes = await _elect(services, topic, await services.slicer.finish(_known(services, topic, indexes)), kind)
         if wanted is None:
-            outcomes = [(index, outcome) for index, outcome in outcomes if outcome[0] != ErrorCode.election_not_needed]
-        if outcomes or wanted is not None:
-            results.append(_result(topic, outcomes))
+            indexes = [index for index in indexes if outcomes(index)[0] != ErrorCode.election_not_needed]
+        if indexes or wanted is not None:
+            results.append(_result(topic, indexes, outcomes))
     return {"error_code": ErrorCode.none, "replica_election_results": results}
 
 
@@ -80,36 +86,51 @@ def _is_waited_for(partition: PartitionRecord, brokers: Liveness) -> bool:
     return not is_led and brokers.live.isdisjoint(partition.isr) and bool(unheard(partition, brokers))
 
 
-def _asked(services: Services, wanted: Iterable[Any] | None) -> list[tuple[str, Sequence[int]]]:
+def _asked(services: Services, wanted: Iterable[Any] | None) -> Iterable[tuple[str, Sequence[int]]]:
     if wanted is None:
         return [(topic.name, range(len(topic.partitions))) for topic in services.catalog.image.topics.values()]
-    return [(one.topic, one.partitions) for one in wanted]
+    return ((one.topic, one.partitions) for one in wanted)
 
 
-async def _elect(services: Services, name: str, indexes: Sequence[int], kind: int) -> list[tuple[int, _Outcome]]:
-    outcomes: list[tuple[int, _Outcome]] = []
+def _known(services: Services, name: str, indexes: Sequence[int]) -> Work[list[int]]:
+    """Those that the topic has. A request may name very many that it does not have, or the same one very often."""
+    topic = services.catalog.image.topics.get(name)
+    count = 0 if topic is None else len(topic.partitions)
+    found: dict[int, None] = {}
+    for number, index in enumerate(indexes):
+        if 0 <= index < count:
+            found[index] = None
+        if not number % INDEXES_AT_ONCE:
+            yield
+    return list(found)
+
+
+async def _elect(services: Services, name: str, indexes: Sequence[int], kind: int) -> _Outcomes:
+    outcomes: dict[int, _Outcome] = {}
+
+    def outcome_of(index: int) -> _Outcome:
+        unknown = (ErrorCode.unknown_topic_or_partition, f"No such partition as {name}-{index}")
+        return outcomes.get(index, unknown)
 
     def change(topic: TopicRecord) -> TopicRecord:
         outcomes.clear()
         brokers, partitions = Liveness.of(services.catalog.image.brokers), list(topic.partitions)
         for index in indexes:
-            if 0 <= index < len(partitions):
+            if index < len(partitions):
                 partitions[index], code = _elected(partitions[index], brokers, kind)
-                outcomes.append((index, (code, None)))
-            else:
-                message = f"No such partition as {name}-{index}"
-                outcomes.append((index, (ErrorCode.unknown_topic_or_partition, message)))
+                outcomes[index] = (code, None)
         return replace(topic, partitions=tuple(partitions))
 
     known = services.catalog.image.topics.get(name)
     if known is not None and change(known).partitions == known.partitions:
         # The store need not be asked: with null as a request, nearly all topics are such.
-        return outcomes
+        return outcome_of
     try:
         await services.catalog.change_topic(name, change)
     except ANSWERABLE as error:
-        return [(index, (code_of(error), message_of(error))) for index in indexes]
-    return outcomes
+        failed = code_of(error), message_of(error)
+        return lambda _: failed
+    return outcome_of
 
 
 def _elected(partition: PartitionRecord, brokers: Liveness, kind: int) -> tuple[PartitionRecord, ErrorCode]:
@@ -127,17 +148,16 @@ def _elected(partition: PartitionRecord, brokers: Liveness, kind: int) -> tuple[
     return partition, ErrorCode.eligible_leaders_not_available
 
 
-def _result(topic: str, outcomes: Iterable[tuple[int, _Outcome]]) -> dict[str, Any]:
-    return {
-        "topic": topic,
-        "partition_result": [
-            {"partition_id": index, "error_code": code, "error_message": message} for index, (code, message) in outcomes
-        ],
-    }
+def _result(topic: str, indexes: Sequence[int], outcomes: _Outcomes) -> dict[str, Any]:
+    def partition(index: int) -> dict[str, Any]:
+        code, message = outcomes(index)
+        return {"partition_id": index, "error_code": code, "error_message": message}
+
+    return {"topic": topic, "partition_result": LazyArray(indexes, partition)}
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
     # Version 0 has no code for the whole.
     topics = request.body.topic_partitions or ()
-    results = [_result(one.topic, ((index, (code, None)) for index in one.partitions)) for one in topics]
+    results = LazyArray(topics, lambda one: _result(one.topic, one.partitions, lambda _: (code, None)))
     return {"error_code": code, "replica_election_results": results}

@@ -28,7 +28,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.base.options import OptionType
 from skep.broker import config_changes
 from skep.broker.config_changes import Target
-from skep.broker.configs import texts_in
+from skep.broker.configs import check_count, texts_in
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.metadata.catalog import Edit
@@ -47,7 +47,7 @@ async def handle(services: Services, request: Request) -> Body:
 
 
 def _edit(target: Target, resource: Any) -> Edit:
-    operations = {config.name: _operation(config) for config in resource.configs}
+    operations = {config.name: _operation(config) for config in check_count(resource.configs)}
     texts = texts_in(resource.configs, null_is=ErrorCode.invalid_request, may_be_null=_deleted(operations))
 
     def edit(overrides: Mapping[str, str]) -> Mapping[str, str]:

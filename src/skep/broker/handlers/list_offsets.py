@@ -30,7 +30,8 @@ from typing import Any, NamedTuple
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import Offset
 from skep.base.slicer import Work
-from skep.broker.refusals import code_of, repeated
+from skep.broker.questions import NAMES_AT_ONCE
+from skep.broker.refusals import code_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.replication.partition import Partition
@@ -61,11 +62,21 @@ async def handle(services: Services, request: Request) -> Body:
     return {"topics": topics}
 
 
+def _named_twice(request: Request) -> Work[set[tuple[str, int]]]:
+    seen: set[tuple[str, int]] = set()
+    twice: set[tuple[str, int]] = set()
+    for topic in request.body.topics:
+        for number, wanted in enumerate(topic.partitions):
+            partition = (topic.name, wanted.partition_index)
+            (twice if partition in seen else seen).add(partition)
+            if not number % NAMES_AT_ONCE:
+                yield
+    return twice
+
+
 def _looked_up(services: Services, request: Request) -> Work[tuple[list[dict[str, Any]], list[_Search]]]:
     """What is known at once, and the searches for the rest."""
-    twice = repeated(
-        (topic.name, wanted.partition_index) for topic in request.body.topics for wanted in topic.partitions
-    )
+    twice = yield from _named_twice(request)
     topics, searches = [], []
     for topic in request.body.topics:
         partitions = []
