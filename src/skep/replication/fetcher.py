@@ -355,8 +355,7 @@ class Fetcher:
         if not await self._may_cut(followed):
             return
         partition, log = followed.partition, followed.partition.log
-        if piece.diverging_epoch is not None and piece.diverging_epoch[1] < log.log_start_offset:
-            # All that we have left lies past what the leader has in common with us.
+        if piece.diverging_epoch is not None and _has_nothing_in_common(log, piece.diverging_epoch):
             logger.info("%s: beginning anew at %d", partition.topic_partition, piece.log_start_offset)
             self._await_cut(followed, partition.start_anew_at(Offset(max(0, piece.log_start_offset))))
         elif piece.diverging_epoch is not None:
@@ -427,6 +426,13 @@ class Fetcher:
 
 def _is_empty(log: Log) -> bool:
     return log.log_start_offset == log.log_end_offset
+
+
+def _has_nothing_in_common(log: Log, diverging: tuple[int, int]) -> bool:
+    """Whether all that we have left lies past what the leader has in common with us; or nothing is left, and the last
+    that we had was of an epoch that the leader does not know."""
+    epoch, end = diverging
+    return end < log.log_start_offset or (_is_empty(log) and log.last_batch_epoch > epoch)
 
 
 def _may_have_hole(log: Log, piece: AnsweredPartition) -> bool:

@@ -153,6 +153,43 @@ def test_a_follower_of_which_all_was_deleted_has_no_hole_where_the_leader_has_re
     run(scenario)
 
 
+@pytest.mark.parametrize("records", [10, 12], ids=["all is deleted", "two that were not copied are left"])
+def test_a_follower_that_led_after_it_deleted_records_keeps_what_was_committed(records):
+    """It is in the ISR. The leader has not heard of the deletion, nor of the epoch in which this broker led."""
+
+    async def scenario():
+        leader = new_partition(ONE, records=10)
+        follower = Follower(new_partition(TWO, records=10))
+        partition, log = follower.partition, follower.partition.log
+        partition.lead(TWO, PartitionRecord((ONE, TWO), (ONE, TWO), TWO, LeaderEpoch(2)))
+        append(partition, records - 10)
+        log.delete_records_before(Offset(10))
+        leader.lead(ONE, PartitionRecord((ONE, TWO), (ONE, TWO), ONE, LeaderEpoch(3)))
+        append(leader, 1)
+        partition.follow(LeaderEpoch(3))
+        for _ in range(5):
+            await follower.fetch_from(leader)
+            assert (log.log_start_offset, log.log_end_offset >= 10) == (10, True)
+        assert log.log_end_offset == 11
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("leader_has", [10, 15])
+def test_a_follower_of_which_all_was_deleted_in_an_epoch_that_the_leader_does_not_know_begins_anew(leader_has):
+    async def scenario():
+        leader = new_partition(ONE, records=leader_has)  # elected uncleanly
+        follower = Follower(new_partition(TWO, records=10, start=10, epoch=3))
+        leader.lead(ONE, PartitionRecord((ONE, TWO), (ONE,), ONE, LeaderEpoch(4)))
+        follower.partition.follow(LeaderEpoch(4))
+        for _ in range(5):
+            await follower.fetch_from(leader)
+        log = follower.partition.log
+        assert (log.log_start_offset, log.log_end_offset) == (0, leader_has)
+
+    run(scenario)
+
+
 def dropped(follower):
     follower.fetcher.forget(follower.partition)
 
