@@ -29,6 +29,7 @@ from skep.metadata.model import BrokerRecord
 from skep.replication.followed import Followed
 from skep.replication.partition import Partition
 from skep.replication.throttling import Throttle
+from skep.storage.leader_epochs import NO_EPOCH
 from skep.storage.log import Log
 from skep.wire.apis import FETCH
 from skep.wire.fetch_answer import AnsweredPartition, FollowerAnswer, read_follower_answer
@@ -42,6 +43,9 @@ APPENDS_PER_TURN = 64
 POSITIONS_PER_TURN = 500
 UNTIL_CUT = float(1 << 40)
 """A partition whose log is being cut waits until it is told of the end."""
+PAST_ALL_LOGS = Offset(1 << 62)
+"""Asked for by a follower whose log may begin too late. The leader refuses it, says where its own log begins, and does
+not count the follower among those that have what lies before; it could be in the ISR before it has begun anew."""
 
 Key = tuple[UUID, int]
 BeforeTruncation = Callable[[Partition], Any]
@@ -255,11 +259,14 @@ class Fetcher:
                 partition.flush()
                 self._leave_alone(key, followed, self._clock.monotonic() + FIRST_BACKOFF_S)
                 continue
+            # A member of the ISR has all that is committed: what it has not, earlier leaders had deleted.
+            may_begin_late = not followed.is_in_sync and _may_begin_late(log)
+            is_to_compare = may_begin_late and followed.compared_in != partition.leader_epoch
             position = FollowerPartition(
                 *key,
                 partition.leader_epoch,
-                log.log_end_offset,
-                log.latest_epoch,
+                PAST_ALL_LOGS if is_to_compare else log.log_end_offset,
+                NO_EPOCH if is_to_compare else log.latest_epoch,
                 log.log_start_offset,
                 config.replica_fetch_max_bytes,
             )
@@ -303,13 +310,13 @@ class Fetcher:
             return  # who leads has changed while the answer was on its way
         key = (piece.topic_id, piece.partition)
         try:
+            if sent.fetch_offset == PAST_ALL_LOGS and piece.error_code is ErrorCode.offset_out_of_range:
+                await self._make_whole(followed, piece)
+                return
             if piece.error_code is ErrorCode.none and piece.diverging_epoch is None:
                 if partition.log.log_end_offset != sent.fetch_offset:
                     return
-                # A member of the ISR has all that is committed: what it has not, earlier leaders had deleted.
-                if partition.log.lost_data or (not followed.is_in_sync and _may_have_hole(partition.log, piece)):
-                    await self._make_whole(followed, piece)
-                    return
+                partition.log.lost_data = False
                 partition.append_fetched(piece.records, piece.high_watermark, piece.log_start_offset)
                 if len(piece.records) and partition.log.config.syncs_before_acknowledging:
                     await partition.flush()
@@ -328,15 +335,17 @@ class Fetcher:
         now it would have a hole, and nobody would see it.
         """
         partition = followed.partition
+        if piece.log_start_offset < 0:
+            raise KafkaError(piece.error_code, "the leader does not say where its log begins")
         if partition.log.log_start_offset > piece.log_start_offset:
             if not await self._may_cut(followed):
                 return
             cut = partition.start_anew_at(Offset(piece.log_start_offset))
             if cut is not None:
-                # Then the next answer finds the log whole.
+                # Then the next answer finds that both begin at the same offset.
                 self._await_cut(followed, cut)
                 return
-        partition.log.lost_data = False
+        followed.compared_in = partition.leader_epoch
         self._changed.add((piece.topic_id, piece.partition))
 
     async def _may_cut(self, followed: Followed) -> bool:
@@ -356,8 +365,7 @@ class Fetcher:
         if not await self._may_cut(followed):
             return
         partition, log = followed.partition, followed.partition.log
-        if piece.diverging_epoch is not None and piece.diverging_epoch[1] < log.log_start_offset:
-            # All that we have left lies past what the leader has in common with us.
+        if piece.diverging_epoch is not None and _has_nothing_in_common(log, piece.diverging_epoch):
             logger.info("%s: beginning anew at %d", partition.topic_partition, piece.log_start_offset)
             self._await_cut(followed, partition.start_anew_at(Offset(max(0, piece.log_start_offset))))
         elif piece.diverging_epoch is not None:
@@ -430,9 +438,17 @@ def _is_empty(log: Log) -> bool:
     return log.log_start_offset == log.log_end_offset
 
 
-def _may_have_hole(log: Log, piece: AnsweredPartition) -> bool:
-    """Whether the leader has records before our first one, and nothing says that we had the same."""
-    return _is_empty(log) and log.latest_epoch < 0 and log.log_start_offset > piece.log_start_offset
+def _has_nothing_in_common(log: Log, diverging: tuple[int, int]) -> bool:
+    """Whether all that we have left lies past what the leader has in common with us; or nothing is left, and the last
+    that we had was of an epoch that the leader does not know."""
+    epoch, end = diverging
+    return end < log.log_start_offset or (_is_empty(log) and log.last_batch_epoch > epoch)
+
+
+def _may_begin_late(log: Log) -> bool:
+    """Whether the leader may have records before our first one that we should have: ours were lost, or nothing says
+    that we ever had the same."""
+    return log.log_start_offset > 0 and (log.lost_data or (_is_empty(log) and log.latest_epoch < 0))
 
 
 _PASSING = frozenset(

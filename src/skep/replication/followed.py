@@ -8,10 +8,11 @@ from skep.wire.fetch_request import FollowerPartition
 class Followed:
     """``sent`` is what the leader's session knows of it; until ``wait_until`` it is left alone.
 
-    ``is_new``: a reassignment adds this replica.
+    ``is_new``: a reassignment adds this replica. ``compared_in`` is the last leader epoch in which the beginning of the
+    log was compared with that of its leader's.
     """
 
-    __slots__ = ("is_in_sync", "is_new", "partition", "sent", "wait_until")
+    __slots__ = ("compared_in", "is_in_sync", "is_new", "partition", "sent", "wait_until")
 
     def __init__(self, partition: Partition, is_new: bool, is_in_sync: bool) -> None:
         self.partition = partition
@@ -19,6 +20,7 @@ class Followed:
         self.is_in_sync = is_in_sync
         self.sent: FollowerPartition | None = None
         self.wait_until = 0.0
+        self.compared_in = -1
 
     def is_throttled(self, node_id: BrokerId) -> bool:
         """Whether it is to catch up slowly; once in sync, producers wait for it."""

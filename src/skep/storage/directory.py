@@ -421,8 +421,8 @@ class LogDirectory:
         flushed_offset = log.flushed_offset if end_offset is None else min(log.flushed_offset, end_offset)
         if flushed_offset > 0:
             recovery_points[partition] = flushed_offset
-        # A log start that is a segment's beginning needs no entry: it is in the segment's name.
-        if log.log_start_offset > (log.segments[0].base_offset if log.segments else 0) and end_offset != 0:
+        # Also of one that is a segment's beginning: it says that what lay before was deleted, and not lost.
+        if log.log_start_offset > 0 and end_offset != 0:
             log_starts[partition] = log.log_start_offset
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, Offset] | None = None) -> None:

@@ -89,7 +89,7 @@ class DurableLog:
     def _move_start(self, offset: Offset) -> None:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
-            self._epochs.truncate_start(offset)
+            self._epochs.truncate_before(offset)
             self._check_marks()
 
     @property

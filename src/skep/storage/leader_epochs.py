@@ -62,8 +62,15 @@ class LeaderEpochs:
         above = bisect_left(self._entries, int(offset), key=lambda entry: entry[1])
         return LeaderEpoch(self._entries[above - 1][0]) if above else NO_EPOCH
 
-    def truncate_start(self, log_start_offset: Offset) -> None:
-        """The log now begins at ``log_start_offset``; the epoch it lies in begins there too."""
+    def truncate_before(self, log_start_offset: Offset) -> None:
+        """The log now begins at ``log_start_offset``.
+
+        The epoch of the last record before that stays known, with that record for its beginning. By it a log whose
+        records are all deleted, or taken back, knows how long it is and whether it is on its leader's history.
+        """
+        self._truncate_start(Offset(max(log_start_offset - 1, 0)))
+
+    def _truncate_start(self, log_start_offset: Offset) -> None:
         below = bisect_right(self._entries, int(log_start_offset), key=lambda entry: entry[1])
         if below and self._entries[below - 1][1] != log_start_offset:
             kept = [(self._entries[below - 1][0], int(log_start_offset))]

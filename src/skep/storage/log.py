@@ -129,7 +129,8 @@ class Log(ReplicaLog):
 
     def end_offset_for_epoch(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
         """Where ``epoch`` ended, for OffsetForLeaderEpoch; see ``LeaderEpochs.end_offset_for``."""
-        return self._epochs.end_offset_for(epoch, self.log_end_offset)
+        known, end = self._epochs.end_offset_for(epoch, self.log_end_offset)
+        return known, max(end, self.log_start_offset) if known >= 0 else end
 
     # Deleting
 

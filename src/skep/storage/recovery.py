@@ -137,19 +137,25 @@ class _Loader:
 
     def _cut_epochs(self, log_start_offset: Offset) -> None:
         self.epochs.truncate_end(self.end_offset)
-        self.epochs.truncate_start(log_start_offset)
+        self.epochs.truncate_before(log_start_offset)
         if self.end_offset == log_start_offset > 0:
             # All batches are deleted. Without the epoch that they ended in, any log with a batch would count as longer.
-            deleted = self.epochs_on_disk.epoch_before(Offset(log_start_offset + 1))
-            if deleted >= 0:
-                self.epochs.assign(deleted, log_start_offset)
+            # Batches that are still there know it better than the file.
+            deleted = self.epochs_on_disk.epoch_before(log_start_offset)
+            if deleted > self.epochs.latest:
+                self.epochs.assign(deleted, Offset(log_start_offset - 1))
 
     def _look_for_a_lost_beginning(self) -> None:
-        """The oldest epoch begins where the log does, by its file. After a crash that may be from before a deletion of
-        segments, and this takes them for lost: then the copy is compared with its leader's, and found to be whole."""
+        """The oldest epoch begins where the log does, by its file, or one record before if some were deleted.
+
+        After a clean stop the checkpoint has the log start. After a crash it may be older, so one record may be missing
+        unnoticed. The file may be from before a deletion of segments too, and this takes them for lost: then the copy
+        is compared with its leader's, and found to be whole.
+        """
         begins_at = self.epochs.entries[0][1] if self.epochs.entries else None
         first = self.segments[0].base_offset
-        if begins_at is not None and max(begins_at, self.disk.log_start_offset) < first:
+        deleted = 0 if self.recovery_point is None else 1
+        if begins_at is not None and max(begins_at + deleted, self.disk.log_start_offset) < first:
             logger.warning("%s: begins at %d, and began at %d before", self.name, first, begins_at)
             self._lose()
 

@@ -63,12 +63,7 @@ class ReplicaLog(AppendableLog):
 
     @property
     def last_batch_epoch(self) -> LeaderEpoch:
-        """The leader epoch of the last batch; -1 when there never was one.
-
-        A log whose batches are all deleted remembers the epoch that it ended in: it is as long as its end says.
-        """
-        if self.log_end_offset == self.log_start_offset > 0:
-            return self._epochs.latest
+        """The leader epoch of the last batch, which may be deleted; -1 when there never was one."""
         return self._epochs.epoch_before(self.log_end_offset)
 
     # Appending what the leader has

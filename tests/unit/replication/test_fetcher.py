@@ -172,6 +172,83 @@ def test_a_member_of_the_isr_does_not_begin_anew_where_the_leader_still_has_what
     run(scenario)
 
 
+@pytest.mark.parametrize("records", [10, 12], ids=["all is deleted", "two that were not copied are left"])
+def test_a_follower_that_led_after_it_deleted_records_keeps_what_was_committed(records):
+    """It is in the ISR. The leader has not heard of the deletion, nor of the epoch in which this broker led."""
+
+    async def scenario():
+        leader = new_partition(ONE, records=10)
+        follower = Follower(new_partition(TWO, records=10))
+        partition, log = follower.partition, follower.partition.log
+        partition.lead(TWO, PartitionRecord((ONE, TWO), (ONE, TWO), TWO, LeaderEpoch(2)))
+        append(partition, records - 10)
+        log.delete_records_before(Offset(10))
+        leader.lead(ONE, PartitionRecord((ONE, TWO), (ONE, TWO), ONE, LeaderEpoch(3)))
+        append(leader, 1)
+        partition.follow(LeaderEpoch(3))
+        for _ in range(5):
+            await follower.fetch_from(leader)
+            assert (log.log_start_offset, log.log_end_offset >= 10) == (10, True)
+        assert log.log_end_offset == 11
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("leader_has", [10, 15])
+def test_a_follower_of_which_all_was_deleted_in_an_epoch_that_the_leader_does_not_know_begins_anew(leader_has):
+    async def scenario():
+        leader = new_partition(ONE, records=leader_has)  # elected uncleanly
+        follower = Follower(new_partition(TWO, records=10, start=10, epoch=3))
+        leader.lead(ONE, PartitionRecord((ONE, TWO), (ONE,), ONE, LeaderEpoch(4)))
+        follower.partition.follow(LeaderEpoch(4))
+        for _ in range(5):
+            await follower.fetch_from(leader)
+        log = follower.partition.log
+        assert (log.log_start_offset, log.log_end_offset) == (0, leader_has)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("lost_data", [True, False], ids=["it lost its beginning", "it is empty and knows no epoch"])
+def test_a_follower_that_is_to_begin_anew_does_not_join_before_it_has(lost_data):
+    async def scenario():
+        leader = new_partition(ONE, records=10)
+        follower = Follower(new_partition(TWO, records=10, start=4), is_in_sync=False)
+        leader.lead(ONE, PartitionRecord((ONE, TWO), (ONE,), ONE, LeaderEpoch(2)))
+        log = follower.partition.log
+        log.lost_data = lost_data
+        if not lost_data:
+            log.start_anew_at(Offset(10))
+        follower.before_cutting = lambda: follower_states.append(leader.in_sync.can_join(TWO, leader.high_watermark))
+        follower_states = []
+        await follower.fetch_from(leader)
+        assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+        assert follower_states == [False]
+        for _ in range(3):
+            assert not leader.in_sync.can_join(TWO, leader.high_watermark) or log.log_end_offset == 10
+            await follower.fetch_from(leader)
+        assert leader.in_sync.can_join(TWO, leader.high_watermark)
+        assert (log.log_start_offset, log.log_end_offset, log.lost_data) == (0, 10, False)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("start", [3, 10])
+def test_a_follower_that_begins_where_its_leader_does_joins_as_it_is(start):
+    async def scenario():
+        leader = new_partition(ONE, records=10, start=start)
+        follower = Follower(new_partition(TWO, records=10, start=start), is_in_sync=False)
+        leader.lead(ONE, PartitionRecord((ONE, TWO), (ONE,), ONE, LeaderEpoch(2)))
+        log = follower.partition.log
+        log.lost_data = True
+        for _ in range(3):
+            await follower.fetch_from(leader)
+            assert (log.log_start_offset, log.log_end_offset) == (start, 10)
+        assert leader.in_sync.can_join(TWO, leader.high_watermark) and not log.lost_data
+
+    run(scenario)
+
+
 def dropped(follower):
     follower.fetcher.forget(follower.partition)
 
@@ -190,16 +267,16 @@ def told_of_another_leader(follower):
     [
         {"diverging_epoch": (1, 2)},
         {"error_code": ErrorCode.offset_out_of_range, "log_start_offset": 50},
-        {"lost_data": True},
+        {"lost_data": True, "error_code": ErrorCode.offset_out_of_range, "log_start_offset": 0},
     ],
     ids=["histories part", "the leader begins later", "records were lost"],
 )
 def test_a_log_that_is_no_longer_ours_when_its_files_are_free_is_not_cut(what_happens, piece):
     async def scenario():
         follower = Follower(new_partition(TWO, records=6, start=3))
-        follower.wanted()
         answered = dict(piece)
         follower.partition.log.lost_data = answered.pop("lost_data", False)
+        follower.wanted()
         follower.before_cutting = lambda: what_happens(follower)
         await follower.take(**answered)
         assert (follower.partition.log.log_start_offset, follower.partition.log.log_end_offset) == (3, 6)

@@ -44,14 +44,14 @@ def test_entries_that_contradict_a_new_one_go() -> None:
 
 def test_moving_the_log_start_keeps_the_epoch_it_lies_in() -> None:
     epochs = LeaderEpochs([(0, 0), (2, 10), (5, 30)])
-    epochs.truncate_start(0)
+    epochs._truncate_start(0)
     assert not epochs.is_changed
-    epochs.truncate_start(15)
+    epochs._truncate_start(15)
     assert epochs.entries == [(2, 15), (5, 30)]
     assert epochs.is_changed
-    epochs.truncate_start(30)
+    epochs._truncate_start(30)
     assert epochs.entries == [(5, 30)]
-    epochs.truncate_start(99)
+    epochs._truncate_start(99)
     assert epochs.entries == [(5, 99)]
     assert epochs.latest == 5
 

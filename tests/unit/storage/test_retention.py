@@ -121,6 +121,34 @@ def test_a_log_of_which_all_has_expired_knows_in_which_epoch_it_ended(kit, recov
     assert (again.last_batch_epoch, again.end_offset_for_epoch(LeaderEpoch(4))) == (6, (4, 7))
 
 
+def test_after_a_crash_the_epoch_that_a_log_ended_in_is_that_of_its_last_batch_also_if_the_file_lags(kit) -> None:
+    files = kit.files()
+    log = kit.log(None, files)
+    kit.append(log, 3, epoch=2)
+    log.flush()
+    kit.append(log, 4, epoch=4)
+    log.delete_records_before(7)
+    again = kit.log(None, files, recovery_point=3, log_start_offset=7)
+    assert (again.log_start_offset, again.log_end_offset, again.last_batch_epoch) == (7, 7, 4)
+
+
+def test_a_log_whose_end_is_cut_to_its_start_knows_in_which_epoch_it_ended(kit) -> None:
+    files = kit.files()
+    log = kit.log(None, files)
+    kit.append(log, 3, epoch=2)
+    kit.append(log, 4, epoch=4)
+    log.delete_records_before(3)
+    assert log.truncate_to(3) == 3
+    assert (log.last_batch_epoch, log.latest_epoch) == (2, 2)
+    log.begin_epoch(LeaderEpoch(5))
+    assert (log.last_batch_epoch, log.latest_epoch) == (2, 5)
+    assert log.end_offset_for_epoch(LeaderEpoch(2)) == (2, 3)
+    assert log.end_offset_for_epoch(LeaderEpoch(1)) == (1, 3), "not before the log start"
+    log.close()
+    again = kit.log(None, files, log_start_offset=3)
+    assert (again.last_batch_epoch, again.latest_epoch, again.lost_data) == (2, 2, False)
+
+
 def test_delete_records_moves_the_start_and_never_back(kit) -> None:
     log = kit.log(TopicConfig(segment_bytes=2 * len(kit.batch())))
     for _ in range(6):
