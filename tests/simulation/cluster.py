@@ -6,8 +6,8 @@ can happen changes nothing.
 
 After the last step all brokers come back and nothing more breaks: then each partition has to find a leader.
 
-Left out on purpose: retention (logs begin at 0), transactions, the time that a sync takes, several topics, fetch
-sessions (each fetch names everything).
+Left out on purpose: retention by age and size (records are deleted by DeleteRecords alone), transactions, the time that
+a sync takes, several topics, fetch sessions (each fetch names everything).
 """
 
 from collections.abc import Sequence

@@ -192,10 +192,10 @@ class ClusterState:
             if process.bugs:
                 raise Violation(f"broker {broker} does not carry out what it hears: {process.bugs}")
             for partition in process.partitions:
-                index, entries = partition.topic_partition.partition, partition.log.entries
+                index, held = partition.topic_partition.partition, partition.log.held
                 if partition.is_leader:
                     safety.leads(index, partition.leader_epoch, broker)
-                safety.reads(index, broker, entries, partition.high_watermark)
+                safety.reads(index, broker, held, partition.high_watermark)
                 record = self.store.topic.partitions[index]
                 if partition.is_leader and (record.leader, record.leader_epoch) == (broker, partition.leader_epoch):
                     safety.acts(index, partition.high_watermark, record)
@@ -204,7 +204,7 @@ class ClusterState:
                 raise Violation(f"{index}: broker {record.leader} leads, the ISR is {record.isr}")
             for broker in record.isr:
                 if broker not in self.lost:
-                    safety.is_in_sync(index, broker, self.disks[broker].entries(index))
+                    safety.is_in_sync(index, broker, self.disks[broker].held(index))
         self._check_acknowledged()
 
     def _check_acknowledged(self) -> None:
@@ -227,7 +227,8 @@ class ClusterState:
             return "it has ended"
         return "; ".join(
             f"{'leads' if partition.is_leader else 'follows'} {partition.topic_partition.partition}"
-            f" in {partition.leader_epoch}, log {partition.log.entries}, hw {partition.high_watermark}"
+            f" in {partition.leader_epoch}, log {partition.log.log_start_offset}: {partition.log.entries},"
+            f" hw {partition.high_watermark}"
             + (f", isr {sorted(partition.in_sync.isr)}" if partition.in_sync is not None else "")
             for partition in process.partitions
         )

@@ -3,6 +3,8 @@
 ``_can_x`` gives all that could happen of a kind now, ``_do_x`` makes one of them happen and says so in words.
 """
 
+from collections.abc import Callable
+
 from skep.base.errors import Fenced, KafkaError, VersionConflict
 from tests.simulation.cluster_state import ClusterState
 from tests.simulation.process import ModelFetcher, Request
@@ -10,6 +12,8 @@ from tests.simulation.process import ModelFetcher, Request
 
 class Events(ClusterState):
     """The steps of a cluster in which nothing breaks but a connection to the store."""
+
+    _do_checkpoint: Callable[..., str]
 
     # Clients.
 
@@ -28,6 +32,22 @@ class Events(ClusterState):
         if acks_all:
             self._waiting.append((index, appended.base_offset, entry, future))
         return f"{process.id} appends {value} at {appended.base_offset} of {index}, acks={'all' if acks_all else 1}"
+
+    _can_delete = _can_produce
+
+    def _do_delete(self, choice, how):
+        """DeleteRecords, up to the high watermark or before it; it may die before its checkpoint is written."""
+        process, partition = choice
+        start, end = partition.log.log_start_offset, partition.high_watermark
+        offset = end if how % 2 else start + (how >> 2) % (end - start + 1)
+        if offset == start:
+            return None
+        index = partition.topic_partition.partition
+        self.safety.delete(index, offset)
+        partition.log.move_start_to(offset)
+        partition.wake_all()
+        said = f"{process.id} deletes the records of {index} below {offset}"
+        return f"{said}; {self._do_checkpoint(process, how)}" if how & 2 else said
 
     def _can_reassign(self):
         """Not while a broker has lost records unnoticed: everything may be moved to it by who cannot know better."""

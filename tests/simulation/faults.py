@@ -30,7 +30,9 @@ class Faults(Events):
 
     def _do_checkpoint(self, process, how):
         process.disk.high_watermarks |= process.replicas.high_watermarks()
-        return f"{process.id} writes its high watermarks down"
+        for log in process.disk.logs.values():
+            log.checkpoint()
+        return f"{process.id} writes its high watermarks and log starts down"
 
     def _can_crash(self):
         return list(self.processes.values())
@@ -87,7 +89,7 @@ class Faults(Events):
             disk.may_have_lost_data = True
             self.lost[broker] = self.store.next_broker_epoch - 1
         for index in range(self.shape.partitions):
-            self.safety.power_lost(index, {broker: disk.entries(index) for broker, disk in self.disks.items()})
+            self.safety.power_lost(index, {broker: disk.held(index) for broker, disk in self.disks.items()})
         left = {broker: [len(log.entries) for log in self.disks[broker].logs.values()] for broker in brokers}
         return f"{', '.join(map(str, brokers))} lose power; of their logs there is left {left}"
 

@@ -19,6 +19,9 @@ from skep.metadata.model import BrokerRecord, PartitionRecord
 from skep.replication.in_sync import Follower, InSyncReplicas
 from skep.replication.isr_changes import IsrChanges
 from skep.replication.partition import Partition
+from skep.storage.leader_epochs import LeaderEpochs
+from skep.storage.replica_log import ReplicaLog
+from tests.simulation.model_log import ModelLog
 from tests.simulation.process import Process
 
 
@@ -198,6 +201,27 @@ def the_registration_of_a_joining_follower_is_not_asked_for():
     return patch.object(Follower, "fetched", fetched)
 
 
+def a_log_of_which_all_is_deleted_reports_no_epoch():
+    """Then any log with a batch counts as longer."""
+
+    def last_batch_epoch(self):
+        if self.log_start_offset == self.log_end_offset:
+            return -1
+        return ReplicaLog.last_batch_epoch.fget(self)
+
+    return patch.object(ModelLog, "last_batch_epoch", property(last_batch_epoch))
+
+
+def the_epoch_of_the_last_deleted_record_is_forgotten():
+    """A member of the ISR whose log is empty then throws it away where its leader still has the deleted records."""
+    return patch.object(LeaderEpochs, "truncate_before", LeaderEpochs._truncate_start)
+
+
+def an_empty_log_goes_on_where_it_ends():
+    """Though its leader has records before that, and nobody deleted these."""
+    return patch("skep.replication.fetcher._may_begin_late", lambda log: False)
+
+
 Plant = Callable[[], "contextlib.AbstractContextManager[Any]"]
 
 BUGS: tuple[Plant, ...] = (
@@ -215,6 +239,8 @@ BUGS: tuple[Plant, ...] = (
     the_last_one_in_an_isr_stays,
     the_first_one_back_leads,
     the_log_that_ends_last_leads_whatever_its_epoch,
+    a_log_of_which_all_is_deleted_reports_no_epoch,
+    the_epoch_of_the_last_deleted_record_is_forgotten,
 )
 
 # A restart without loss keeps what was fetched, so what the leader knew still holds. A restart with loss makes a new

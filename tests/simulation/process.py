@@ -33,7 +33,7 @@ from skep.replication.replicas import Replicas
 from skep.replication.second_opinion import later
 from skep.wire.fetch_answer import AnsweredPartition, FollowerAnswer
 from skep.wire.fetch_request import FollowerPartition
-from tests.simulation.model_log import ModelLog
+from tests.simulation.model_log import Held, ModelLog
 from tests.simulation.model_store import TOPIC, Call, ModelStore, Running, StoreClient
 
 MAX_LAG_MS = 10_000
@@ -87,11 +87,13 @@ class Disk:
         self.may_have_lost_data = True
 
     def has_had(self, index: int, offset: int, entry: tuple[int, int]) -> bool:
-        return self.entries(index)[offset : offset + 1] == [entry] or (index, offset, entry) in self._lost
+        held = self.held(index)
+        is_here = offset < held.start or held.entries[offset : offset + 1] == [entry]
+        return is_here or (index, offset, entry) in self._lost
 
-    def entries(self, index: int) -> list[tuple[int, int]]:
+    def held(self, index: int) -> Held:
         log = self.logs.get(TopicPartition(TOPIC, index))
-        return [] if log is None else log.entries
+        return Held(0, []) if log is None else log.held
 
 
 class _Replicas(Replicas):

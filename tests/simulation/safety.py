@@ -8,10 +8,13 @@ A power cut takes what was not synced. ``acting`` are the brokers with which a l
 numbers that ``min.insync.replicas`` asks for: each of them had all that was acknowledged. What at least one of them has
 after the cut is still promised. What none of them has is lost, by no fault of the rules; whoever still has it somewhere
 may show it until it is taken back.
+
+Records are deleted only below a high watermark. A log that begins past them is as good as one that has them, and its
+end is not to go back. One that begins past records that nobody deleted has a hole.
 """
 
 from skep.metadata.model import PartitionRecord
-from tests.simulation.model_log import Entry
+from tests.simulation.model_log import Entry, Held
 from tests.simulation.violation import Violation
 
 
@@ -20,6 +23,7 @@ class Safety:
 
     def __init__(self, partitions: int, min_insync_replicas: int) -> None:
         self.seen: list[list[Entry]] = [[] for _ in range(partitions)]
+        self._deleted = [0] * partitions
         self.acknowledged = 0
         self.cuts_with_loss = 0
         self._acting: list[frozenset[int]] = [frozenset() for _ in range(partitions)]
@@ -42,43 +46,61 @@ class Safety:
         if is_enough and high_watermark >= len(self.seen[partition]):
             self._acting[partition] = frozenset(record.isr)
 
-    def power_lost(self, partition: int, logs: dict[int, list[Entry]]) -> None:
+    def delete(self, partition: int, offset: int) -> None:
+        """A leader deletes what it has below ``offset``, all of it committed."""
+        self._deleted[partition] = max(self._deleted[partition], offset)
+
+    def power_lost(self, partition: int, logs: dict[int, Held]) -> None:
         """These are the logs after a power cut, of all replicas."""
-        seen = self.seen[partition]
-        kept = max(_common(logs[broker], seen) for broker in self._acting[partition] or logs)
+        seen, deleted = self.seen[partition], self._deleted[partition]
+        kept = max(_common(logs[broker], seen, deleted) for broker in self._acting[partition] or logs)
         if kept < len(seen):
             self.cuts_with_loss += 1
             self._lost[partition].append(list(seen))
             del seen[kept:]
+            self._deleted[partition] = min(deleted, kept)
 
     def leads(self, partition: int, epoch: int, broker: int) -> None:
         if (other := self._leaders.setdefault((partition, epoch), broker)) != broker:
             raise Violation(f"{partition}: both {other} and {broker} lead in epoch {epoch}")
 
-    def reads(self, partition: int, broker: int, entries: list[Entry], high_watermark: int) -> None:
+    def reads(self, partition: int, broker: int, held: Held, high_watermark: int) -> None:
         """A consumer reads all that this replica gives."""
-        seen = self.seen[partition]
-        if high_watermark > len(entries):
-            raise Violation(f"{partition}: broker {broker} ends at {len(entries)}, below its own high watermark")
-        if any(entries[:high_watermark] == lost[:high_watermark] for lost in self._lost[partition]):
+        seen, (start, entries) = self.seen[partition], held
+        if not start <= high_watermark <= len(entries):
+            raise Violation(
+                f"{partition}: broker {broker} has {start} to {len(entries)}, {high_watermark} is committed"
+            )
+        read = entries[start:high_watermark]
+        if any(read == lost[start:high_watermark] for lost in self._lost[partition]):
             return
         if high_watermark > len(seen):
+            # What lies below its start and nobody saw was deleted before a power cut that others lost it in.
+            self._deleted[partition] = max(self._deleted[partition], start if start > len(seen) else 0)
             seen.extend(entries[len(seen) : high_watermark])
-        if entries[:high_watermark] != seen[:high_watermark]:
+        if read != seen[start:high_watermark]:
+            raise Violation(f"{partition}: broker {broker} gives {read} from {start} on, but {seen} was read")
+
+    def is_in_sync(self, partition: int, broker: int, held: Held) -> None:
+        """The store names it in the ISR, so it may be elected."""
+        seen, (start, entries) = self.seen[partition], held
+        if min(start, len(seen)) > self._deleted[partition]:
             raise Violation(
-                f"{partition}: broker {broker} gives {entries[:high_watermark]}, but {seen[:high_watermark]} was read"
+                f"{partition}: broker {broker} is in the ISR and lacks all below {start}, which was committed"
+            )
+        if entries[start : len(seen)] != seen[start:] or len(entries) < len(seen):
+            raise Violation(
+                f"{partition}: broker {broker} is in the ISR with {entries} from {start} on, but {seen} was committed"
             )
 
-    def is_in_sync(self, partition: int, broker: int, entries: list[Entry]) -> None:
-        """The store names it in the ISR, so it may be elected."""
-        seen = self.seen[partition]
-        if entries[: len(seen)] != seen:
-            raise Violation(f"{partition}: broker {broker} is in the ISR with {entries}, but {seen} was committed")
 
+def _common(held: Held, seen: list[Entry], deleted: int) -> int:
+    """How many of what was seen are still there, or are deleted.
 
-def _common(entries: list[Entry], seen: list[Entry]) -> int:
-    """How many of what was seen are still there."""
-    return next(
-        (n for n, pair in enumerate(zip(entries, seen, strict=False)) if pair[0] != pair[1]),
-        min(len(entries), len(seen)),
-    )
+    A log that is empty and began anew where it ends does not know that there was anything before.
+    """
+    start, entries = held
+    offset = min(start, deleted, len(seen)) if len(entries) > start else 0
+    while offset < min(len(entries), len(seen)) and entries[offset] == seen[offset]:
+        offset += 1
+    return offset

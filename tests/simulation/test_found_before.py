@@ -47,6 +47,10 @@ class Script:
     def produce(self, leader):
         self.make("produce", lambda choice: choice[0].id == leader, 3)
 
+    def delete(self, leader):
+        """All that is committed; it is not checkpointed."""
+        self.make("delete", lambda choice: choice[0].id == leader, 1)
+
     def sync(self, broker):
         self.cluster._do_sync(self.cluster.disks[BrokerId(broker)].logs[TopicPartition(TOPIC, 0)], 0)
 
@@ -54,7 +58,7 @@ class Script:
         return self.cluster.processes[BrokerId(broker)]
 
     def log(self, broker):
-        return self.cluster.disks[BrokerId(broker)].entries(0)
+        return self.cluster.disks[BrokerId(broker)].held(0).entries
 
     def reassign(self, *target):
         """As AlterPartitionReassignments writes it, whichever broker is asked."""
@@ -225,6 +229,52 @@ def test_a_replica_that_is_taken_away_and_given_back_is_not_taken_for_what_it_wa
         script.by("isr", 1)
 
 
+@scripted(Shape(brokers=3, in_sync=2))
+def test_when_all_lose_power_a_log_of_which_all_is_deleted_is_as_long_as_its_end_says(script):
+    """3, which is not in sync, has nothing but a record that the others have deleted."""
+    script.fetch(3)
+    script.sync(3)
+    script.by("crash", 3, how=0)
+    script.produce(1)
+    script.fetch(2)
+    script.fetch(2)
+    script.delete(1)
+    script.fetch(2)
+    for broker in (1, 2):
+        script.sync(broker)
+        script.by("checkpoint", broker)
+    script.make("power", lambda brokers: len(brokers) == 3, how=0)
+    for broker in (3, 2, 1):
+        script.by("start", broker)
+        script.by("finish", broker)
+    script.cluster.come_to_rest()
+    assert script.cluster.store.topic.partitions[0].leader != 3
+
+
+@scripted(ALONE)
+def test_a_follower_that_began_anew_past_what_its_leader_lost_has_no_hole(script):
+    """1 deletes all, loses the end of its log and the deletion, and goes on before the place where 2 began anew."""
+    script.sync(1)
+    script.produce(1)
+    script.delete(1)
+    script.fetch(2)
+    assert script.process(2).partitions[0].log.log_start_offset == 2
+    script.make("power", lambda brokers: brokers == (1,), how=0)
+    script.by("start", 1)
+    script.by("finish", 1)
+    script.cluster.come_to_rest()
+    assert script.cluster.store.topic.partitions[0].leader == 1
+    for broker in (1, 2):
+        script.by("catch_up", broker)
+    script.produce(1)
+    script.produce(1)
+    for _ in range(4):
+        script.fetch(2)
+    script.by("isr", 1)
+    assert script.cluster.store.topic.partitions[0].isr == (1, 2)
+    assert script.log(2) == script.log(1)
+
+
 def a_replica_that_goes_leaves_the_epoch_as_it_is():
     def same_epoch(partition, target, brokers):
         return begun(partition, target, brokers)._replace(leader_epoch=partition.leader_epoch)
@@ -258,6 +308,14 @@ def a_replica_that_goes_leaves_the_epoch_as_it_is():
         (
             planted.a_leader_below_min_insync_forgets_the_others,
             test_one_that_was_left_alone_in_sync_and_loses_power_waits_for_the_others,
+        ),
+        (
+            planted.a_log_of_which_all_is_deleted_reports_no_epoch,
+            test_when_all_lose_power_a_log_of_which_all_is_deleted_is_as_long_as_its_end_says,
+        ),
+        (
+            planted.an_empty_log_goes_on_where_it_ends,
+            test_a_follower_that_began_anew_past_what_its_leader_lost_has_no_hole,
         ),
         (
             a_replica_that_goes_leaves_the_epoch_as_it_is,

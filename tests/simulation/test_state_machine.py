@@ -13,7 +13,7 @@ from tests.simulation.planted import the_high_watermark_does_not_wait_for_the_sl
 from tests.simulation.violation import Excused, Violation
 from tests.simulation.walking import FAULTS, ORDINARY, quiet
 
-KINDS = [kind for kind, weight in (ORDINARY | FAULTS | {"reassign": 2}).items() for _ in range(weight)]
+KINDS = [kind for kind, weight in (ORDINARY | FAULTS | {"reassign": 2, "delete": 2}).items() for _ in range(weight)]
 
 
 class ClusterMachine(RuleBasedStateMachine):

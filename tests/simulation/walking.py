@@ -41,6 +41,9 @@ MOVE_RATE = 0.06
 POWER_IN = 5
 """Of so many seeds two have power cuts too."""
 POWER_RATES = {"power": 0.015, "sync": 0.045, "report": 0.1}
+DELETES_IN = 4
+"""Of so many seeds two delete records too."""
+DELETE_RATE = 0.03
 SHAPES = (
     Shape(),
     Shape(in_sync=2),
@@ -77,6 +80,10 @@ def has_moves(seed: int) -> bool:
     return seed // len(SHAPES) % MOVES_IN == MOVES_IN - 1
 
 
+def has_deletes(seed: int) -> bool:
+    return seed % DELETES_IN < 2
+
+
 def schedule_of(seed: int, count: int) -> list[Step]:
     generator = random.Random(seed)
     weights = [weight * generator.choice(RATES) for weight in ORDINARY.values()]
@@ -103,6 +110,10 @@ def schedule_of(seed: int, count: int) -> list[Step]:
         for number, kind in enumerate(generator.choices(kinds, rates, k=count)):
             if kind is not None:
                 steps[number] = Step(kind, generator.getrandbits(8), generator.getrandbits(8))
+    if has_deletes(seed):
+        for number in range(count):
+            if generator.random() < DELETE_RATE:
+                steps[number] = Step("delete", generator.getrandbits(8), generator.getrandbits(8))
     return steps
 
 
