@@ -336,3 +336,35 @@ def test_a_script_that_names_a_step_that_cannot_happen_fails():
 
     with pytest.raises((StopIteration, RuntimeError)):
         impossible()
+
+
+@scripted(Shape(brokers=3))
+def test_an_uncommitted_record_of_an_epoch_between_does_not_outlive_what_was_committed_later(script):
+    """Records of epoch 1 are committed in epoch 3, by an ISR that then loses power. Broker 2 has one of epoch 2."""
+    for _ in range(2):
+        script.make("produce", lambda choice: choice[0].id == 1, 0)
+    script.fetch(3)
+    script.make("depose", lambda choice: choice[0].id == 1 and choice[1].id == 2, 1)
+    script.make("produce", lambda choice: choice[0].id == 2, 0)
+    script.by("crash", 2, 0)
+    for kind in ("catch_up", "control", "finish", "catch_up", "control"):
+        script.by(kind, 3)
+    if script.process(3).running:
+        script.by("finish", 3)
+    script.by("start", 1)
+    script.by("finish", 1)
+    script.by("catch_up", 1)
+    script.by("catch_up", 3)
+    for _ in range(3):
+        script.fetch(1)
+    script.by("isr", 3)
+    script.by("catch_up", 3)
+    script.fetch(1)
+    for broker in (1, 3):
+        script.sync(broker)
+    script.make("power", lambda brokers: brokers == (1, 3), 0)
+    for broker in (1, 3, 2):
+        script.by("start", broker)
+        script.by("finish", broker)
+    script.cluster.come_to_rest()
+    assert script.cluster.store.topic.partitions[0].leader in (1, 3)

@@ -114,9 +114,19 @@ def _reports(partition: PartitionRecord, brokers: Liveness) -> dict[BrokerId, Lo
 
 
 def _longest(partition: PartitionRecord, brokers: Liveness) -> BrokerId:
-    """Of logs that are equal, that of a broker which is not stopping, then that of the first replica."""
+    """Of logs that are equal, that of a broker which is not stopping, then that of the first replica.
+
+    A replica that was not in the last ISR counts if its last batch is of the same epoch as theirs. One of a later epoch
+    may never have been committed, while what they have of an earlier epoch was committed by a leader that came after.
+    """
     reports = _reports(partition, brokers)
-    reported = [broker for broker in partition.replicas if broker in reports]
+    last_epoch = max((reports[broker].last_epoch for broker in partition.awaited if broker in reports), default=-1)
+    reported = [
+        broker
+        for broker in partition.replicas
+        if broker in reports
+        and (broker in partition.awaited or last_epoch < 0 or reports[broker].last_epoch == last_epoch)
+    ]
     return max(reported, key=lambda broker: (*_length(reports[broker]), broker in brokers.active), default=NO_LEADER)
 
 

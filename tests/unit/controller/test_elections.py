@@ -205,6 +205,20 @@ UNDECIDED = {
         3,
         [],
     ),
+    "but not with a batch of a later epoch, which nobody may have committed": (
+        undecided([1, 2, 3], [report(1, 1, 9), report(2, 1, 10), report(3, 2, 5)], last_isr=[1, 2]),
+        ALL_BACK,
+        [],
+        2,
+        [],
+    ),
+    "unless those that were in sync have nothing": (
+        undecided([1, 2, 3], [report(1, -1, 0), report(2, -2, 0), report(3, 2, 5)], last_isr=[1, 2]),
+        ALL_BACK,
+        [],
+        3,
+        [],
+    ),
     "a log that expired completely is as long as its end says": (
         undecided([1, 2, 3], [report(1, 4, 200), report(2, 4, 200), report(3, 0, 100)], last_isr=[1, 2]),
         ALL_BACK,
