@@ -240,7 +240,6 @@ BUGS: tuple[Plant, ...] = (
     the_first_one_back_leads,
     the_log_that_ends_last_leads_whatever_its_epoch,
     a_log_of_which_all_is_deleted_reports_no_epoch,
-    the_epoch_of_the_last_deleted_record_is_forgotten,
 )
 
 # A restart without loss keeps what was fetched, so what the leader knew still holds. A restart with loss makes a new
@@ -254,9 +253,12 @@ BUGS: tuple[Plant, ...] = (
 #
 # A log is synced when it is opened, before it is reported, so the power cuts of the model leave it as it was reported.
 # The report of an earlier process is wrong only when the disk was exchanged in between.
+#
+# A member of the ISR does not begin anew, so one that has forgotten its last epoch goes on where its log ends.
 HARMLESS: tuple[Plant, ...] = (
     the_registration_of_a_joining_follower_is_not_asked_for,
     an_image_that_comes_settles_the_proposal,
     a_broker_registers_before_it_leaves_the_isrs,
     a_report_of_an_earlier_process_counts,
+    the_epoch_of_the_last_deleted_record_is_forgotten,
 )
