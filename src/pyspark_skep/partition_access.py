@@ -38,6 +38,10 @@ _MAX_WAIT = datetime.timedelta(milliseconds=100)
 T = TypeVar("T")
 
 
+_NOT_HEARD_YET = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
+"""What the leader of a topic that was just made answers when another broker heard of it first."""
+
+
 class Fetched(NamedTuple):
     data: bytes
     high_watermark: int
@@ -168,6 +172,11 @@ class PartitionAccess:
             row = row_of(self.cluster.ask_node(leader, api, body_of(topic_id)))
             if row.error_code is ErrorCode.not_leader_or_follower:
                 self.cluster.look_elsewhere()
+            if row.error_code in _NOT_HEARD_YET:
+                # Metadata names it. Has the topic been deleted, the next look at Metadata says so.
+                raise KafkaError(
+                    ErrorCode.leader_not_available, f"the leader of {topic}-{partition} does not know it yet"
+                )
             if row.error_code is not ErrorCode.none:
                 raise KafkaError(row.error_code, f"{api.name} of {topic}-{partition}: {row.error_code.name}")
             return row
