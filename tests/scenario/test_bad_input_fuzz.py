@@ -2,14 +2,19 @@
 
 import pytest
 
-from tests.fuzz.run import run
+from tests.fuzz.run import Report, run
 
 
 @pytest.mark.parametrize("seed", [20_261])
 def test_five_seconds_of_hostile_bytes_harm_nobody(seed: int) -> None:
     report = run(5, seed)
     assert report.failures == [], f"python -m tests.fuzz 5 {seed}"
-    # Enough to have met something, also on a machine that does other things: two connections were closed on one.
-    assert report.rounds > 10
-    assert sum(report.done.values()) > 200
-    assert report.done["closed by the broker"] > 0
+    if not _has_met_enough(report):
+        # A machine that does other things needs longer for as much.
+        report = run(60, seed)
+        assert report.failures == [], f"python -m tests.fuzz 60 {seed}"
+    assert _has_met_enough(report), report
+
+
+def _has_met_enough(report: Report) -> bool:
+    return report.rounds > 10 and sum(report.done.values()) > 200 and report.done.get("closed by the broker", 0) > 0
