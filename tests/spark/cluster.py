@@ -167,6 +167,8 @@ class StandaloneCluster:
             if error.code != HTTPStatus.NOT_FOUND:
                 raise
             return {"workers": []}
+        except json.JSONDecodeError:
+            return {"workers": []}  # nor is its JSON at once
 
     def _logs(self) -> str:
         """The ends of all logs, for who reads why the cluster did not come up."""
