@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.slicer import Work, run_at_once
 from skep.coordination.groups import consumer_leaving
+from skep.coordination.groups.assignment_task import schedule_assigning
 from skep.coordination.groups.assignors.spec import Partitions
 from skep.coordination.groups.classic_rebalancing import classic_group
-from skep.coordination.groups.consumer_assigning import schedule_assigning
 from skep.coordination.groups.consumer_changes import GroupChange
 from skep.coordination.groups.consumer_group import ConsumerGroup
-from skep.coordination.groups.consumer_matching import schedule_matching
 from skep.coordination.groups.consumer_member import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
@@ -31,6 +30,7 @@ from skep.coordination.groups.consumer_member import (
     shown,
 )
 from skep.coordination.groups.consumer_timers import forget_timers
+from skep.coordination.groups.topic_match_task import schedule_matching
 from skep.coordination.groups.upgrade import Upgrade, upgrade
 from skep.coordination.shard import Outcome
 from skep.metadata.model import id_text, random_id

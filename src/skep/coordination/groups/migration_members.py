@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.groups import consumer_leaving, downgrade, migration, upgrade
+from skep.coordination.groups.assignment_task import schedule_assigning
 from skep.coordination.groups.classic_join_request import JoinRequest, new_member_id
 from skep.coordination.groups.classic_joining import MAX_NAME_BYTES
 from skep.coordination.groups.classic_leaving import Leaving
 from skep.coordination.groups.classic_subscriptions import CONSUMER
 from skep.coordination.groups.classic_syncing import SyncRequest
-from skep.coordination.groups.consumer_assigning import schedule_assigning
 from skep.coordination.groups.consumer_changes import GroupChange
 from skep.coordination.groups.consumer_group import ConsumerGroup
-from skep.coordination.groups.consumer_matching import schedule_matching
 from skep.coordination.groups.consumer_member import ConsumerMember, MemberState
 from skep.coordination.groups.consumer_protocol import Subscription, read_subscription
 from skep.coordination.groups.consumer_subscriptions import NOTHING_ASSIGNED, metadata_hash
 from skep.coordination.groups.consumer_timers import JOIN, SYNC, forget_timers, timer_key
+from skep.coordination.groups.topic_match_task import schedule_matching
 from skep.coordination.groups.topic_matches import Topics
 from skep.coordination.shard import Outcome
 
