@@ -10,7 +10,7 @@ from kio.serial import entity_reader
 from skep.records.builder import NewRecord, build_batch
 from skep.wire import apis
 from skep.wire.codec import request_class, response_class
-from skep.wire.encoders import entity_encoder
+from skep.wire.entities.encoders import entity_encoder
 from skep.wire.primitives import INT32
 
 PRODUCE_VERSION = 9

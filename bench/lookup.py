@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 
 from bench.row import Row, percentile, say, spread, take_turns
 from skep.base.clock import SystemClock
+from skep.base.config.topic_config import TopicConfig
+from skep.base.files.os_files import OsFiles
 from skep.base.ids import LeaderEpoch, Offset, TopicPartition
-from skep.base.os_files import OsFiles
-from skep.base.topic_config import TopicConfig
 from skep.records.batch import crc_of, read_header
 from skep.records.builder import NewRecord, build_batch
-from skep.storage.directory import LogDirectory
-from skep.storage.log import Log
+from skep.storage.directory.log_directory import LogDirectory
+from skep.storage.log.log import Log
 
 NAMES = ("lookup-offset", "lookup-time")
 

@@ -21,11 +21,11 @@ from bench.peers import apart, cpu_seconds, create_topic
 from bench.raw_client import RawClient
 from bench.row import Row, spread, take_turns
 from skep.base.clock import SystemClock
+from skep.base.config.topic_config import TopicConfig
+from skep.base.files.os_files import OsFiles
 from skep.base.ids import LeaderEpoch, TopicPartition
-from skep.base.os_files import OsFiles
-from skep.base.topic_config import TopicConfig
 from skep.records.batch import PREFIX_SIZE, check_produced
-from skep.storage.directory import LogDirectory
+from skep.storage.directory.log_directory import LogDirectory
 from skep.testing import EmbeddedBroker
 
 NAMES = ("append",)

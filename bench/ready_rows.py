@@ -5,7 +5,7 @@ import pyarrow as pa
 
 import skep
 from bench.peers import create_topic
-from skep.client.reading import table_schema
+from skep.client.arrow.arrow_reader import table_schema
 
 KEY_BYTES = 8
 VALUE_BYTES = 100

@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from bench.confluent_reading import AT_ONCE, consumed
 from bench.ready_rows import ready_batch
-from pyspark_skep.rows import arrow_schema, row_schema
+from pyspark_skep.read.row_schema import arrow_schema, row_schema
 from pyspark_skep.worker_heap import settle
 
 ROWS_PER_BATCH = 10_000

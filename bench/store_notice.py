@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.row import Row, spread
-from skep.metadata.sqlite import SqliteStore
+from skep.metadata.sqlite.sqlite_store import SqliteStore
 
 NAMES = ("store-notice", "store-idle")
 

@@ -5,16 +5,16 @@ The model knows nothing of segments, batches on disk, codecs or kernels: a plain
 
 from dataclasses import dataclass, field, replace
 
-from skep.base.files import Files
+from skep.base.files.files import Files
 from skep.base.ids import LeaderEpoch, Offset
 from skep.records.batch import is_intact, read_header
 from skep.records.builder import NewRecord, build_batch
 from skep.records.end_txn_marker import read_marker
 from skep.records.record import batches_in, iterate_records
-from skep.storage.compaction import PassResult, cleanable, request_for
-from skep.storage.compaction_pass import CompactionPass
-from skep.storage.compaction_swap import commit, remove_leftovers
-from skep.storage.log import Log
+from skep.storage.compaction.compaction_pass import CompactionPass
+from skep.storage.compaction.compaction_plan import PassResult, cleanable, request_for
+from skep.storage.log.log import Log
+from skep.storage.log.segment_swap import commit, remove_leftovers
 
 MAP_BYTES = 1 << 20
 

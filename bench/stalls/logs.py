@@ -14,16 +14,16 @@ from bench.frames import produce
 from bench.raw_client import RawClient
 from bench.stalls.stall import Stall, asking, request
 from skep.base.clock import SystemClock
+from skep.base.config.topic_config import TopicConfig
+from skep.base.files.os_files import OsFiles
 from skep.base.ids import LeaderEpoch, Offset, TopicPartition
-from skep.base.os_files import OsFiles
-from skep.base.tasks import Supervisor
-from skep.base.topic_config import TopicConfig
+from skep.base.loop.supervisor import Supervisor
 from skep.records.batch import read_header
 from skep.records.builder import NewRecord, build_batch
 from skep.records.compression import Codec
-from skep.replication.partition import Partition
-from skep.replication.truncation import Truncations
-from skep.storage.directory import LogDirectory
+from skep.replication.follower.truncations import Truncations
+from skep.replication.partition.partition import Partition
+from skep.storage.directory.log_directory import LogDirectory
 from skep.testing import EmbeddedBroker, EmbeddedCluster
 from skep.wire import apis
 

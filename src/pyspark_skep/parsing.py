@@ -25,8 +25,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from pyspark_skep.avro import NotAvro, read_whole, reader_of, type_of
-from pyspark_skep.ddl import Field, fields_of
+from pyspark_skep.parse.avro import NotAvro, read_whole, reader_of, type_of
+from pyspark_skep.parse.ddl import Field, fields_of
 
 DATA = "data"
 ERROR = "error"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from pyspark_skep.options import ReadOptions, is_read, read_options, warn_of_ignored
-from pyspark_skep.rows import row_schema
+from pyspark_skep.read.read_options import ReadOptions, is_read, read_options, warn_of_ignored
+from pyspark_skep.read.row_schema import row_schema
 from skep.base.errors import OptionError
 
 if TYPE_CHECKING:
@@ -43,24 +43,24 @@ class DefaultSource(DataSource):
     def reader(self, schema: StructType) -> "DataSourceReader":
         options = read_options(self.options, streaming=False)
         _check_schema(schema, options)
-        from pyspark_skep.batch_reader import BatchReader, FilteringReader
+        from pyspark_skep.read.batch_reader import BatchReader, FilteringReader
 
         return FilteringReader(options) if options.push_filters else BatchReader(options)
 
     def streamReader(self, schema: StructType) -> "DataSourceStreamReader":
         options = read_options(self.options, streaming=True)
         _check_schema(schema, options)
-        from pyspark_skep.stream_reader import StreamReader
+        from pyspark_skep.read.stream_reader import StreamReader
 
         return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> "DataSourceWriter":
-        from pyspark_skep.writer import batch_writer
+        from pyspark_skep.write.writer import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "DataSourceStreamWriter":
-        from pyspark_skep.writer import stream_writer
+        from pyspark_skep.write.writer import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
 

@@ -8,9 +8,9 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "read_arrow": "skep.client.reading",
-    "read_batches": "skep.client.reading",
-    "write_arrow": "skep.client.writing",
+    "read_arrow": "skep.client.arrow.arrow_reader",
+    "read_batches": "skep.client.arrow.arrow_reader",
+    "write_arrow": "skep.client.arrow.arrow_writer",
 }
 
 __all__ = ["read_arrow", "read_batches", "write_arrow"]

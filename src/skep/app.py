@@ -24,39 +24,39 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from skep.base.addresses import parse_address
-from skep.base.broker_config import BrokerConfig, read_broker_config
 from skep.base.clock import SystemClock
+from skep.base.config.broker_config import BrokerConfig, read_broker_config
 from skep.base.errors import OptionError, StartupError, StorageError, StoreUnavailable
-from skep.base.garbage import CHECK_MS, Garbage
+from skep.base.files.os_files import OsFiles
 from skep.base.ids import BrokerId, Offset, TopicPartition
 from skep.base.log_queue import configure_logging
-from skep.base.loop_watch import LoopWatch
-from skep.base.os_files import OsFiles
-from skep.base.slicer import Slicer
-from skep.base.tasks import Supervisor
-from skep.base.threads import Threads, share_interpreter
-from skep.broker.coordinators import Coordinators
+from skep.base.loop.garbage import CHECK_MS, Garbage
+from skep.base.loop.loop_watch import LoopWatch
+from skep.base.loop.slicer import Slicer
+from skep.base.loop.supervisor import Supervisor
+from skep.base.loop.threads import Threads, share_interpreter
+from skep.broker.cluster.coordinators import Coordinators
+from skep.broker.cluster.membership import Membership
+from skep.broker.cluster.producer_ids import ProducerIds
 from skep.broker.dispatch import Dispatcher
-from skep.broker.fetch_sessions import FetchSessions
-from skep.broker.membership import Membership
-from skep.broker.producer_ids import ProducerIds
+from skep.broker.fetch.fetch_sessions import FetchSessions
 from skep.broker.services import Services
 from skep.controller.controller import Controller
 from skep.metadata.catalog import Catalog
-from skep.metadata.image import CLUSTER_DEFAULT, ClusterImage
+from skep.metadata.cluster_image import CLUSTER_DEFAULT, ClusterImage
 from skep.metadata.model import BrokerRecord, PartitionRecord
-from skep.metadata.opening import store_for
-from skep.replication.following import Following
+from skep.metadata.store_choice import store_for
+from skep.replication.follower.fetcher_manager import Following
 from skep.replication.housekeeping import Housekeeping
-from skep.replication.isr_changes import IsrChanges
-from skep.replication.lease import RENEWALS_PER_BOUND, LeadershipLease
-from skep.replication.log_reports import LogReports
-from skep.replication.partition import Partition
-from skep.replication.replicas import Replicas
-from skep.replication.second_opinion import SecondOpinion
-from skep.replication.time_lookups import TimeLookups
+from skep.replication.isr_updater import IsrChanges
+from skep.replication.leader_inquiry import SecondOpinion
+from skep.replication.log_end_reporter import LogReports
+from skep.replication.partition.leadership_lease import RENEWALS_PER_BOUND, LeadershipLease
+from skep.replication.partition.partition import Partition
+from skep.replication.partition.time_lookups import TimeLookups
+from skep.replication.replica_manager import Replicas
 from skep.server.listener import Listener
-from skep.storage.directory import LogDirectory
+from skep.storage.directory.log_directory import LogDirectory
 
 logger = logging.getLogger(__name__)
 

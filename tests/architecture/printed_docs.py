@@ -5,11 +5,12 @@ from pathlib import Path
 
 from kio.schema.index import api_key_map
 
-from pyspark_skep import options, write_options
-from skep.base.broker_config import ALIASES, BrokerConfig, topic_defaults_by_broker_name
-from skep.base.group_config import GROUP_OPTIONS
-from skep.base.options import Option, declared
-from skep.base.topic_config import NEVER, TopicConfig
+from pyspark_skep.read import read_options as options
+from pyspark_skep.write import write_options
+from skep.base.config.broker_config import ALIASES, BrokerConfig, topic_defaults_by_broker_name
+from skep.base.config.group_config import GROUP_OPTIONS
+from skep.base.config.option import Option, declared
+from skep.base.config.topic_config import NEVER, TopicConfig
 from skep.broker.dispatch import HANDLERS
 from skep.wire.apis import ADVERTISED_NEWEST, ADVERTISED_OLDEST, SERVED
 

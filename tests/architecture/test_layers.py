@@ -22,7 +22,7 @@ LAYER = {
     "app": 7,
     "broker_process": 7,
     "zookeeper_server": 7,
-    "supervising": 8,
+    "broker_group": 8,
     "embedded": 8,
     "testing": 9,
     "cli": 10,

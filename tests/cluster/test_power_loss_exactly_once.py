@@ -5,7 +5,7 @@ import contextlib
 import pytest
 from confluent_kafka import TopicPartition
 
-from pyspark_skep.decisions import Decision
+from pyspark_skep.write.decisions import Decision
 from tests.cluster.coordinators import OPTIONS, assert_no_bug_was_logged
 from tests.cluster.fault_cluster import FaultCluster
 from tests.cluster.scenes import create

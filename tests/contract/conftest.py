@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import skep
-from skep.metadata.sqlite import SqliteStore
-from skep.metadata.store import MetadataStore, Watch
-from skep.metadata.zookeeper import ZooKeeperStore
+from skep.metadata.metadata_store import MetadataStore, Watch
+from skep.metadata.sqlite.sqlite_store import SqliteStore
+from skep.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from skep.zookeeper_server import ZooKeeperServer
 
 SOURCE = Path(skep.__file__).parent.parent
@@ -110,7 +110,7 @@ class Engine:
 class SqliteEngine(Engine):
     """Sessions on one file."""
 
-    imports = "from skep.metadata.sqlite import SqliteStore"
+    imports = "from skep.metadata.sqlite.sqlite_store import SqliteStore"
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -125,7 +125,7 @@ class SqliteEngine(Engine):
 class ZooKeeperEngine(Engine):
     """Sessions with a real server, below a node of their own."""
 
-    imports = "from skep.metadata.zookeeper import ZooKeeperStore"
+    imports = "from skep.metadata.zookeeper.zookeeper_store import ZooKeeperStore"
 
     def __init__(self, address: str) -> None:
         self._address = address

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from skep.base.errors import StorageError
-from skep.base.files import Files
-from skep.base.memory_files import Crashed, MemoryFiles, Survivors
-from skep.base.os_files import OsFiles
+from skep.base.files.files import Files
+from skep.base.files.os_files import OsFiles
+from tests.memory_files import Crashed, MemoryFiles, Survivors
 
 
 @pytest.fixture(params=["os", "memory"])

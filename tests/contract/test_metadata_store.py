@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from skep.base.errors import StoreUnavailable, VersionConflict
-from skep.metadata.store import MUST_NOT_EXIST, Changed, Versioned
+from skep.metadata.metadata_store import MUST_NOT_EXIST, Changed, Versioned
 from tests.contract.conftest import in_event_loop, seen, told, vanished
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from skep.base.errors import Fenced, VersionConflict
-from skep.metadata.store import MUST_NOT_EXIST, Put
+from skep.metadata.metadata_store import MUST_NOT_EXIST, Put
 from tests.contract.conftest import in_event_loop
 
 

@@ -8,7 +8,7 @@ import pytest
 from skep.base.errors import VersionConflict
 from skep.base.ids import BrokerId
 from skep.metadata.catalog import Catalog
-from skep.metadata.store import MUST_NOT_EXIST, Put
+from skep.metadata.metadata_store import MUST_NOT_EXIST, Put
 from tests.contract.conftest import in_event_loop
 
 KEY = "topics/orders"

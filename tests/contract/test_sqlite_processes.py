@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from skep.metadata import sessions
-from skep.metadata.sessions import Beat, SessionLock, SilenceWatch, beat_of, forget, is_alive
+from skep.metadata.sqlite import sqlite_sessions as sessions
+from skep.metadata.sqlite.sqlite_sessions import Beat, SessionLock, SilenceWatch, beat_of, forget, is_alive
 from tests.contract.conftest import in_event_loop, seen, told, vanished
 
 INCREMENTS = 30

@@ -14,9 +14,9 @@ from skep.base.errors import StoreUnavailable, VersionConflict
 from skep.base.ids import BrokerId
 from skep.base.reserved_port import ReservedPort
 from skep.metadata.catalog import Catalog
+from skep.metadata.metadata_store import Put
 from skep.metadata.model import BrokerRecord
-from skep.metadata.store import Put
-from skep.metadata.zookeeper import ZooKeeperStore
+from skep.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from skep.zookeeper_server import ZooKeeperEnsemble, ZooKeeperServer
 from tests.contract.conftest import LONG_SESSION_S, in_event_loop, seen, vanished
 

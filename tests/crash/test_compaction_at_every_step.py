@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from skep.base.clock import ManualClock
+from skep.base.config.topic_config import TopicConfig
 from skep.base.ids import LeaderEpoch, TopicPartition
-from skep.base.memory_files import Crashed, MemoryFiles, Survivors
-from skep.base.topic_config import TopicConfig
 from skep.records.batch import read_header
 from skep.records.builder import NewRecord, build_batch
-from skep.storage.directory import LogDirectory
-from skep.storage.log import Log
+from skep.storage.directory.log_directory import LogDirectory
+from skep.storage.log.log import Log
 from tests.compacting import compact, records_of
+from tests.memory_files import Crashed, MemoryFiles, Survivors
 
 PATH = "/var/data"
 HOUR_MS = 3_600_000

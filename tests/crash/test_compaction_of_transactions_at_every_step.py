@@ -12,16 +12,16 @@ from itertools import pairwise
 import pytest
 
 from skep.base.clock import ManualClock
+from skep.base.config.topic_config import TopicConfig
 from skep.base.ids import LeaderEpoch, Offset, TopicPartition
-from skep.base.memory_files import Crashed, MemoryFiles, Survivors
-from skep.base.topic_config import TopicConfig
 from skep.records.batch import read_header
 from skep.records.builder import NewRecord, build_batch
 from skep.records.end_txn_marker import read_marker
 from skep.records.record import batches_in, iterate_records
-from skep.storage.directory import LogDirectory
-from skep.storage.log import Log
+from skep.storage.directory.log_directory import LogDirectory
+from skep.storage.log.log import Log
 from tests.compacting import compact
+from tests.memory_files import Crashed, MemoryFiles, Survivors
 
 PATH = "/var/data"
 HOUR_MS = 3_600_000

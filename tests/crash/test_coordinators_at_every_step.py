@@ -13,33 +13,33 @@ from typing import Any
 
 import pytest
 
-from skep.base.broker_config import BrokerConfig
 from skep.base.clock import ManualClock
+from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import BrokerId, TopicPartition
-from skep.base.memory_files import Crashed, MemoryFiles, Survivors
-from skep.base.slicer import Slicer
-from skep.base.tasks import Supervisor
-from skep.base.topic_config import TopicConfig
+from skep.base.loop.slicer import Slicer
+from skep.base.loop.supervisor import Supervisor
+from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.group_records import decode_group_record
-from skep.coordination.groups import committing
-from skep.coordination.groups.committing import Committer, WantedOffset
-from skep.coordination.groups.shard import GroupShard
-from skep.coordination.runtime import CoordinatorRuntime
+from skep.coordination.groups.group_shard import GroupShard
+from skep.coordination.groups.offsets import offset_operations as committing
+from skep.coordination.groups.offsets.offset_operations import Committer, WantedOffset
 from skep.coordination.shard import ProducerStamp
 from skep.coordination.transaction_records import decode_transaction_record
-from skep.coordination.transactions.coordinator import TransactionCoordinator
-from skep.coordination.transactions.initializing import Initialization
+from skep.coordination.transactions.init_producer import Initialization
 from skep.coordination.transactions.markers import MarkerWriter
-from skep.coordination.transactions.shard import TransactionShard
-from skep.metadata.image import ClusterImage
+from skep.coordination.transactions.transaction_coordinator import TransactionCoordinator
+from skep.coordination.transactions.transaction_shard import TransactionShard
+from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import PartitionRecord, TopicRecord, random_id
 from skep.records.batch import read_header
 from skep.records.builder import NewRecord, build_batch
 from skep.records.end_txn_marker import read_marker
 from skep.records.record import batches_in, iterate_records
-from skep.replication.replicas import Replicas
-from skep.storage.directory import LogDirectory
+from skep.replication.replica_manager import Replicas
+from skep.storage.directory.log_directory import LogDirectory
+from tests.memory_files import Crashed, MemoryFiles, Survivors
 
 HERE = BrokerId(1)
 GROUPS, TRANSACTIONS, ORDERS = "__consumer_offsets", "__transaction_state", "orders"

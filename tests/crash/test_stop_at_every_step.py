@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 import pytest
 
 from skep.base.clock import ManualClock
+from skep.base.config.topic_config import TopicConfig
 from skep.base.ids import LeaderEpoch, Offset, TopicPartition
-from skep.base.memory_files import Crashed, MemoryFiles, Survivors
-from skep.base.topic_config import TopicConfig
 from skep.records.batch import is_intact, read_header
 from skep.records.builder import NewRecord, build_batch
 from skep.records.record import batches_in
-from skep.storage.directory import LogDirectory
-from skep.storage.log import Log
-from skep.storage.retention import segments_to_delete
+from skep.storage.directory.log_directory import LogDirectory
+from skep.storage.log.log import Log
+from skep.storage.log.retention import segments_to_delete
+from tests.memory_files import Crashed, MemoryFiles, Survivors
 
 PATH = "/var/data"
 CONFIG = TopicConfig(segment_bytes=500, index_interval_bytes=100, retention_ms=-1)

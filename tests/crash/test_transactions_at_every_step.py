@@ -11,16 +11,16 @@ from itertools import count
 import pytest
 
 from skep.base.clock import ManualClock
+from skep.base.config.topic_config import TopicConfig
 from skep.base.ids import LeaderEpoch, Offset, TopicPartition
-from skep.base.memory_files import Crashed, MemoryFiles, Survivors
-from skep.base.topic_config import TopicConfig
 from skep.records.batch import BatchHeader, read_header
 from skep.records.builder import NewRecord, build_batch
 from skep.records.record import batches_in
-from skep.storage import snapshots
-from skep.storage.directory import LogDirectory
-from skep.storage.log import Log
+from skep.storage.directory.log_directory import LogDirectory
+from skep.storage.log.log import Log
+from skep.storage.producers import producer_snapshots as snapshots
 from tests.crash.transaction_model import view_of
+from tests.memory_files import Crashed, MemoryFiles, Survivors
 
 PATH = "/var/data"
 NAME = TopicPartition("transactional", 0)

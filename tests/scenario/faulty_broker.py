@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from skep.app import Broker
-from skep.base import os_file, os_files
+from skep.base.files import os_file, os_files
 from tests.waiting import PATIENCE_S
 
 

@@ -18,10 +18,10 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from skep.client.archive_folder import STATE, Archive, ArchiveError
-from skep.client.archive_reading import read_files
-from skep.client.archiving import archive_topic
-from skep.client.cluster import ClusterClient
+from skep.client.archive.archive_folder import STATE, Archive, ArchiveError
+from skep.client.archive.archive_reader import read_files
+from skep.client.archive.archiver import archive_topic
+from skep.client.cluster_client import ClusterClient
 from skep.testing import EmbeddedBroker
 from tests.scenario.archive_topics import (
     DAY_MS,

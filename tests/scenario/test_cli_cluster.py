@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 from typer.testing import CliRunner, Result
 
-from skep.cli import kafka_topics
 from skep.cli.failures import CommandError
+from skep.cli.kafka import kafka_topics
 from skep.cli.main import app
 from skep.testing import EmbeddedCluster
 from tests.raw_client import RawClient

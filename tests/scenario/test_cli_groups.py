@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from typer.testing import CliRunner, Result
 
-from skep.cli import kafka_console_consumer, kafka_consumer_groups
 from skep.cli.failures import CommandError
+from skep.cli.kafka import kafka_console_consumer, kafka_consumer_groups
 from skep.cli.main import app
 from skep.testing import EmbeddedBroker
 from tests.waiting import wait_until

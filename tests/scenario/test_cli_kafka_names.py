@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from skep.cli import kafka_console_consumer, kafka_console_producer, kafka_topics
 from skep.cli.failures import CommandError, run
+from skep.cli.kafka import kafka_console_consumer, kafka_console_producer, kafka_topics
 from skep.testing import EmbeddedBroker
 
 Command = Callable[..., str]

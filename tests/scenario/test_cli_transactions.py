@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from typer.testing import CliRunner, Result
 
-from skep.cli import kafka_transactions
 from skep.cli.failures import CommandError
+from skep.cli.kafka import kafka_transactions
 from skep.cli.main import app
 from skep.testing import EmbeddedBroker
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client.cluster import GROUP, ClusterClient
+from skep.client.cluster_client import GROUP, ClusterClient
 from skep.client.connection import Connection
 from skep.client.errors import ClientError, Unreachable, Unsupported
 from skep.testing import EmbeddedBroker

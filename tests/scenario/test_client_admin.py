@@ -7,8 +7,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.client.admin import commit_group_offsets, create_topic, topic_configs
-from skep.client.cluster import ClusterClient
-from skep.client.topics import describe_topics
+from skep.client.cluster_client import ClusterClient
+from skep.client.topic_info import describe_topics
 from skep.testing import EmbeddedBroker
 from tests.waiting import wait_until
 

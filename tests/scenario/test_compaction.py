@@ -151,7 +151,7 @@ def test_what_was_compacted_is_the_same_after_a_kill(broker: EmbeddedBroker, top
 
 def helper_of(broker: EmbeddedBroker) -> psutil.Process | None:
     children = psutil.Process(broker.pid).children()
-    return next((child for child in children if "skep.storage.compaction_helper" in child.cmdline()), None)
+    return next((child for child in children if "skep.storage.compaction.compaction_helper" in child.cmdline()), None)
 
 
 def test_the_helper_process_dies_with_the_broker_and_is_replaced_when_it_dies(

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from skep.base.config.option import declared
+from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode
-from skep.base.options import declared
-from skep.base.topic_config import TopicConfig
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
 from tests.raw_client import RawClient

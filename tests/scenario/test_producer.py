@@ -10,14 +10,15 @@ import pytest
 
 import skep
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client import delivering, producing
 from skep.client.admin import create_topic
-from skep.client.cluster import ClusterClient
+from skep.client.cluster_client import ClusterClient
 from skep.client.connection import Connection
 from skep.client.errors import ClientError, TimedOut
-from skep.client.produce_pipe import Answered, ProducePipe
-from skep.client.producing import Producer
-from skep.client.transacting import end_transaction, init_producer_id, list_open_transactions
+from skep.client.produce import delivery as delivering
+from skep.client.produce import producer as producing
+from skep.client.produce.produce_pipe import Answered, ProducePipe
+from skep.client.produce.producer import Producer
+from skep.client.produce.transactions import end_transaction, init_producer_id, list_open_transactions
 from skep.records.columnar import RecordColumns, RecordTooLarge
 from skep.records.compression import Codec
 from skep.testing import EmbeddedBroker

@@ -12,12 +12,12 @@ import pytest
 
 import skep
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client.cluster import ClusterClient
+from skep.client.cluster_client import ClusterClient
 from skep.client.errors import ClientError, OffsetOutOfRange, TimedOut, TopicGone, TopicRecreated
+from skep.client.fetch.partition_reader import PartitionReader
 from skep.client.list_offsets import EARLIEST, LATEST, list_offsets
-from skep.client.partition_reader import PartitionReader
 from skep.client.shared import shared_cluster
-from skep.client.topics import NO_ID, describe_topics, list_topics
+from skep.client.topic_info import NO_ID, describe_topics, list_topics
 from skep.records.builder import NewRecord, build_batch
 from skep.records.compression import Codec
 from skep.testing import EmbeddedBroker

@@ -15,12 +15,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from skep.client.archive_folder import Archive, ArchiveError
-from skep.client.archiving import archive_topic
-from skep.client.cluster import ClusterClient
-from skep.client.producing import Producer as ColumnProducer
-from skep.client.replay_progress import ReplayProgress
-from skep.client.replaying import ReplayResult, Selection, replay
+from skep.client.archive.archive_folder import Archive, ArchiveError
+from skep.client.archive.archiver import archive_topic
+from skep.client.archive.replay import ReplayResult, Selection, replay
+from skep.client.archive.replay_progress import ReplayProgress
+from skep.client.cluster_client import ClusterClient
+from skep.client.produce.producer import Producer as ColumnProducer
 from skep.testing import EmbeddedBroker
 from tests.scenario.archive_topics import (
     DAY_MS,
@@ -149,7 +149,7 @@ def test_a_replay_that_is_ended_at_every_request_goes_on_and_each_record_is_ther
     done("archive", topic, "--to", tmp_path)
     archive = Archive.open(tmp_path / f"topic={topic}")
     expected = in_log(bootstrap, topic)
-    monkeypatch.setattr("skep.client.replaying._abort", lambda producer, error: None)
+    monkeypatch.setattr("skep.client.archive.replay._abort", lambda producer, error: None)
     asked = ClusterClient.ask_coordinator
     stop, ended = 0, True
     while ended:
@@ -194,8 +194,8 @@ def test_a_replay_that_is_killed_goes_on_and_each_record_is_there_once(
         archive_topic(cluster, topic, tmp_path)
     script = (
         "import sys\nfrom pathlib import Path\n"
-        "from skep.client.archive_folder import Archive\nfrom skep.client.cluster import ClusterClient\n"
-        "from skep.client.replaying import replay\n"
+        "from skep.client.archive.archive_folder import Archive\nfrom skep.client.cluster_client import ClusterClient\n"
+        "from skep.client.archive.replay import replay\n"
         "bootstrap, folder, target = sys.argv[1:]\n"
         "replay(ClusterClient(bootstrap), Archive.open(Path(folder)), target, name=target, transaction_bytes=1)\n"
     )

@@ -18,14 +18,14 @@ from kafka.partitioner.default import murmur2
 import skep
 from skep.base.errors import ErrorCode, KafkaError
 from skep.client.admin import create_topic
-from skep.client.cluster import ClusterClient
+from skep.client.arrow.arrow_writer import WriteResult
+from skep.client.cluster_client import ClusterClient
 from skep.client.errors import ClientError, TimedOut
-from skep.client.partitioning import RowRefused
-from skep.client.producing import Producer as ColumnProducer
-from skep.client.record_layout import RecordLayout
-from skep.client.row_writer import RowWriter
-from skep.client.transacting import list_open_transactions
-from skep.client.writing import WriteResult
+from skep.client.produce.partitioner import RowRefused
+from skep.client.produce.producer import Producer as ColumnProducer
+from skep.client.produce.record_layout import RecordLayout
+from skep.client.produce.row_writer import RowWriter
+from skep.client.produce.transactions import list_open_transactions
 from skep.records.columnar import RecordTooLarge
 from skep.testing import EmbeddedBroker
 

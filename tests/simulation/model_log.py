@@ -10,11 +10,11 @@ there on; the epochs of deleted records it has from the last sync.
 from types import SimpleNamespace
 from typing import NamedTuple
 
+from skep.base.config.topic_config import NEVER
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import TopicPartition
-from skep.base.topic_config import NEVER
-from skep.storage.appending import Appended
-from skep.storage.leader_epochs import LeaderEpochs
+from skep.storage.log.appender import Appended
+from skep.storage.log.leader_epochs import LeaderEpochs
 from skep.storage.replica_log import ReplicaLog
 from tests.simulation.violation import Violation
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from skep.base.errors import Fenced, KafkaError, StartupError, StoreUnavailable, VersionConflict
 from skep.metadata.layout import BROKER_EPOCHS, topic_key
+from skep.metadata.metadata_store import Versioned
 from skep.metadata.model import TopicRecord, decode_field
-from skep.metadata.store import Versioned
 
 TOPIC = "t"
 

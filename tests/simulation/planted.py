@@ -10,16 +10,16 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-from skep.broker.follower_fetch import FollowerFetch
-from skep.broker.membership import Membership, _without
+from skep.broker.cluster.membership import Membership, _without
+from skep.broker.fetch.follower_fetch import FollowerFetch
 from skep.controller.elections import _reports
-from skep.controller.reassigning import finished
+from skep.controller.reassignment import finished
 from skep.metadata.catalog import Catalog
 from skep.metadata.model import BrokerRecord, PartitionRecord
-from skep.replication.in_sync import Follower, InSyncReplicas
-from skep.replication.isr_changes import IsrChanges
-from skep.replication.partition import Partition
-from skep.storage.leader_epochs import LeaderEpochs
+from skep.replication.isr_updater import IsrChanges
+from skep.replication.partition.in_sync_replicas import Follower, InSyncReplicas
+from skep.replication.partition.partition import Partition
+from skep.storage.log.leader_epochs import LeaderEpochs
 from skep.storage.replica_log import ReplicaLog
 from tests.simulation.model_log import ModelLog
 from tests.simulation.process import Process
@@ -64,7 +64,7 @@ def a_broker_out_of_sync_is_elected():
 
 
 def a_broker_that_lost_records_stays_in_sync():
-    return patch("skep.broker.membership._without", lambda partition, broker_id: None)
+    return patch("skep.broker.cluster.membership._without", lambda partition, broker_id: None)
 
 
 def the_last_one_in_an_isr_stays():
@@ -75,7 +75,7 @@ def the_last_one_in_an_isr_stays():
             return partition.elected(partition.leader, partition.isr)
         return _without(partition, broker_id)
 
-    return patch("skep.broker.membership._without", without)
+    return patch("skep.broker.cluster.membership._without", without)
 
 
 def who_leaves_an_isr_is_forgotten():
@@ -110,7 +110,7 @@ def a_report_of_an_earlier_process_counts():
         return {report.broker: report for report in partition.reports if report.broker in brokers.live}
 
     return _both(
-        patch("skep.broker.membership._without", without), patch("skep.controller.elections._reports", reports)
+        patch("skep.broker.cluster.membership._without", without), patch("skep.controller.elections._reports", reports)
     )
 
 
@@ -131,7 +131,7 @@ def a_broker_registers_before_it_leaves_the_isrs():
 
 
 def a_restarted_leader_goes_on_in_its_epoch():
-    return patch("skep.broker.membership._leads", lambda partition, broker_id: False)
+    return patch("skep.broker.cluster.membership._leads", lambda partition, broker_id: False)
 
 
 def a_broker_goes_on_where_it_ended():
@@ -219,7 +219,7 @@ def the_epoch_of_the_last_deleted_record_is_forgotten():
 
 def an_empty_log_goes_on_where_it_ends():
     """Though its leader has records before that, and nobody deleted these."""
-    return patch("skep.replication.fetcher._may_begin_late", lambda log: False)
+    return patch("skep.replication.follower.fetcher._may_begin_late", lambda log: False)
 
 
 Plant = Callable[[], "contextlib.AbstractContextManager[Any]"]

@@ -13,26 +13,26 @@ from typing import Any
 from skep.base.clock import ManualClock
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId, TopicPartition
-from skep.base.tasks import Supervisor
-from skep.broker.fetch_sessions import Wanted
-from skep.broker.follower_fetch import FollowerFetch
+from skep.base.loop.supervisor import Supervisor
+from skep.broker.cluster.membership import Membership
+from skep.broker.fetch.fetch_sessions import Wanted
+from skep.broker.fetch.follower_fetch import FollowerFetch
 from skep.broker.handlers import alter_partition_reassignments
-from skep.broker.membership import Membership
 from skep.controller.controller import Controller
 from skep.metadata.catalog import Catalog
-from skep.metadata.current import OnChange
-from skep.metadata.image import ClusterImage
+from skep.metadata.cluster_image import ClusterImage
+from skep.metadata.current_image import OnChange
 from skep.metadata.layout import CONTROLLER, broker_key, image_after, image_of, topic_key
 from skep.metadata.model import BrokerRecord, PartitionRecord, TopicRecord
-from skep.replication.fetcher import Fetcher
-from skep.replication.following import Following
-from skep.replication.isr_changes import IsrChanges
-from skep.replication.log_reports import LogReports
-from skep.replication.partition import Partition
-from skep.replication.replicas import Replicas
-from skep.replication.second_opinion import later
-from skep.wire.fetch_answer import AnsweredPartition, FollowerAnswer
-from skep.wire.fetch_request import FollowerPartition
+from skep.replication.follower.fetcher import Fetcher
+from skep.replication.follower.fetcher_manager import Following
+from skep.replication.isr_updater import IsrChanges
+from skep.replication.leader_inquiry import later
+from skep.replication.log_end_reporter import LogReports
+from skep.replication.partition.partition import Partition
+from skep.replication.replica_manager import Replicas
+from skep.wire.fetch.fetch_request import FollowerPartition
+from skep.wire.fetch.fetch_response_reader import AnsweredPartition, FollowerAnswer
 from tests.simulation.model_log import Held, ModelLog
 from tests.simulation.model_store import TOPIC, Call, ModelStore, Running, StoreClient
 

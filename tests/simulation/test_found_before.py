@@ -8,7 +8,7 @@ import pytest
 
 from skep.base.ids import BrokerId, TopicPartition
 from skep.controller.elections import Liveness
-from skep.controller.reassigning import begun
+from skep.controller.reassignment import begun
 from skep.metadata.layout import topic_key
 from skep.metadata.model import NO_LEADER
 from tests.simulation import planted

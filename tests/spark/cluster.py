@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pyspark
 
-from skep.cli.spark_start import workers_python
+from skep.cli.spark.spark_driver import workers_python
 from tests.spark.pipelining import SHORT_LIVED_JAVA
 from tests.waiting import wait_until
 

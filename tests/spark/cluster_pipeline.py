@@ -13,9 +13,9 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from skep.cli.pipeline_template import write_project
+from skep.cli.spark.pipeline_template import write_project
 from skep.client.admin import create_topic
-from skep.client.cluster import ClusterClient
+from skep.client.cluster_client import ClusterClient
 from skep.client.list_offsets import LATEST, list_offsets
 from skep.testing import EmbeddedBroker
 from tests.spark.cluster import SETTINGS, SOURCE, StandaloneCluster, kill

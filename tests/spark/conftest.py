@@ -15,7 +15,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
-from skep.cli.spark_start import workers_python
+from skep.cli.spark.spark_driver import workers_python
 from skep.testing import EmbeddedBroker
 from tests.spark.pipelining import SHORT_LIVED_JAVA
 

@@ -9,16 +9,16 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from pyspark_skep import decisions
-from pyspark_skep.commits import commit_epoch
-from pyspark_skep.decisions import Decision, newest_decision
-from pyspark_skep.driver_transaction import DriverTransaction
-from pyspark_skep.partition_access import PartitionAccess
-from pyspark_skep.task_transactions import TaskTransaction, WrittenRange, driver_id, task_id
+from pyspark_skep.write import decisions
+from pyspark_skep.write.decisions import Decision, newest_decision
+from pyspark_skep.write.driver_transaction import DriverTransaction
+from pyspark_skep.write.epoch_commit import commit_epoch
+from pyspark_skep.write.partition_access import PartitionAccess
+from pyspark_skep.write.task_transactions import TaskTransaction, WrittenRange, driver_id, task_id
 from skep.client.admin import create_topic
-from skep.client.cluster import ClusterClient
+from skep.client.cluster_client import ClusterClient
 from skep.client.connection import Connection
-from skep.client.transacting import add_partitions, init_producer_id, list_open_transactions
+from skep.client.produce.transactions import add_partitions, init_producer_id, list_open_transactions
 from skep.records.builder import NewRecord, build_batch
 from skep.records.compression import Codec
 

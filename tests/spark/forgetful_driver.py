@@ -11,7 +11,7 @@ from pathlib import Path
 
 import py4j.clientserver
 
-from skep.cli import spark_start
+from skep.cli.spark import spark_driver as spark_start
 from tests.waiting import wait_until
 
 

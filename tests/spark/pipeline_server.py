@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from skep.cli.failures import CommandError
-from skep.cli.pipeline_progress import Display, RunProgress
-from skep.cli.pipeline_run import Selection, connected, run_graph
-from skep.cli.pipeline_spec import load_project
-from skep.cli.pipeline_template import write_project
+from skep.cli.spark.pipeline_progress import Display, RunProgress
+from skep.cli.spark.pipeline_project import load_project
+from skep.cli.spark.pipeline_run import Selection, connected, run_graph
+from skep.cli.spark.pipeline_template import write_project
 
 OVERRIDES = {
     "spark.sql.catalogImplementation": "in-memory",

@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 
 from pyspark_skep import DefaultSource
-from pyspark_skep.archives import ArchivePartition
-from pyspark_skep.batch_reader import BatchReader
-from pyspark_skep.reading import DataLoss
+from pyspark_skep.read.archives import ArchivePartition
+from pyspark_skep.read.batch_reader import BatchReader
+from pyspark_skep.read.range_reader import DataLoss
 from skep.base.errors import OptionError
-from skep.client.archiving import archive_topic
-from skep.client.cluster import ClusterClient
+from skep.client.archive.archiver import archive_topic
+from skep.client.cluster_client import ClusterClient
 from skep.testing import EmbeddedBroker
 from tests.spark.conftest import Topics
 

@@ -12,13 +12,13 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, 
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pyspark_skep import DefaultSource
-from pyspark_skep import reading as reading_module
-from pyspark_skep.batch_reader import BatchReader
-from pyspark_skep.lookup import TopicMissing
-from pyspark_skep.reading import DataLoss
-from pyspark_skep.rows import arrow_schema
+from pyspark_skep.read import range_reader as reading_module
+from pyspark_skep.read.batch_reader import BatchReader
+from pyspark_skep.read.lookup import TopicMissing
+from pyspark_skep.read.range_reader import DataLoss
+from pyspark_skep.read.row_schema import arrow_schema
 from skep.base.errors import OptionError
-from skep.client.cluster import ClusterClient
+from skep.client.cluster_client import ClusterClient
 from skep.client.errors import ClientError
 from skep.client.list_offsets import EARLIEST, list_offsets
 from skep.testing import EmbeddedBroker

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from skep.client.cluster import ClusterClient
-from skep.client.transacting import list_open_transactions
+from skep.client.cluster_client import ClusterClient
+from skep.client.produce.transactions import list_open_transactions
 from skep.testing import EmbeddedBroker
 from tests.spark.cluster import SETTINGS, SOURCE, StandaloneCluster, kill, zipped_packages
 from tests.spark.cluster_pipeline import PATIENCE_S, ClusterPipeline, create, ends, fill

@@ -5,17 +5,18 @@ from uuid import uuid4
 
 import pytest
 
-from pyspark_skep import commits, decisions
-from pyspark_skep.commits import abort_epoch, abort_job, commit_epoch, commit_job, open_topic
-from pyspark_skep.decisions import Decision
-from pyspark_skep.driver_transaction import DriverTransaction
-from pyspark_skep.partition_access import PartitionAccess
-from pyspark_skep.task_transactions import TaskTransaction, WrittenRange, driver_id, task_prefix
-from pyspark_skep.write_errors import CommitFailed, RowsLost
+from pyspark_skep.write import decisions
+from pyspark_skep.write import epoch_commit as commits
+from pyspark_skep.write.decisions import Decision
+from pyspark_skep.write.driver_transaction import DriverTransaction
+from pyspark_skep.write.epoch_commit import abort_epoch, abort_job, commit_epoch, commit_job, open_topic
+from pyspark_skep.write.partition_access import PartitionAccess
+from pyspark_skep.write.task_transactions import TaskTransaction, WrittenRange, driver_id, task_prefix
+from pyspark_skep.write.write_errors import CommitFailed, RowsLost
 from skep.base.errors import ErrorCode, KafkaError
 from skep.client.admin import create_topic, topic_configs
-from skep.client.cluster import ClusterClient
-from skep.client.transacting import FENCED, init_producer_id, list_open_transactions
+from skep.client.cluster_client import ClusterClient
+from skep.client.produce.transactions import FENCED, init_producer_id, list_open_transactions
 from skep.records.builder import NewRecord, build_batch
 from skep.records.producer_identity import ProducerIdentity
 from skep.testing import EmbeddedBroker

@@ -19,9 +19,9 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 import skep
-from skep.client.cluster import ClusterClient
+from skep.client.cluster_client import ClusterClient
 from skep.client.list_offsets import LATEST, list_offsets
-from skep.client.transacting import list_open_transactions
+from skep.client.produce.transactions import list_open_transactions
 from skep.testing import EmbeddedCluster
 from tests.spark.driver_model import PARTITIONS, committed_rows
 from tests.waiting import wait_until

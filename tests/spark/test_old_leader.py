@@ -11,12 +11,12 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_skep.commits import ensure_topic
-from pyspark_skep.decisions import TOPIC, partition_of
-from pyspark_skep.partition_access import PartitionAccess
-from skep.client.cluster import ClusterClient
-from skep.client.topics import place_of
-from skep.client.transacting import init_producer_id
+from pyspark_skep.write.decisions import TOPIC, partition_of
+from pyspark_skep.write.epoch_commit import ensure_topic
+from pyspark_skep.write.partition_access import PartitionAccess
+from skep.client.cluster_client import ClusterClient
+from skep.client.produce.transactions import init_producer_id
+from skep.client.topic_info import place_of
 from skep.testing import EmbeddedCluster
 from tests.cluster.fault_cluster import FaultCluster
 from tests.cluster.links import both_ways

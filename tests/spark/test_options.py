@@ -2,11 +2,18 @@
 
 import pytest
 
-from pyspark_skep.options import REFUSED, WITHOUT_EFFECT, ReadOptions, duration_ms, parse_options, read_options
-from pyspark_skep.positions import EARLIEST, LATEST, AtEnd, AtOffsets, AtTime, AtTimes
+from pyspark_skep.read.positions import EARLIEST, LATEST, AtEnd, AtOffsets, AtTime, AtTimes
+from pyspark_skep.read.read_options import (
+    REFUSED,
+    WITHOUT_EFFECT,
+    ReadOptions,
+    duration_ms,
+    parse_options,
+    read_options,
+)
 from pyspark_skep.source import DefaultSource
+from skep.base.config.option import declared
 from skep.base.errors import OptionError
-from skep.base.options import declared
 
 GIVEN = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
 SPARKS_OWN = [

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from skep.cli.failures import INTERRUPTED
-from skep.cli.pipeline_template import write_project
+from skep.cli.spark.pipeline_template import write_project
 from skep.testing import EmbeddedBroker
 from tests.spark.pipelining import RUN_TIMEOUT_S, done, environment, load, records, skep, table
 from tests.spark.printed_example import PrintedExample

@@ -23,9 +23,9 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from pyspark_skep.filters import Pushed
-from pyspark_skep.offsets import StreamOffsets, TopicOffsets, losses
-from pyspark_skep.planning import OffsetRange, limit_offsets, split_ranges
+from pyspark_skep.read.filters import Pushed
+from pyspark_skep.read.offset_ranges import OffsetRange, limit_offsets, split_ranges
+from pyspark_skep.read.stream_offsets import StreamOffsets, TopicOffsets, losses
 
 ID, OTHER = UUID(int=1), UUID(int=2)
 

@@ -10,17 +10,19 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from pyspark_skep import commits, decisions, partition_access, settling
-from pyspark_skep.commits import abort_epoch, commit_epoch, commit_job
-from pyspark_skep.decisions import Decision, newest_decision
-from pyspark_skep.driver_transaction import DriverTransaction
-from pyspark_skep.partition_access import Fetched, PartitionAccess
-from pyspark_skep.task_transactions import TaskTransaction
-from pyspark_skep.write_errors import CommitFailed, RowsLost
+from pyspark_skep.write import decisions, partition_access
+from pyspark_skep.write import epoch_commit as commits
+from pyspark_skep.write import settlement as settling
+from pyspark_skep.write.decisions import Decision, newest_decision
+from pyspark_skep.write.driver_transaction import DriverTransaction
+from pyspark_skep.write.epoch_commit import abort_epoch, commit_epoch, commit_job
+from pyspark_skep.write.partition_access import Fetched, PartitionAccess
+from pyspark_skep.write.task_transactions import TaskTransaction
+from pyspark_skep.write.write_errors import CommitFailed, RowsLost
 from skep.base.errors import ErrorCode, KafkaError
 from skep.client.admin import create_topic
-from skep.client.cluster import ClusterClient
-from skep.client.transacting import init_producer_id, list_open_transactions
+from skep.client.cluster_client import ClusterClient
+from skep.client.produce.transactions import init_producer_id, list_open_transactions
 from skep.testing import EmbeddedBroker
 from tests.spark.driver_model import KEEPS_ALL, PARTITIONS, Queries, Run, decide, decided, rows_of
 

@@ -10,12 +10,12 @@ from unittest import mock
 
 import pytest
 
-from pyspark_skep import decisions, partition_access
-from pyspark_skep.commits import commit_epoch, ensure_topic
-from pyspark_skep.partition_access import PartitionAccess
-from pyspark_skep.task_transactions import driver_id
-from skep.client.cluster import ClusterClient
-from skep.client.topics import Place, place_of
+from pyspark_skep.write import decisions, partition_access
+from pyspark_skep.write.epoch_commit import commit_epoch, ensure_topic
+from pyspark_skep.write.partition_access import PartitionAccess
+from pyspark_skep.write.task_transactions import driver_id
+from skep.client.cluster_client import ClusterClient
+from skep.client.topic_info import Place, place_of
 from skep.testing import EmbeddedCluster
 from tests.cluster.coordinators import COORDINATOR_PARTITIONS, transaction_coordinator_of
 from tests.cluster.fault_cluster import FaultCluster

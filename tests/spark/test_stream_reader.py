@@ -8,10 +8,12 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from pyspark_skep import DefaultSource, decisions, lookup, stream_reader
-from pyspark_skep.lookup import TopicMissing
-from pyspark_skep.reading import DataLoss
-from pyspark_skep.stream_reader import StreamReader
+from pyspark_skep import DefaultSource
+from pyspark_skep.read import lookup, stream_reader
+from pyspark_skep.read.lookup import TopicMissing
+from pyspark_skep.read.range_reader import DataLoss
+from pyspark_skep.read.stream_reader import StreamReader
+from pyspark_skep.write import decisions
 from skep.base.errors import OptionError
 from skep.client import list_offsets
 from skep.testing import EmbeddedBroker

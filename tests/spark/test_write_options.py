@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from pyspark_skep.source import DefaultSource
-from pyspark_skep.write_options import SPARKS_OWN, warn_of_ignored, write_options
+from pyspark_skep.write.write_options import SPARKS_OWN, warn_of_ignored, write_options
 from skep.base.errors import OptionError
 from skep.records.compression import Codec
 

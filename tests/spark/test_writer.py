@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from pyspark_skep import decisions, writer
-from pyspark_skep.partition_access import PartitionAccess
-from pyspark_skep.writer import StreamWriter, stream_writer
+from pyspark_skep.write import decisions, writer
+from pyspark_skep.write.partition_access import PartitionAccess
+from pyspark_skep.write.writer import StreamWriter, stream_writer
 from skep.base.errors import OptionError
 from skep.client.admin import create_topic
-from skep.client.cluster import ClusterClient
-from skep.client.transacting import list_open_transactions
+from skep.client.cluster_client import ClusterClient
+from skep.client.produce.transactions import list_open_transactions
 from skep.testing import EmbeddedBroker
 from tests.spark.driver_model import PARTITIONS, committed_rows
 

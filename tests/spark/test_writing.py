@@ -12,8 +12,8 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from skep.client.cluster import ClusterClient
-from skep.client.transacting import list_open_transactions
+from skep.client.cluster_client import ClusterClient
+from skep.client.produce.transactions import list_open_transactions
 from skep.testing import EmbeddedBroker
 from tests.spark.conftest import Topics
 

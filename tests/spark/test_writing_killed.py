@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from skep.cli.spark_start import workers_python
+from skep.cli.spark.spark_driver import workers_python
 from skep.client.admin import create_topic
-from skep.client.cluster import ClusterClient
-from skep.client.transacting import list_open_transactions
+from skep.client.cluster_client import ClusterClient
+from skep.client.produce.transactions import list_open_transactions
 from skep.testing import EmbeddedBroker
 from tests.spark.driver_model import PARTITIONS, committed_rows
 from tests.spark.pipelining import environment

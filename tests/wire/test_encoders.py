@@ -20,7 +20,7 @@ from skep.wire import apis
 from skep.wire.apis import SERVED, Api
 from skep.wire.client_codec import encode_request
 from skep.wire.codec import encode_in_slices, encode_response, request_class, response_class
-from skep.wire.encoder_parts import PIECE_ELEMENTS
+from skep.wire.entities.encoder_parts import PIECE_ELEMENTS
 from skep.wire.lazy_array import LazyArray
 from tests.kio_entities import written
 from tests.wire.kio_bodies import bodies

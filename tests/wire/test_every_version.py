@@ -17,26 +17,26 @@ from typing import Any
 import pytest
 from kio.serial import entity_reader
 
-from skep.base.broker_config import BrokerConfig
 from skep.base.clock import SystemClock
+from skep.base.config.broker_config import BrokerConfig
 from skep.base.errors import ErrorCode
+from skep.base.files.os_files import OsFiles
 from skep.base.ids import BrokerId
-from skep.base.os_files import OsFiles
-from skep.base.slicer import Slicer
-from skep.base.tasks import Supervisor
-from skep.base.threads import Threads
-from skep.broker.coordinators import Coordinators
+from skep.base.loop.slicer import Slicer
+from skep.base.loop.supervisor import Supervisor
+from skep.base.loop.threads import Threads
+from skep.broker.cluster.coordinators import Coordinators
+from skep.broker.cluster.producer_ids import ProducerIds
 from skep.broker.dispatch import HANDLERS, Dispatcher
-from skep.broker.fetch_sessions import FetchSessions
-from skep.broker.producer_ids import ProducerIds
+from skep.broker.fetch.fetch_sessions import FetchSessions
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.metadata.catalog import Catalog
 from skep.metadata.model import BrokerRecord
-from skep.metadata.sqlite import SqliteStore
-from skep.replication.replicas import Replicas
-from skep.replication.time_lookups import TimeLookups
-from skep.storage.directory import LogDirectory
+from skep.metadata.sqlite.sqlite_store import SqliteStore
+from skep.replication.partition.time_lookups import TimeLookups
+from skep.replication.replica_manager import Replicas
+from skep.storage.directory.log_directory import LogDirectory
 from skep.wire import apis
 from skep.wire.apis import SERVED, Api
 from skep.wire.codec import encode_response, request_class, response_class

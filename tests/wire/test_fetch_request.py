@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from skep.wire.apis import FETCH
 from skep.wire.codec import decode_request, request_class
-from skep.wire.fetch_request import VERSION, FollowerPartition, encode_follower_fetch
+from skep.wire.fetch.fetch_request import VERSION, FollowerPartition, encode_follower_fetch
 from tests.kio_entities import written
 from tests.wire.kio_bodies import integers
 

@@ -21,8 +21,8 @@ from skep.wire.apis import (
     PRODUCE,
     SERVED,
 )
-from skep.wire.bounds import MAX_ELEMENTS
 from skep.wire.codec import decode_request, request_class
+from skep.wire.entities.request_bounds import MAX_ELEMENTS
 from skep.wire.headers import read_request_header
 from tests.fuzz.mutations import mutated
 from tests.fuzz.requests import RequestMaker

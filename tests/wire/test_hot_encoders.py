@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from skep.base.errors import ErrorCode
 from skep.wire.apis import FETCH, PRODUCE, Api
 from skep.wire.codec import response_class
-from skep.wire.fetch_response import FetchedPartition, FetchedTopic, encode_fetch_response
+from skep.wire.fetch.fetch_response import FetchedPartition, FetchedTopic, encode_fetch_response
 from skep.wire.headers import response_header
 from skep.wire.leader_hints import NodeEndpoint
-from skep.wire.produce_response import ProducedPartition, encode_produce_response
+from skep.wire.produce.produce_response import ProducedPartition, encode_produce_response
 from tests.kio_entities import written
 
 int16 = st.integers(-(2**15), 2**15 - 1)

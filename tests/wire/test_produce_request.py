@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from skep.wire.apis import PRODUCE
 from skep.wire.codec import request_class
-from skep.wire.produce_request import produce_request_parts
+from skep.wire.produce.produce_request import produce_request_parts
 from tests.kio_entities import written
 
 NAMES = st.text("abcdefghij.-é", min_size=1, max_size=150)

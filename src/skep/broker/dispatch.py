@@ -10,7 +10,7 @@ from types import CoroutineType
 from typing import Any, Protocol
 
 from skep.base.errors import DecodeError, ErrorCode, KafkaError
-from skep.base.slicer import Work, freed
+from skep.base.loop.slicer import Work, freed
 from skep.broker.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -60,9 +60,9 @@ from skep.broker.request import Answer, CloseConnection, Outcome, Parts, Request
 from skep.broker.services import Services
 from skep.wire import apis
 from skep.wire.codec import Body, decode_in_slices, decode_request, encode_in_slices, is_short
-from skep.wire.framing import FIRST_GROWTH
+from skep.wire.frame_reader import FIRST_GROWTH
 from skep.wire.headers import read_request_header
-from skep.wire.one_batch import OneBatchReader
+from skep.wire.produce.one_batch_reader import OneBatchReader
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from skep.base.ids import BrokerId
 from skep.broker.services import Services
-from skep.replication.partition import Partition
+from skep.replication.partition.partition import Partition
 
 SELECTOR = "RackAwareReplicaSelector"
 

@@ -1,6 +1,6 @@
 """How many partitions there are, counting those that are being made: what ``skep.max.partitions`` is held against."""
 
-from skep.metadata.image import ClusterImage
+from skep.metadata.cluster_image import ClusterImage
 
 
 class PartitionCount:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from skep.base.errors import StorageError
-from skep.base.files import File
+from skep.base.files.files import File
 from skep.wire.apis import Api
 from skep.wire.codec import Body
 

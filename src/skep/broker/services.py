@@ -3,22 +3,22 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from skep.base.broker_config import BrokerConfig
 from skep.base.clock import Clock
-from skep.base.slicer import Slicer
-from skep.base.threads import Threads
-from skep.broker.departed import Departed
-from skep.broker.fetch_sessions import FetchSessions
-from skep.broker.follower_fetch import ThrottledReplicas
+from skep.base.config.broker_config import BrokerConfig
+from skep.base.loop.slicer import Slicer
+from skep.base.loop.threads import Threads
+from skep.broker.cluster.departed_brokers import Departed
+from skep.broker.cluster.producer_ids import ProducerIds
+from skep.broker.fetch.fetch_sessions import FetchSessions
+from skep.broker.fetch.follower_fetch import ThrottledReplicas
 from skep.broker.partition_count import PartitionCount
-from skep.broker.producer_ids import ProducerIds
-from skep.coordination.groups.shard import GroupShard
-from skep.coordination.runtime import CoordinatorRuntime
-from skep.coordination.transactions.coordinator import TransactionCoordinator
+from skep.coordination.coordinator_runtime import CoordinatorRuntime
+from skep.coordination.groups.group_shard import GroupShard
+from skep.coordination.transactions.transaction_coordinator import TransactionCoordinator
 from skep.metadata.catalog import Catalog
 from skep.metadata.model import BrokerRecord
-from skep.replication.replicas import Replicas
-from skep.replication.time_lookups import TimeLookups
+from skep.replication.partition.time_lookups import TimeLookups
+from skep.replication.replica_manager import Replicas
 
 
 @dataclass

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from skep.cli.asking import asking
 from skep.cli.connection import cluster_of
 from skep.cli.failures import CommandError
-from skep.client.arrow import pyarrow
-from skep.client.cluster import ClusterClient
+from skep.cli.skep_client import asking
+from skep.client.arrow_libraries import pyarrow
+from skep.client.cluster_client import ClusterClient
 from skep.client.errors import MissingExtra
 
 

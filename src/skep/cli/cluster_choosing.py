@@ -7,11 +7,11 @@ import typer
 
 from skep.base.ids import TopicPartition
 from skep.cli import output
-from skep.cli.cluster_admin import Refusal, by_topic
-from skep.cli.cluster_view import ClusterState
+from skep.cli.cluster.cluster_admin import Refusal, by_topic
+from skep.cli.cluster.cluster_state import ClusterState
 from skep.cli.connection import unknown_topic
 from skep.cli.failures import CommandError
-from skep.cli.group_offsets import parse_scope
+from skep.cli.groups.reset_plan import parse_scope
 
 SHOWN_REFUSALS = 20
 Topics = Annotated[

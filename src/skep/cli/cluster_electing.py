@@ -4,11 +4,12 @@ from typing import Annotated
 
 import typer
 
-from skep.cli import cluster_admin, output
-from skep.cli.asking import asking
+from skep.cli import output
+from skep.cli.cluster import cluster_admin
+from skep.cli.cluster.cluster_state import read_cluster
 from skep.cli.cluster_choosing import Topics, partitions_in, refuse
-from skep.cli.cluster_view import read_cluster
 from skep.cli.connection import DEFAULT_BOOTSTRAP, Bootstrap, Properties, cluster_of
+from skep.cli.skep_client import asking
 
 
 def elect(

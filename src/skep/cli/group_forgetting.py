@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from skep.base.errors import ErrorCode
 from skep.base.ids import TopicPartition
-from skep.cli.asking import asking, in_words
 from skep.cli.connection import Cluster
 from skep.cli.failures import CommandError
-from skep.cli.group_resetting import partitions_in
-from skep.client.cluster import GROUP
+from skep.cli.groups.offset_reset import partitions_in
+from skep.cli.skep_client import asking, in_words
+from skep.client.cluster_client import GROUP
 from skep.wire.apis import OFFSET_DELETE
 
 

@@ -9,8 +9,8 @@ from skep.base.clock import SystemClock
 from skep.cli import output
 from skep.cli.connection import DEFAULT_BOOTSTRAP, Bootstrap, Properties, cluster_of
 from skep.cli.failures import UsageError
-from skep.cli.group_offsets import Change, Target
-from skep.cli.group_resetting import Scope, apply_plans, check_scope, one_destination, reset_plans, warn
+from skep.cli.groups.offset_reset import Scope, apply_plans, check_scope, one_destination, reset_plans, warn
+from skep.cli.groups.reset_plan import Change, Target
 from skep.cli.moments import parse_duration_ms, parse_moment
 from skep.cli.output import Json
 

@@ -14,20 +14,20 @@ from typer.core import TyperCommand, TyperGroup
 from skep.cli.failures import UsageError, run
 
 COMMANDS = {
-    "serve": ("skep.cli.serve", "Run a broker."),
-    "zookeeper": ("skep.cli.zookeeper", "Run a ZooKeeper for brokers, for development."),
-    "topics": ("skep.cli.topics", "Create, list, describe, alter and delete topics."),
-    "produce": ("skep.cli.produce", "Send lines as records to a topic."),
-    "consume": ("skep.cli.consume", "Print the records of a topic."),
-    "groups": ("skep.cli.groups", "See the lag of consumer groups and reset their offsets."),
-    "transactions": ("skep.cli.transactions", "Find transactions that hang, and abort them."),
-    "cluster": ("skep.cli.cluster", "See a cluster, move replicas, elect leaders."),
-    "dump": ("skep.cli.dump", "Show segment and index files in readable form and check them."),
-    "pipeline": ("skep.cli.pipeline", "Make, check and run data pipelines on Spark."),
-    "sql": ("skep.cli.sql", "Ask topics questions in SQL, through Spark."),
-    "archive": ("skep.cli.archive", "Write a topic to Parquet files, in folders by day."),
-    "replay": ("skep.cli.replay", "Write archived records back to a topic."),
-    "bench": ("skep.cli.bench", "Measure how fast a cluster takes and gives records."),
+    "serve": ("skep.cli.serve.serve_command", "Run a broker."),
+    "zookeeper": ("skep.cli.serve.zookeeper_command", "Run a ZooKeeper for brokers, for development."),
+    "topics": ("skep.cli.topics.topic_commands", "Create, list, describe, alter and delete topics."),
+    "produce": ("skep.cli.records.produce_command", "Send lines as records to a topic."),
+    "consume": ("skep.cli.records.consume_command", "Print the records of a topic."),
+    "groups": ("skep.cli.groups.group_commands", "See the lag of consumer groups and reset their offsets."),
+    "transactions": ("skep.cli.transactions.transaction_commands", "Find transactions that hang, and abort them."),
+    "cluster": ("skep.cli.cluster.cluster_commands", "See a cluster, move replicas, elect leaders."),
+    "dump": ("skep.cli.dump.dump_command", "Show segment and index files in readable form and check them."),
+    "pipeline": ("skep.cli.spark.pipeline_commands", "Make, check and run data pipelines on Spark."),
+    "sql": ("skep.cli.spark.sql_command", "Ask topics questions in SQL, through Spark."),
+    "archive": ("skep.cli.archive.archive_command", "Write a topic to Parquet files, in folders by day."),
+    "replay": ("skep.cli.archive.replay_command", "Write archived records back to a topic."),
+    "bench": ("skep.cli.records.bench_command", "Measure how fast a cluster takes and gives records."),
 }
 """Each module has ``register(app)``, which adds its command to a Typer application."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from skep.base.errors import ErrorCode
 from skep.client.asking import check, until_answered
-from skep.client.cluster import GROUP, ClusterClient
+from skep.client.cluster_client import GROUP, ClusterClient
 from skep.wire.apis import CREATE_TOPICS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS, OFFSET_COMMIT
 
 _TOPIC = 2

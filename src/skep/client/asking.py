@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client.cluster import RETRIABLE, ClusterClient
+from skep.client.cluster_client import RETRIABLE, ClusterClient
 from skep.client.errors import Unreachable
-from skep.client.patience import Patience
+from skep.client.retry import Patience
 
 T = TypeVar("T")
 

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client.cluster import PAUSE_S, ClusterClient, Node
+from skep.client.cluster_client import PAUSE_S, ClusterClient, Node
 from skep.client.errors import Unreachable
-from skep.client.patience import Patience
+from skep.client.retry import Patience
 from skep.wire.apis import LIST_OFFSETS
 
 LATEST = -1

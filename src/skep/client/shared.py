@@ -4,7 +4,7 @@ import os
 import threading
 from typing import Any
 
-from skep.client.cluster import ClusterClient
+from skep.client.cluster_client import ClusterClient
 
 
 class _Shared(threading.local):

@@ -11,16 +11,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from skep.base.broker_config import BrokerConfig
 from skep.base.clock import Clock
+from skep.base.config.broker_config import BrokerConfig
 from skep.base.errors import Fenced, StoreUnavailable, VersionConflict
 from skep.base.ids import BrokerId
-from skep.base.slicer import Slicer
-from skep.base.tasks import Supervisor
+from skep.base.loop.slicer import Slicer
+from skep.base.loop.supervisor import Supervisor
 from skep.controller.decisions import changed_topics, describe, is_unclean, preferred_elections, waited_for
-from skep.controller.growing import grown_topics
+from skep.controller.internal_topic_growth import grown_topics
 from skep.metadata.catalog import Catalog, Controllership
-from skep.metadata.image import ClusterImage
+from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import ControllerRecord, TopicRecord
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 Linear in the number of partitions, and next to nothing for those that stay as they are: the whole cluster is looked
 over whenever a broker comes or goes, which is simpler than knowing what each broker holds, and cannot forget anything.
 With 20,000 partitions that takes a tenth of a second when a broker dies, so the work is done in slices
-(``base/slicer.py``). An image never changes, so a slice sees what the one before it saw.
+(``base/loop/slicer.py``). An image never changes, so a slice sees what the one before it saw.
 """
 
 from collections import Counter
@@ -11,10 +11,10 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 
 from skep.base.ids import BrokerId, TopicPartition
-from skep.base.slicer import Work
+from skep.base.loop.slicer import Work
 from skep.controller.elections import Liveness, missing, preferred, settled
-from skep.controller.reassigning import finished
-from skep.metadata.image import ClusterImage
+from skep.controller.reassignment import finished
+from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import NO_LEADER, PartitionRecord, TopicRecord
 
 UNCLEAN_OPTION = "unclean.leader.election.enable"

@@ -5,13 +5,13 @@ waits for all of them. So any live member may lead. So, too, the ISR of a partit
 however many of its members are dead: nothing can be acknowledged meanwhile, and the first to come back may lead. Only
 its leader adds a member to an ISR, having seen it catch up; what is here takes members out.
 
-A broker that may have lost records says so itself (``broker/membership.py``): a controller could only guess it from a
-new registration, and a new controller not even that. It leaves the ISR.
+A broker that may have lost records says so itself (``broker/cluster/membership.py``): a controller could only guess it
+from a new registration, and a new controller not even that. It leaves the ISR.
 
 When all members have left the ISR that way (the whole cluster lost power), the partition is *undecided*: each of the
 last ISR may lack the end of its log, and no other replica is known to have more. So the longest log leads, once all of
-the last ISR are back and have said how long theirs is (``replication/log_reports.py``). Of two logs the longer is the
-one whose last batch has the higher leader epoch and, in the same epoch, the one that ends later. It has all that is
+the last ISR are back and have said how long theirs is (``replication/log_end_reporter.py``). Of two logs the longer is
+the one whose last batch has the higher leader epoch and, in the same epoch, the one that ends later. It has all that is
 committed and in any of them: batches of one epoch are one leader's, and that leader had all that was committed before.
 
 Worked example, (last epoch, log end)::

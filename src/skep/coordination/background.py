@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from skep.base.slicer import Work
+from skep.base.loop.slicer import Work
 from skep.coordination.shard import Operation, Outcome
 from skep.coordination.timers import Timers
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from skep.base.ids import LeaderEpoch
 from skep.records.batch import BatchHeader
-from skep.storage.log import Appended, Log
+from skep.storage.log.log import Appended, Log
 
 Committed = asyncio.Future[None] | None
 """When an append may be acknowledged; None: now.

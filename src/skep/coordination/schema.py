@@ -18,8 +18,8 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i16
 
 from skep.base.errors import DecodeError
-from skep.wire.bounds import RequestBounds
-from skep.wire.encoders import entity_encoder
+from skep.wire.entities.encoders import entity_encoder
+from skep.wire.entities.request_bounds import RequestBounds
 
 _L = TypeVar("_L", bound="Layout")
 _INT16 = struct.Struct(">h")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from skep.base.clock import Clock
-from skep.base.slicer import Work
+from skep.base.loop.slicer import Work
 from skep.coordination.timers import Timers
 from skep.records.builder import BatchBuilder
 

@@ -18,11 +18,12 @@ from typing import NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError, StartupError, VersionConflict
 from skep.base.ids import BrokerId
-from skep.base.threads import run_apart
+from skep.base.loop.threads import run_apart
 from skep.metadata import layout
+from skep.metadata.cluster_image import ClusterImage, ConfigOwner
 from skep.metadata.compare_and_set import ATTEMPTS, gave_up, update
-from skep.metadata.current import CurrentImage, OnChange
-from skep.metadata.image import ClusterImage, ConfigOwner
+from skep.metadata.current_image import CurrentImage, OnChange
+from skep.metadata.metadata_store import MUST_NOT_EXIST, MetadataStore, Put, Versioned
 from skep.metadata.model import (
     BrokerRecord,
     ControllerRecord,
@@ -32,8 +33,7 @@ from skep.metadata.model import (
     encode_fields,
     random_id,
 )
-from skep.metadata.names import check_topic_name, is_topic_name, metric_name
-from skep.metadata.store import MUST_NOT_EXIST, MetadataStore, Put, Versioned
+from skep.metadata.topic_names import check_topic_name, is_topic_name, metric_name
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from skep.base.errors import VersionConflict
-from skep.metadata.store import MUST_NOT_EXIST, MetadataStore, Versioned
+from skep.metadata.metadata_store import MUST_NOT_EXIST, MetadataStore, Versioned
 
 ATTEMPTS = 50
 """Each lost attempt means that another writer got through, so many in a row mean that something is wrong."""

@@ -23,7 +23,8 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from skep.base.ids import BrokerId
-from skep.metadata.image import CLUSTER_DEFAULT, ClusterImage, ConfigOwner
+from skep.metadata.cluster_image import CLUSTER_DEFAULT, ClusterImage, ConfigOwner
+from skep.metadata.metadata_store import Versioned
 from skep.metadata.model import (
     BrokerRecord,
     ControllerRecord,
@@ -33,7 +34,6 @@ from skep.metadata.model import (
     decode_fields,
     encode_fields,
 )
-from skep.metadata.store import Versioned
 
 logger = logging.getLogger(__name__)
 

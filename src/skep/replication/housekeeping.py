@@ -10,17 +10,17 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from skep.base.broker_config import BrokerConfig
 from skep.base.clock import Clock
+from skep.base.config.broker_config import BrokerConfig
 from skep.base.errors import StorageError
 from skep.base.ids import TopicPartition
-from skep.base.slicer import Work
-from skep.base.tasks import Supervisor
-from skep.replication.partition import Partition
-from skep.replication.replicas import Replicas
-from skep.storage.directory import LogDirectory
-from skep.storage.disk_watch import DiskDecision, decide, segments_to_force
-from skep.storage.retention import SegmentView, view_of
+from skep.base.loop.slicer import Work
+from skep.base.loop.supervisor import Supervisor
+from skep.replication.partition.partition import Partition
+from skep.replication.replica_manager import Replicas
+from skep.storage.directory.disk_watch import DiskDecision, decide, segments_to_force
+from skep.storage.directory.log_directory import LogDirectory
+from skep.storage.log.retention import SegmentView, view_of
 
 logger = logging.getLogger(__name__)
 

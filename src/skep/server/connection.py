@@ -7,7 +7,7 @@ this a pipelining producer would pay one sync per request.
 
 Turns. Requests that come together are handled one after the other, for ``TURN_S`` at most; the rest waits for the next
 turn of the event loop, when the other connections have had theirs. A request that takes longer by itself works in
-slices (``base/slicer.py``).
+slices (``base/loop/slicer.py``).
 
 Back-pressure. A client that does not read its answers fills the transport's buffer; then no further request is taken
 and nothing more is read from the socket. File regions stay in their files until the client takes them
@@ -25,7 +25,7 @@ from skep.base.errors import DecodeError, StorageError
 from skep.broker.request import CloseConnection, Parts, Request
 from skep.server.sender import Sender
 from skep.wire.apis import PRODUCE
-from skep.wire.framing import FrameReader
+from skep.wire.frame_reader import FrameReader
 
 if TYPE_CHECKING:
     from skep.server.listener import Listener

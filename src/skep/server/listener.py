@@ -9,11 +9,11 @@ from typing import Protocol
 
 from skep.base.clock import Clock
 from skep.base.errors import StartupError
-from skep.base.slicer import Slicer, Work
-from skep.base.tasks import Supervisor
+from skep.base.loop.slicer import Slicer, Work
+from skep.base.loop.supervisor import Supervisor
 from skep.broker.request import Outcome, Request
 from skep.server.connection import SLOWEST_BYTES_PER_S, Connection
-from skep.wire.framing import SCRATCH_SIZE, LargeBuffers, ReceiveBudget
+from skep.wire.frame_reader import SCRATCH_SIZE, LargeBuffers, ReceiveBudget
 
 logger = logging.getLogger(__name__)
 

@@ -140,7 +140,7 @@ class Sender:
             self._socket.close()
             self._socket = None
         # Whoever owns this owns the callbacks too: without this cycle a closed connection is freed at once. The garbage
-        # collector may not look at it (``base/garbage.py``).
+        # collector may not look at it (``base/loop/garbage.py``).
         self._on_idle = self._on_failure = _ignore
 
     def _go_on(self) -> None:

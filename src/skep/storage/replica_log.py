@@ -14,7 +14,8 @@ between leaves a log that ends somewhere between the two.
 A cut syncs four small files where a checkpoint has to be lowered, the directory for each segment that goes, and the
 segment that is cut; and it reads the headers behind the newest snapshot, which may be those of a whole segment. So
 there are two ways to cut: ``truncate_to`` does all of it here and now; ``begin_cut``, ``cut`` and ``end_cut`` are its
-steps, of which the second may run in a thread, while nobody else uses the log (``replication/truncation.py``).
+steps, of which the second may run in a thread, while nobody else uses the log
+(``replication/follower/truncations.py``).
 
 While a flush is under way all of them raise StorageError: its plan speaks of files as they were. Neither a pass of
 compaction nor a removal of segments may be under way. Whoever is being sent bytes that go gets the old ones, or an
@@ -30,17 +31,17 @@ from skep.base.errors import StorageError
 from skep.base.ids import LeaderEpoch, Offset
 from skep.records.batch import BatchHeader
 from skep.records.end_txn_marker import read_marker
-from skep.storage.appending import AppendableLog
-from skep.storage.flush import FlushState
-from skep.storage.leader_epochs import LeaderEpochs
-from skep.storage.names import DELETE_SUFFIX, DELETED, OFFSET_GAPS, away_name
-from skep.storage.producer_recovery import ProducerRecovery
-from skep.storage.producers import Producers
-from skep.storage.reading import Places
-from skep.storage.reindexing import cut_segment
+from skep.storage.file_names import DELETE_SUFFIX, DELETED, OFFSET_GAPS, away_name
+from skep.storage.log.appender import AppendableLog
+from skep.storage.log.flush_state import FlushState
+from skep.storage.log.leader_epochs import LeaderEpochs
+from skep.storage.log.log_slice import Places
+from skep.storage.producers.producer_recovery import ProducerRecovery
+from skep.storage.producers.producer_snapshots import NO_SNAPSHOT, ProducerSnapshots
+from skep.storage.producers.producers import Producers
 from skep.storage.replicated_batches import look_through
-from skep.storage.segment import Segment
-from skep.storage.snapshots import NO_SNAPSHOT, ProducerSnapshots
+from skep.storage.segment.index_repair import cut_segment
+from skep.storage.segment.segment import Segment
 
 
 class Cut(NamedTuple):

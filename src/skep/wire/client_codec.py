@@ -16,9 +16,9 @@ from kio.static.primitive import TZAware
 
 from skep.base.errors import DecodeError
 from skep.wire.apis import API_VERSIONS, DESCRIBE_TRANSACTIONS, Api
-from skep.wire.bounds import RequestBounds
 from skep.wire.codec import Body, request_class, response_class
-from skep.wire.encoders import entity_encoder
+from skep.wire.entities.encoders import entity_encoder
+from skep.wire.entities.request_bounds import RequestBounds
 from skep.wire.primitives import INT32, skip_tagged_fields, string
 
 _HEADER = struct.Struct(">hhi")

@@ -19,13 +19,13 @@ from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 
 from skep.base.errors import DecodeError, ErrorCode, KafkaError
-from skep.base.slicer import freed
+from skep.base.loop.slicer import freed
 from skep.wire.apis import SERVED
-from skep.wire.bounds import MAX_ELEMENTS, RequestBounds, TooManyElements
-from skep.wire.encoders import ResponseEncoder, response_encoder
-from skep.wire.framing import SCRATCH_SIZE
+from skep.wire.entities.encoders import ResponseEncoder, response_encoder
+from skep.wire.entities.large_request_reader import large_request_reader
+from skep.wire.entities.request_bounds import MAX_ELEMENTS, RequestBounds, TooManyElements
+from skep.wire.frame_reader import SCRATCH_SIZE
 from skep.wire.headers import response_header
-from skep.wire.large_request import large_request_reader
 from skep.wire.primitives import INT32
 
 Body = Mapping[str, Any]

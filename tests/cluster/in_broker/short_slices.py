@@ -6,6 +6,6 @@
 import os
 
 if "SKEP_TEST_SLICE_S" in os.environ:
-    from skep.base import slicer
+    from skep.base.loop import slicer
 
     slicer.SLICE_S = float(os.environ["SKEP_TEST_SLICE_S"])

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["skep.base.errors", "pyspark_skep", "skep.client.partition_reader"])
+@pytest.mark.parametrize("module", ["skep.base.errors", "pyspark_skep", "skep.client.fetch.partition_reader"])
 def test_hypothesis_is_hidden_from_kio_and_from_nobody_else(module):
     code = (
         f"import sys, {module}\n"

@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 from kio.serial import entity_reader
 
-from skep.base.broker_config import read_broker_config
 from skep.base.clock import ManualClock
+from skep.base.config.broker_config import read_broker_config
 from skep.base.errors import KafkaError
 from skep.base.ids import BrokerId
-from skep.base.slicer import Slicer
-from skep.base.threads import Threads
+from skep.base.loop.slicer import Slicer
+from skep.base.loop.threads import Threads
+from skep.broker.cluster.producer_ids import ProducerIds
 from skep.broker.dispatch import HANDLERS
-from skep.broker.fetch_sessions import FetchSessions
-from skep.broker.producer_ids import ProducerIds
+from skep.broker.fetch.fetch_sessions import FetchSessions
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.metadata.catalog import Catalog
-from skep.metadata.image import CLUSTER_DEFAULT, ClusterImage
+from skep.metadata.cluster_image import CLUSTER_DEFAULT, ClusterImage
 from skep.metadata.model import BrokerRecord
-from skep.metadata.sqlite import SqliteStore
-from skep.replication.time_lookups import TimeLookups
+from skep.metadata.sqlite.sqlite_store import SqliteStore
+from skep.replication.partition.time_lookups import TimeLookups
 from skep.wire import apis
 from skep.wire.apis import Api
 from skep.wire.codec import decode_request, encode_response, request_class, response_class

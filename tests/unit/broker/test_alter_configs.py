@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from skep.base.errors import ErrorCode, StoreUnavailable
-from skep.broker.configs import BROKER_RESOURCE, MAX_CONFIGS, TOPIC_RESOURCE
+from skep.broker.config.config_entries import BROKER_RESOURCE, MAX_CONFIGS, TOPIC_RESOURCE
 from skep.broker.handlers.incremental_alter_configs import Operation
-from skep.metadata.image import CLUSTER_DEFAULT
+from skep.metadata.cluster_image import CLUSTER_DEFAULT
 from skep.wire.apis import ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, Api
 
 SET, DELETE, APPEND, SUBTRACT = Operation

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, StoreUnavailable
-from skep.base.topic_config import TopicConfig
-from skep.broker.configs import TOPIC_OPTIONS, Source
+from skep.broker.config.config_entries import TOPIC_OPTIONS, Source
 from skep.wire.apis import CREATE_TOPICS
 
 EVERY_VERSION = range(CREATE_TOPICS.oldest, CREATE_TOPICS.newest + 1)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from skep.base.broker_config import BrokerConfig
+from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.option import OptionType
+from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode
-from skep.base.options import OptionType
-from skep.base.topic_config import TopicConfig
-from skep.broker.configs import BROKER_OPTIONS, BROKER_RESOURCE, TOPIC_OPTIONS, TOPIC_RESOURCE, Source
-from skep.metadata.image import CLUSTER_DEFAULT
+from skep.broker.config.config_entries import BROKER_OPTIONS, BROKER_RESOURCE, TOPIC_OPTIONS, TOPIC_RESOURCE, Source
+from skep.metadata.cluster_image import CLUSTER_DEFAULT
 from skep.metadata.model import BrokerRecord
 from skep.wire.apis import DESCRIBE_CONFIGS
 

@@ -10,12 +10,11 @@ from uuid import uuid4
 import pytest
 
 from skep.base.clock import ManualClock
+from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
-from skep.base.memory_files import MemoryFiles
-from skep.base.slicer import Slicer
-from skep.base.tasks import Supervisor
-from skep.base.topic_config import TopicConfig
+from skep.base.loop.slicer import Slicer
+from skep.base.loop.supervisor import Supervisor
 from skep.broker.handlers import (
     create_partitions,
     delete_records,
@@ -27,14 +26,15 @@ from skep.broker.handlers import (
     offset_for_leader_epoch,
     produce,
 )
-from skep.metadata.image import ClusterImage
+from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.records.batch import read_header
 from skep.records.builder import build_batch
-from skep.replication.replicas import Replicas
-from skep.storage.directory import LogDirectory
+from skep.replication.replica_manager import Replicas
+from skep.storage.directory.log_directory import LogDirectory
 from skep.wire.lazy_array import LazyArray
-from skep.wire.produce_response import ProducedPartition, encode_produce_response
+from skep.wire.produce.produce_response import ProducedPartition, encode_produce_response
+from tests.memory_files import MemoryFiles
 from tests.slices import TickingClock, counting_turns
 
 MANY = 200

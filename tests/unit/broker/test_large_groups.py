@@ -5,12 +5,14 @@ from datetime import timedelta
 from typing import Any
 
 from skep.base.errors import ErrorCode
-from skep.base.slicer import Slicer
-from skep.broker import questions
+from skep.base.loop.slicer import Slicer
+from skep.broker import named_items as questions
 from skep.broker.handlers import consumer_group_heartbeat, delete_groups, join_group, sync_group
 from skep.coordination import background
-from skep.coordination.groups import committing, downgrade, upgrade
-from skep.coordination.groups.committing import Committer
+from skep.coordination.groups.migration import large_downgrade as downgrade
+from skep.coordination.groups.migration import upgrade
+from skep.coordination.groups.offsets import offset_operations as committing
+from skep.coordination.groups.offsets.offset_operations import Committer
 from skep.wire import apis
 from tests.slices import TickingClock, counting_turns
 from tests.unit.broker.conftest import AdminBroker

@@ -10,19 +10,20 @@ from typing import Any
 
 import pytest
 
-from skep.base.broker_config import read_broker_config
+from skep.base.config.broker_config import read_broker_config
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
-from skep.base.slicer import FREED_AT_ONCE, Slicer
+from skep.base.loop.slicer import FREED_AT_ONCE, Slicer
 from skep.broker.dispatch import HANDLERS, Dispatcher
 from skep.broker.handlers import offset_fetch
-from skep.broker.questions import NAMES_AT_ONCE, ask_each, each_once
+from skep.broker.named_items import NAMES_AT_ONCE, ask_each, each_once
+from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.group_records import decode_group_record
-from skep.coordination.groups import committing, offset_scan
-from skep.coordination.groups.committing import Committer
-from skep.coordination.groups.shard import GroupShard
-from skep.coordination.runtime import CoordinatorRuntime
-from skep.metadata.image import ClusterImage
+from skep.coordination.groups import offset_scan
+from skep.coordination.groups.group_shard import GroupShard
+from skep.coordination.groups.offsets import offset_operations as committing
+from skep.coordination.groups.offsets.offset_operations import Committer
+from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import BrokerRecord, PartitionRecord, TopicRecord, random_id
 from skep.wire import apis
 from skep.wire.apis import Api

@@ -8,7 +8,7 @@ import pytest
 from skep.base.errors import ErrorCode, StoreUnavailable
 from skep.base.ids import BrokerId, LeaderEpoch
 from skep.broker import authorized_operations
-from skep.broker.departed import STILL_NAMED_S
+from skep.broker.cluster.departed_brokers import STILL_NAMED_S
 from skep.metadata.model import BrokerRecord, PartitionRecord
 from skep.wire.apis import METADATA
 from skep.wire.codec import decode_request

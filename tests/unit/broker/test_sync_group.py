@@ -4,15 +4,15 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from skep.base.broker_config import read_broker_config
+from skep.base.config.broker_config import read_broker_config
 from skep.base.errors import ErrorCode
 from skep.broker.handlers import join_group, sync_group
+from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.group_records import decode_group_record
-from skep.coordination.groups import committing
-from skep.coordination.groups.committing import Committer
-from skep.coordination.groups.shard import GroupShard
-from skep.coordination.runtime import CoordinatorRuntime
-from skep.metadata.image import ClusterImage
+from skep.coordination.groups.group_shard import GroupShard
+from skep.coordination.groups.offsets import offset_operations as committing
+from skep.coordination.groups.offsets.offset_operations import Committer
+from skep.metadata.cluster_image import ClusterImage
 from skep.wire import apis
 from tests.raw_requests import seconds
 from tests.unit.broker.conftest import AdminBroker

@@ -9,12 +9,12 @@ from uuid import UUID
 
 from skep.base.clock import ManualClock
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client.cluster import ClusterClient, Node
+from skep.client.cluster_client import ClusterClient, Node
 from skep.client.errors import Unreachable
 from skep.records.batch import read_header
 from skep.wire.apis import FETCH, Api
 from skep.wire.codec import Body
-from skep.wire.fetch_response import FetchedPartition, FetchedTopic, encode_fetch_response
+from skep.wire.fetch.fetch_response import FetchedPartition, FetchedTopic, encode_fetch_response
 
 TOPIC_ID = UUID(int=77)
 HERE = Node(1, "b1", 9092)

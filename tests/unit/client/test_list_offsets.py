@@ -7,7 +7,7 @@ import pytest
 
 from skep.base.clock import ManualClock
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client.cluster import ClusterClient, Node
+from skep.client.cluster_client import ClusterClient, Node
 from skep.client.errors import TimedOut, Unreachable
 from skep.client.list_offsets import BELIEVED_AFTER_S, EARLIEST, LATEST, list_ends, list_offsets
 from skep.wire.apis import Api

@@ -5,7 +5,7 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from skep.controller.elections import Liveness
-from skep.metadata.image import ClusterImage
+from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
 
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from skep.base.broker_config import read_broker_config
 from skep.base.clock import SystemClock
+from skep.base.config.broker_config import read_broker_config
 from skep.base.errors import Fenced, StoreUnavailable
 from skep.controller import controller as module
 from skep.controller.controller import Controller
 from skep.metadata.catalog import Catalog
 from skep.metadata.model import NO_LEADER, BrokerRecord, ControllerRecord
-from skep.metadata.sqlite import SqliteStore
+from skep.metadata.sqlite.sqlite_store import SqliteStore
 from tests.unit.controller.clusters import partition
 
 NO_REBALANCE = {"auto.leader.rebalance.enable": "false"}

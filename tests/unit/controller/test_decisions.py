@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from skep.base.slicer import Slicer, run_at_once
+from skep.base.loop.slicer import Slicer, run_at_once
 from skep.controller import decisions
 from skep.controller.decisions import PARTITIONS_PER_STEP, is_unclean, left_to_hand_over
 from skep.metadata.model import NO_LEADER

@@ -5,8 +5,8 @@ from typing import Any
 
 from skep.base.clock import ManualClock
 from skep.base.errors import KafkaError
-from skep.base.slicer import run_at_once
-from skep.coordination.runtime import RETRY_MS
+from skep.base.loop.slicer import run_at_once
+from skep.coordination.coordinator_runtime import RETRY_MS
 from skep.coordination.shard import LATER, Outcome, ProducerStamp, ShardContext
 from skep.coordination.timers import Timers
 from skep.records.record import iterate_records

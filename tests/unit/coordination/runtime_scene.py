@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 import pytest
 
 from skep.base.clock import ManualClock
+from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
-from skep.base.memory_files import MemoryFiles
-from skep.base.slicer import Slicer
-from skep.base.tasks import Supervisor
-from skep.base.topic_config import TopicConfig
-from skep.coordination.runtime import CoordinatorRuntime
+from skep.base.loop.slicer import Slicer
+from skep.base.loop.supervisor import Supervisor
+from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.shard import CoordinatorRecord, Outcome
-from skep.metadata.image import ClusterImage
+from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import PartitionRecord, TopicRecord, random_id
-from skep.replication.replicas import Replicas
-from skep.storage.directory import LogDirectory
+from skep.replication.replica_manager import Replicas
+from skep.storage.directory.log_directory import LogDirectory
+from tests.memory_files import MemoryFiles
 
 TOPIC = "__numbers"
 HERE, ELSEWHERE = BrokerId(1), BrokerId(2)

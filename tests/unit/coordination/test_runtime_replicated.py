@@ -8,7 +8,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
 from skep.coordination.shard import LATER, Freshness, Outcome
 from skep.metadata.model import PartitionRecord, TopicRecord
-from skep.replication.lease import LeadershipLease
+from skep.replication.partition.leadership_lease import LeadershipLease
 from tests.unit.coordination.runtime_scene import (
     ELSEWHERE,
     HERE,

@@ -11,12 +11,13 @@ import pytest
 from skep.base.errors import ErrorCode, KafkaError, StartupError, VersionConflict
 from skep.base.ids import BrokerId
 from skep.metadata import catalog as catalog_module
-from skep.metadata import compare_and_set, current
+from skep.metadata import compare_and_set
+from skep.metadata import current_image as current
 from skep.metadata.catalog import Catalog
-from skep.metadata.image import CLUSTER_DEFAULT
+from skep.metadata.cluster_image import CLUSTER_DEFAULT
+from skep.metadata.metadata_store import Changed
 from skep.metadata.model import BrokerRecord
-from skep.metadata.sqlite import SqliteStore
-from skep.metadata.store import Changed
+from skep.metadata.sqlite.sqlite_store import SqliteStore
 
 ONE = [[BrokerId(1)]]
 

@@ -9,9 +9,9 @@ import pytest
 
 from skep.base.errors import ErrorCode, KafkaError, StoreUnavailable
 from skep.base.ids import BrokerId
-from skep.metadata import current
+from skep.metadata import current_image as current
 from skep.metadata.catalog import Catalog
-from skep.metadata.sqlite import SqliteStore
+from skep.metadata.sqlite.sqlite_store import SqliteStore
 
 ONE = [[BrokerId(1)]]
 

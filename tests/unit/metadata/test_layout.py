@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from skep.base.ids import BrokerId
 from skep.metadata import layout
-from skep.metadata.image import CLUSTER_DEFAULT, ClusterImage
+from skep.metadata.cluster_image import CLUSTER_DEFAULT, ClusterImage
+from skep.metadata.metadata_store import Versioned
 from skep.metadata.model import BrokerRecord, PartitionRecord, TopicRecord, UnreadableRecord, random_id
-from skep.metadata.store import Versioned
 
 
 def entry_for(key: str, number: int) -> Versioned:

@@ -9,22 +9,22 @@ from uuid import uuid4
 
 import pytest
 
-from skep.base.broker_config import BrokerConfig, read_broker_config
 from skep.base.clock import ManualClock
+from skep.base.config.broker_config import BrokerConfig, read_broker_config
 from skep.base.errors import StorageError
-from skep.base.files import DiskSpace
+from skep.base.files.files import DiskSpace
 from skep.base.ids import BrokerId, LeaderEpoch, TopicPartition
-from skep.base.memory_files import MemoryFiles
-from skep.base.tasks import Supervisor
-from skep.metadata.image import ClusterImage
+from skep.base.loop.supervisor import Supervisor
+from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.records.batch import check_produced
 from skep.records.builder import build_batch
 from skep.replication.housekeeping import Housekeeping
-from skep.replication.replicas import Replicas
+from skep.replication.replica_manager import Replicas
 from skep.storage.checkpoints import decode_checkpoint
-from skep.storage.directory import LogDirectory
-from skep.storage.names import HIGH_WATERMARKS, RECOVERY_POINTS
+from skep.storage.directory.log_directory import LogDirectory
+from skep.storage.file_names import HIGH_WATERMARKS, RECOVERY_POINTS
+from tests.memory_files import MemoryFiles
 
 DAY_MS = 86_400_000
 DISK = 1_000_000

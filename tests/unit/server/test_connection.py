@@ -10,7 +10,7 @@ from skep.base.errors import DecodeError
 from skep.broker.request import NO_ANSWER, CloseConnection, Outcome, Parts, Request
 from skep.server.connection import TURN_S, Connection
 from skep.wire import apis
-from skep.wire.framing import SCRATCH_SIZE, LargeBuffers, ReceiveBudget
+from skep.wire.frame_reader import SCRATCH_SIZE, LargeBuffers, ReceiveBudget
 from tests.unit.server.outgoing import framed, turns
 
 MAX_INFLIGHT = 3

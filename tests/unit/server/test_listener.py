@@ -3,7 +3,7 @@
 import pytest
 
 from skep.base.clock import ManualClock
-from skep.base.slicer import Slicer
+from skep.base.loop.slicer import Slicer
 from skep.server.listener import STALLED_S, Listener
 
 

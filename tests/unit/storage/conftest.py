@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from skep.base.config.topic_config import TopicConfig
 from skep.base.ids import LeaderEpoch, Offset, TopicPartition
-from skep.base.memory_files import MemoryFiles
-from skep.base.topic_config import TopicConfig
 from skep.records.batch import BatchHeader, is_intact, read_header
 from skep.records.builder import NewRecord, build_batch
 from skep.records.record import batches_in
-from skep.storage.log import Appended, Log
-from skep.storage.recovery import LogOnDisk, load_log
+from skep.storage.log.log import Appended, Log
+from skep.storage.log.recovery import LogOnDisk, load_log
+from tests.memory_files import MemoryFiles
 
 NOW_MS = 1_700_000_000_000
 PARTITION = TopicPartition("orders", 0)

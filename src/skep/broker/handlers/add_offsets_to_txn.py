@@ -13,13 +13,13 @@ Refusals, in order
 
 from collections.abc import Awaitable
 
-from skep.base.coordinator_config import CONSUMER_OFFSETS
+from skep.base.config.coordinator_config import CONSUMER_OFFSETS
 from skep.base.errors import ErrorCode
-from skep.broker import internal_topics
 from skep.broker.fencing import fenced_code
 from skep.broker.group_ids import check_group_id
 from skep.broker.request import Request
 from skep.broker.services import Services
+from skep.broker.topics import internal_topics
 from skep.coordination.shard import ProducerStamp
 from skep.wire.codec import Body
 

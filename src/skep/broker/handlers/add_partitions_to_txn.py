@@ -22,7 +22,7 @@ from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import TopicPartition
-from skep.base.slicer import Work, run_at_once
+from skep.base.loop.slicer import Work, run_at_once
 from skep.broker.fencing import fenced_code
 from skep.broker.request import Request
 from skep.broker.services import Services

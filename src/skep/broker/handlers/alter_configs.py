@@ -17,9 +17,9 @@ Refusals, per resource, in order
 from typing import Any
 
 from skep.base.errors import ErrorCode
-from skep.broker import config_changes
-from skep.broker.config_changes import Target
-from skep.broker.configs import texts_in
+from skep.broker.config import config_changes
+from skep.broker.config.config_changes import Target
+from skep.broker.config.config_entries import texts_in
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.metadata.catalog import Edit

@@ -25,10 +25,10 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.refusals import ANSWERABLE, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.broker.topics import alive_brokers, check_assignment
+from skep.broker.topics.topic_creation import alive_brokers, check_assignment
 from skep.controller.decisions import is_unclean
 from skep.controller.elections import Liveness
-from skep.controller.reassigning import begun, cancelled
+from skep.controller.reassignment import begun, cancelled
 from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.wire.codec import Body
 

@@ -11,14 +11,14 @@ Refusals, per group, in order
 from typing import Any
 
 from skep.base.errors import ErrorCode
-from skep.base.slicer import Work
+from skep.base.loop.slicer import Work
 from skep.broker.authorized_operations import NOT_ASKED, ON_GROUP
 from skep.broker.group_ids import check_group_id
-from skep.broker.questions import ask_each
+from skep.broker.named_items import ask_each
 from skep.broker.refusals import message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.coordination.groups.consumer_describe import GroupSnapshot, describe, described
+from skep.coordination.groups.consumer.consumer_description import GroupSnapshot, describe, described
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 

@@ -27,9 +27,9 @@ from skep.broker.group_ids import check_group_id
 from skep.broker.refusals import message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.coordination.groups.consumer_heartbeat import Heartbeat, heartbeat, upgrade_and_join
-from skep.coordination.groups.consumer_member import JOINING_EPOCH
-from skep.coordination.groups.upgrade import large_group
+from skep.coordination.groups.consumer.consumer_member import JOINING_EPOCH
+from skep.coordination.groups.membership.consumer_heartbeat import Heartbeat, heartbeat, upgrade_and_join
+from skep.coordination.groups.migration.upgrade import large_group
 from skep.wire.codec import Body
 
 _MILLISECOND = datetime.timedelta(milliseconds=1)

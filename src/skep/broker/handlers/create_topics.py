@@ -26,13 +26,13 @@ from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
-from skep.base.slicer import Work
-from skep.broker.configs import check_topic_overrides, checked_topic_value, texts_in, topic_entries
-from skep.broker.questions import named
+from skep.base.loop.slicer import Work
+from skep.broker.config.config_entries import check_topic_overrides, checked_topic_value, texts_in, topic_entries
+from skep.broker.named_items import named
 from skep.broker.refusals import ANSWERABLE, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.broker.topics import INTERNAL_TOPICS, USE_DEFAULT, check_assignment, place, room_for
+from skep.broker.topics.topic_creation import INTERNAL_TOPICS, USE_DEFAULT, check_assignment, place, room_for
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 

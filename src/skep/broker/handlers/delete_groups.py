@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.base.slicer import Work
+from skep.base.loop.slicer import Work
 from skep.broker.group_ids import check_group_id
-from skep.broker.questions import ask_each, each_once
+from skep.broker.named_items import ask_each, each_once
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.coordination.groups import committing
+from skep.coordination.groups.offsets import offset_operations as committing
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 

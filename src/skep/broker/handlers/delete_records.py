@@ -16,7 +16,7 @@ from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import Offset
-from skep.base.slicer import Work
+from skep.base.loop.slicer import Work
 from skep.broker.refusals import code_of
 from skep.broker.request import Request
 from skep.broker.services import Services

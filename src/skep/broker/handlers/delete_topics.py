@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.base.slicer import Work
-from skep.broker.questions import NAMES_AT_ONCE, ask_each
+from skep.base.loop.slicer import Work
+from skep.broker.named_items import NAMES_AT_ONCE, ask_each
 from skep.broker.refusals import ANSWERABLE, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.metadata.image import ClusterImage
+from skep.metadata.cluster_image import ClusterImage
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 

@@ -12,10 +12,10 @@ Left out
 
 from skep.base.errors import ErrorCode
 from skep.broker import authorized_operations
-from skep.broker.current_leaders import controller_id
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.broker.topics import alive_brokers
+from skep.broker.topics.current_leaders import controller_id
+from skep.broker.topics.topic_creation import alive_brokers
 from skep.wire.codec import Body
 
 BROKERS, CONTROLLERS = 1, 2

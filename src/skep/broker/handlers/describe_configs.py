@@ -20,8 +20,8 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.base.slicer import Work
-from skep.broker.configs import (
+from skep.base.loop.slicer import Work
+from skep.broker.config.config_entries import (
     BROKER_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
@@ -32,12 +32,12 @@ from skep.broker.configs import (
     topic_entries,
     unsupported_resource,
 )
-from skep.broker.group_configs import check_group_name, group_entries
+from skep.broker.config.group_configs import check_group_name, group_entries
 from skep.broker.refusals import message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.metadata.image import CLUSTER_DEFAULT
-from skep.metadata.names import check_topic_name
+from skep.metadata.cluster_image import CLUSTER_DEFAULT
+from skep.metadata.topic_names import check_topic_name
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 

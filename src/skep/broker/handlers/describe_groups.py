@@ -15,11 +15,11 @@ from typing import Any
 from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.authorized_operations import NOT_ASKED, ON_GROUP
 from skep.broker.group_ids import check_group_id
-from skep.broker.questions import ask_each
+from skep.broker.named_items import ask_each
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.coordination.groups import classic_describe
-from skep.coordination.groups.shard import GroupShard
+from skep.coordination.groups.classic import classic_description as classic_describe
+from skep.coordination.groups.group_shard import GroupShard
 from skep.coordination.shard import Outcome
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray

@@ -11,7 +11,7 @@ from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import TopicPartition
-from skep.base.slicer import Work
+from skep.base.loop.slicer import Work
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.wire.codec import Body

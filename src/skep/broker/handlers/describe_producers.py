@@ -13,11 +13,11 @@ from collections.abc import Awaitable
 from typing import Any
 
 from skep.base.errors import ErrorCode
-from skep.base.slicer import Work
+from skep.base.loop.slicer import Work
 from skep.broker.refusals import ANSWERABLE, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.storage.producers import ProducerState
+from skep.storage.producers.producers import ProducerState
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 

@@ -22,9 +22,9 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.broker import authorized_operations
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.broker.topics import INTERNAL_TOPICS, alive_brokers, describe_partitions
+from skep.broker.topics.topic_creation import INTERNAL_TOPICS, alive_brokers, describe_partitions
 from skep.metadata.model import NO_LEADER, TopicRecord
-from skep.metadata.names import is_topic_name
+from skep.metadata.topic_names import is_topic_name
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 

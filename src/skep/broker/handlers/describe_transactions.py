@@ -12,7 +12,7 @@ Refusals, per transactional id
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.broker.questions import ask_each
+from skep.broker.named_items import ask_each
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.wire.codec import Body

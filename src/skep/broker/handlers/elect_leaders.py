@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.base.slicer import Work
+from skep.base.loop.slicer import Work
 from skep.broker.refusals import ANSWERABLE, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services

@@ -5,7 +5,7 @@ Behaviour
     request's; the first batch there is comes whole even when it is larger than both, so that no reader is ever stuck.
 
     When there is less than ``min_bytes`` the request waits up to ``max_wait``, parked on its partitions
-    (``replication/waiting.py``), and then reads again. An error in any partition is answered at once.
+    (``replication/partition/delayed_fetch.py``), and then reads again. An error in any partition is answered at once.
 
     A request, or the session it belongs to, may name thousands of partitions: everything here that goes over all of
     them is work for the ``Slicer``.
@@ -18,7 +18,7 @@ Behaviour
 
     Consumers read from any replica, as far as that one knows the high watermark. The leader sends one to a replica in
     its own rack (``rack_id``, KIP-392) when ``replica.selector.class`` says so. Fetches of followers are
-    ``broker/follower_fetch.py``.
+    ``broker/fetch/follower_fetch.py``.
 
     Whoever asks a broker that holds no replica is told who leads (KIP-951).
 """
@@ -30,19 +30,19 @@ from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import Offset
-from skep.base.slicer import Work
-from skep.broker.current_leaders import current_leader, endpoints_of
-from skep.broker.fetch_sessions import FetchSession, TopicKey, Wanted, wanted_in
-from skep.broker.follower_fetch import FollowerFetch, follower_in
-from skep.broker.follower_watch import FollowerWatch
+from skep.base.loop.slicer import Work
+from skep.broker.fetch.fetch_sessions import FetchSession, TopicKey, Wanted, wanted_in
+from skep.broker.fetch.follower_fetch import FollowerFetch, follower_in
+from skep.broker.fetch.follower_watch import FollowerWatch
 from skep.broker.nearest_replica import nearest_replica
 from skep.broker.request import FileRegion, Parts, Request
 from skep.broker.services import Services
-from skep.replication.partition import Partition
-from skep.replication.waiting import ParkedFetch
-from skep.storage.reading import LogSlice
+from skep.broker.topics.current_leaders import current_leader, endpoints_of
+from skep.replication.partition.delayed_fetch import ParkedFetch
+from skep.replication.partition.partition import Partition
+from skep.storage.log.log_slice import LogSlice
 from skep.wire.codec import Body
-from skep.wire.fetch_response import (
+from skep.wire.fetch.fetch_response import (
     HAS_SESSION,
     FetchedPartition,
     FetchedTopic,

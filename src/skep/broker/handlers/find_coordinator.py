@@ -17,14 +17,14 @@ Refusals per key
 from collections.abc import Iterable
 from typing import Any
 
-from skep.base.coordinator_config import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
+from skep.base.config.coordinator_config import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from skep.base.errors import ErrorCode, KafkaError
-from skep.base.slicer import Work
-from skep.broker import internal_topics
+from skep.base.loop.slicer import Work
 from skep.broker.group_ids import check_group_id
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.broker.topics import alive_brokers
+from skep.broker.topics import internal_topics
+from skep.broker.topics.topic_creation import alive_brokers
 from skep.coordination.partitioner import partition_for
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray

@@ -24,11 +24,11 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
+from skep.base.config.option import OptionType
 from skep.base.errors import ErrorCode, KafkaError
-from skep.base.options import OptionType
-from skep.broker import config_changes
-from skep.broker.config_changes import Target
-from skep.broker.configs import check_count, texts_in
+from skep.broker.config import config_changes
+from skep.broker.config.config_changes import Target
+from skep.broker.config.config_entries import check_count, texts_in
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.metadata.catalog import Edit

@@ -26,7 +26,7 @@ from skep.broker.fencing import fenced_code
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.shard import ProducerStamp
-from skep.coordination.transactions.initializing import Initialization
+from skep.coordination.transactions.init_producer import Initialization
 from skep.wire.codec import Body
 
 KNOWS_PRODUCER_FENCED = 4

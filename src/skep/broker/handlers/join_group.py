@@ -33,7 +33,7 @@ from skep.broker.group_ids import check_group_id
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.groups import classic_requests
-from skep.coordination.groups.classic_join_request import JoinRequest
+from skep.coordination.groups.classic.join_request import JoinRequest
 from skep.wire.codec import Body
 
 HAS_REBALANCE_TIMEOUT = 1

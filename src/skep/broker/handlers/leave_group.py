@@ -14,12 +14,12 @@ from collections.abc import Awaitable
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.base.slicer import Work
+from skep.base.loop.slicer import Work
 from skep.broker.group_ids import check_group_id
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.groups import classic_requests
-from skep.coordination.groups.classic_leaving import Leaving
+from skep.coordination.groups.classic.classic_leave import Leaving
 from skep.wire.codec import Body
 
 HAS_SEVERAL_MEMBERS = 3

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Set
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.base.slicer import Work
+from skep.base.loop.slicer import Work
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.coordination.groups.shard import GroupShard
+from skep.coordination.groups.group_shard import GroupShard
 from skep.wire.codec import Body
 
 GROUPS_AT_ONCE = 100

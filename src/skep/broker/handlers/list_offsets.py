@@ -18,8 +18,9 @@ Behaviour
 
 Refusals, per partition, in order
     the same partition twice; a special timestamp newer than the version; unknown topic or partition; another broker
-    leads; leader epoch; for what depends on the end of the log: another broker may lead by now (replication/lease.py),
-    OFFSET_NOT_AVAILABLE while a new leader does not know yet how far its predecessor had committed (KIP-207).
+    leads; leader epoch; for what depends on the end of the log: another broker may lead by now
+    (replication/partition/leadership_lease.py), OFFSET_NOT_AVAILABLE while a new leader does not know yet
+    how far its predecessor had committed (KIP-207).
 
 Left out
     ``replica_id`` and ``timeout`` are read and ignored: followers do not ask here, and there is no remote storage.
@@ -29,13 +30,13 @@ from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import Offset
-from skep.base.slicer import Work
-from skep.broker.questions import NAMES_AT_ONCE
+from skep.base.loop.slicer import Work
+from skep.broker.named_items import NAMES_AT_ONCE
 from skep.broker.refusals import code_of
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.replication.partition import Partition
-from skep.replication.time_lookups import MAX_TIMESTAMP
+from skep.replication.partition.partition import Partition
+from skep.replication.partition.time_lookups import MAX_TIMESTAMP
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 

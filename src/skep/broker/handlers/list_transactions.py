@@ -14,8 +14,8 @@ Left out
 from skep.base.errors import ErrorCode
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.coordination.transactions.describing import ListFilter
-from skep.coordination.transactions.states import BY_LABEL
+from skep.coordination.transactions.transaction_listing import ListFilter
+from skep.coordination.transactions.transaction_state import BY_LABEL
 from skep.wire.codec import Body
 
 

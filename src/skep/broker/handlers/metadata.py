@@ -27,13 +27,13 @@ from typing import Any
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError, StoreUnavailable, VersionConflict
-from skep.base.slicer import Work
+from skep.base.loop.slicer import Work
 from skep.broker import authorized_operations
-from skep.broker.current_leaders import controller_id
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.broker.topics import INTERNAL_TOPICS, alive_brokers, auto_create, describe_partitions
-from skep.metadata.names import is_topic_name
+from skep.broker.topics.current_leaders import controller_id
+from skep.broker.topics.topic_creation import INTERNAL_TOPICS, alive_brokers, auto_create, describe_partitions
+from skep.metadata.topic_names import is_topic_name
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 

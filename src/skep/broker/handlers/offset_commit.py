@@ -24,12 +24,12 @@ from typing import Any
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.base.slicer import Work, run_at_once
+from skep.base.loop.slicer import Work, run_at_once
 from skep.broker.group_ids import check_group_id
 from skep.broker.request import Parts, Request
 from skep.broker.services import Services
-from skep.coordination.groups import committing
-from skep.coordination.groups.committing import OFFSETS_AT_ONCE, AnyOffset, Codes, Committer
+from skep.coordination.groups.offsets import offset_operations as committing
+from skep.coordination.groups.offsets.offset_operations import OFFSETS_AT_ONCE, AnyOffset, Codes, Committer
 from skep.wire.apis import OFFSET_COMMIT
 from skep.wire.codec import Body, encode_response
 from skep.wire.lazy_array import LazyArray

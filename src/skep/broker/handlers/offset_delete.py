@@ -15,13 +15,13 @@ from collections.abc import Awaitable, Container
 from typing import Any
 
 from skep.base.errors import ErrorCode
-from skep.base.slicer import Work
+from skep.base.loop.slicer import Work
 from skep.broker.group_ids import check_group_id
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.coordination.groups import committing
-from skep.coordination.groups.committing import Codes
-from skep.coordination.groups.offsets import Place
+from skep.coordination.groups.committed_offsets import Place
+from skep.coordination.groups.offsets import offset_operations as committing
+from skep.coordination.groups.offsets.offset_operations import Codes
 from skep.wire.codec import Body
 
 

@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.base.slicer import Work, run_at_once
+from skep.base.loop.slicer import Work, run_at_once
 from skep.broker.group_ids import check_group_id
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.coordination.groups import committing
-from skep.coordination.groups.committing import FetchedOffsets
-from skep.coordination.groups.offsets import Place
-from skep.coordination.groups.shard import GroupShard
+from skep.coordination.groups.committed_offsets import Place
+from skep.coordination.groups.group_shard import GroupShard
+from skep.coordination.groups.offsets import offset_operations as committing
+from skep.coordination.groups.offsets.offset_operations import FetchedOffsets
 from skep.coordination.shard import Outcome
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray

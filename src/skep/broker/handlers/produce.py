@@ -33,21 +33,21 @@ from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
-from skep.base.slicer import Work
-from skep.broker.current_leaders import current_leader, endpoints_of
+from skep.base.loop.slicer import Work
 from skep.broker.refusals import code_of, message_of
 from skep.broker.request import NO_ANSWER, CloseConnection, Parts, Request
 from skep.broker.services import Services
-from skep.broker.topics import INTERNAL_TOPICS
+from skep.broker.topics.current_leaders import current_leader, endpoints_of
+from skep.broker.topics.topic_creation import INTERNAL_TOPICS
 from skep.coordination.shard import ProducerStamp
-from skep.coordination.transactions.guards import Guard
-from skep.coordination.transactions.verifying import AskElsewhere
+from skep.coordination.transactions.verification_guards import Guard
+from skep.coordination.transactions.verifier import AskElsewhere
 from skep.records.batch import BatchHeader, check_produced
 from skep.records.keys import InvalidRecord, check_keys, check_keys_at_once
-from skep.replication.partition import Partition
+from skep.replication.partition.partition import Partition
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
-from skep.wire.produce_response import ProducedPartition, encode_produce_in_slices, encode_produce_response
+from skep.wire.produce.produce_response import ProducedPartition, encode_produce_in_slices, encode_produce_response
 
 ALLOWS_ZSTD = 7
 KNOWS_TRANSACTION_ABORTABLE = 11

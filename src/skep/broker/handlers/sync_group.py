@@ -19,8 +19,9 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.group_ids import check_group_id
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.coordination.groups import classic_requests, classic_syncing
-from skep.coordination.groups.classic_syncing import SMALL_ASSIGNMENT, SyncRequest
+from skep.coordination.groups import classic_requests
+from skep.coordination.groups.classic import classic_sync as classic_syncing
+from skep.coordination.groups.classic.classic_sync import SMALL_ASSIGNMENT, SyncRequest
 from skep.wire.codec import Body
 
 NOT_WRITTEN: dict[ErrorCode, ErrorCode] = {

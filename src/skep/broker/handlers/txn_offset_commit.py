@@ -23,11 +23,11 @@ from skep.broker.group_ids import check_group_id
 from skep.broker.handlers import offset_commit
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.coordination.groups import committing
-from skep.coordination.groups.committing import AnyOffset, Codes, Committer
+from skep.coordination.groups.offsets import offset_operations as committing
+from skep.coordination.groups.offsets.offset_operations import AnyOffset, Codes, Committer
 from skep.coordination.shard import ProducerStamp
-from skep.coordination.transactions.guards import Guard
-from skep.coordination.transactions.verifying import AskElsewhere
+from skep.coordination.transactions.verification_guards import Guard
+from skep.coordination.transactions.verifier import AskElsewhere
 from skep.wire.codec import Body
 
 KNOWS_LOADING = 2

@@ -14,8 +14,8 @@ from skep.base.ids import BrokerId
 from skep.broker.refusals import ANSWERABLE, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.broker.topics import alive_brokers
-from skep.metadata.image import ClusterImage
+from skep.broker.topics.topic_creation import alive_brokers
+from skep.metadata.cluster_image import ClusterImage
 from skep.wire.codec import Body
 
 

@@ -19,10 +19,10 @@ import asyncio
 from asyncio import Future
 from typing import Any
 
-from skep.base.coordinator_config import CONSUMER_OFFSETS
+from skep.base.config.coordinator_config import CONSUMER_OFFSETS
 from skep.base.errors import ErrorCode
 from skep.base.ids import TopicPartition
-from skep.base.slicer import Work
+from skep.base.loop.slicer import Work
 from skep.broker.refusals import ANSWERABLE, code_of
 from skep.broker.request import Request
 from skep.broker.services import Services

@@ -4,16 +4,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.base.slicer import Work
-from skep.coordination.groups import classic_joining, classic_leaving, classic_syncing, migration_members
-from skep.coordination.groups.classic_join_request import JoinRequest
-from skep.coordination.groups.classic_leaving import Leaving
-from skep.coordination.groups.classic_syncing import PreparedSync, SyncRequest
-from skep.coordination.groups.consumer_group import ConsumerGroup
+from skep.base.loop.slicer import Work
+from skep.coordination.groups.classic import classic_join as classic_joining
+from skep.coordination.groups.classic import classic_leave as classic_leaving
+from skep.coordination.groups.classic import classic_sync as classic_syncing
+from skep.coordination.groups.classic.classic_leave import Leaving
+from skep.coordination.groups.classic.classic_sync import PreparedSync, SyncRequest
+from skep.coordination.groups.classic.join_request import JoinRequest
+from skep.coordination.groups.consumer.consumer_group import ConsumerGroup
+from skep.coordination.groups.membership import mixed_group as migration_members
 from skep.coordination.shard import LATER, Outcome, Waiter
 
 if TYPE_CHECKING:
-    from skep.coordination.groups.shard import GroupShard
+    from skep.coordination.groups.group_shard import GroupShard
 
 
 def join(shard: "GroupShard", request: JoinRequest, waiter: Waiter) -> Outcome:

@@ -12,7 +12,7 @@ from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 
 from skep.base.errors import DecodeError
-from skep.wire.bounds import RequestBounds
+from skep.wire.entities.request_bounds import RequestBounds
 
 CONSUMER = "consumer"
 """The protocol type of those whose metadata can be read."""

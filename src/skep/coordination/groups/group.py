@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 from skep.coordination.shard import CoordinatorRecord, Waiter
 
 if TYPE_CHECKING:
-    from skep.coordination.groups.memory import MemoryShare
+    from skep.coordination.groups.group_memory import MemoryShare
 
 
 class Group(Protocol):

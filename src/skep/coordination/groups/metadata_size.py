@@ -7,7 +7,7 @@ group keeps the sum, and who would make it too large is refused.
 
 from collections.abc import Iterable
 
-from skep.base.coordinator_config import CoordinatorConfig
+from skep.base.config.coordinator_config import CoordinatorConfig
 from skep.base.errors import ErrorCode, KafkaError
 
 ENTRY_BYTES = 16

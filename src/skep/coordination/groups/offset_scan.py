@@ -7,10 +7,10 @@ gone may still be named.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from skep.coordination.groups.offsets import Place
+from skep.coordination.groups.committed_offsets import Place
 
 if TYPE_CHECKING:
-    from skep.coordination.groups.shard import GroupShard
+    from skep.coordination.groups.group_shard import GroupShard
 
 PLACES_AT_ONCE = 1_000
 

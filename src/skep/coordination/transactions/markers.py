@@ -4,12 +4,12 @@ from asyncio import Future
 from typing import Any, Protocol
 
 from skep.base.ids import TopicPartition
-from skep.coordination.leaders import Leaders
+from skep.coordination.coordinator_runtime import CoordinatorRuntime
+from skep.coordination.partition_leaders import Leaders
 from skep.coordination.partitions import Partitions
-from skep.coordination.runtime import CoordinatorRuntime
 from skep.coordination.shard import ProducerStamp
-from skep.coordination.transactions.guards import Guards
 from skep.coordination.transactions.remote_markers import Ended, RemoteMarkers
+from skep.coordination.transactions.verification_guards import Guards
 
 
 class Markers(Protocol):

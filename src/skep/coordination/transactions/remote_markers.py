@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId, TopicPartition
-from skep.base.tasks import Supervisor
+from skep.base.loop.supervisor import Supervisor
 from skep.client.errors import ClientError
-from skep.coordination.leaders import AsksBrokers
+from skep.coordination.partition_leaders import AsksBrokers
 from skep.coordination.shard import ProducerStamp
 from skep.metadata.model import BrokerRecord
 from skep.wire.apis import DESCRIBE_PRODUCERS, WRITE_TXN_MARKERS

@@ -15,7 +15,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import TopicPartition
 from skep.coordination.shard import CoordinatorRecord, ProducerStamp
 from skep.coordination.transaction_records import TransactionLogKey, TransactionLogValue, TransactionPartitions
-from skep.coordination.transactions.states import COMPLETION, NEXT, State
+from skep.coordination.transactions.transaction_state import COMPLETION, NEXT, State
 
 HIGHEST_EPOCH = 0x7FFF
 NO_EPOCH = -1

@@ -4,16 +4,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from skep.base.broker_config import BrokerConfig
+from skep.base.config.broker_config import BrokerConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import TopicPartition
 from skep.coordination.shard import ProducerStamp
 from skep.coordination.transaction_records import decode_transaction_record
-from skep.coordination.transactions import adding, describing, ending, initializing
-from skep.coordination.transactions.initializing import NEEDS_PRODUCER_ID, Initialization
-from skep.coordination.transactions.shard import TransactionShard
-from skep.coordination.transactions.states import State
+from skep.coordination.transactions import add_partitions as adding
+from skep.coordination.transactions import decision as ending
+from skep.coordination.transactions import init_producer as initializing
+from skep.coordination.transactions import transaction_listing as describing
+from skep.coordination.transactions.init_producer import NEEDS_PRODUCER_ID, Initialization
 from skep.coordination.transactions.transaction import Transaction
+from skep.coordination.transactions.transaction_shard import TransactionShard
+from skep.coordination.transactions.transaction_state import State
 from tests.unit.coordination.driver import ShardDriver
 
 ID = "till-1"

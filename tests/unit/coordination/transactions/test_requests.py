@@ -6,8 +6,10 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import TopicPartition
 from skep.coordination.shard import Freshness, ProducerStamp
 from skep.coordination.transaction_records import decode_transaction_record
-from skep.coordination.transactions import adding, describing, ending
-from skep.coordination.transactions.states import State
+from skep.coordination.transactions import add_partitions as adding
+from skep.coordination.transactions import decision as ending
+from skep.coordination.transactions import transaction_listing as describing
+from skep.coordination.transactions.transaction_state import State
 from tests.unit.coordination.transactions.scene import DONE, ID, ORDERS_0, ORDERS_1, Scene, refusal
 
 NEW = TopicPartition("invoices", 4)

@@ -15,8 +15,8 @@ from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import TopicPartition
 from skep.coordination.shard import ProducerStamp
 from skep.coordination.transaction_records import decode_transaction_record
-from skep.coordination.transactions.states import NEXT, State
 from skep.coordination.transactions.transaction import HIGHEST_EPOCH
+from skep.coordination.transactions.transaction_state import NEXT, State
 from tests.unit.coordination.transactions.scene import Marker, Scene, refusal
 
 IDS = st.sampled_from(["till-1", "till-1", "till-1", "till-2"])

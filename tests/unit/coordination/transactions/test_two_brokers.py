@@ -8,7 +8,7 @@ import pytest
 
 from skep.base.errors import ErrorCode
 from skep.coordination.shard import ProducerStamp
-from skep.coordination.transactions.states import State
+from skep.coordination.transactions.transaction_state import State
 from skep.records.batch import read_header
 from skep.wire import apis
 from tests.raw_requests import seconds

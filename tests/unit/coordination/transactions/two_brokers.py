@@ -13,37 +13,37 @@ from typing import Any
 
 from kio.serial import entity_reader
 
-from skep.base.broker_config import BrokerConfig
 from skep.base.clock import SystemClock
+from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import KafkaError
 from skep.base.ids import BrokerId, TopicPartition
-from skep.base.memory_files import MemoryFiles
-from skep.base.slicer import Slicer
-from skep.base.tasks import Supervisor
-from skep.base.topic_config import TopicConfig
+from skep.base.loop.slicer import Slicer
+from skep.base.loop.supervisor import Supervisor
 from skep.broker.dispatch import HANDLERS
 from skep.broker.request import Request
 from skep.client.errors import Unreachable
+from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.group_records import decode_group_record
-from skep.coordination.groups.shard import GroupShard
-from skep.coordination.leaders import Leaders
-from skep.coordination.runtime import CoordinatorRuntime
+from skep.coordination.groups.group_shard import GroupShard
+from skep.coordination.partition_leaders import Leaders
 from skep.coordination.transaction_records import decode_transaction_record
-from skep.coordination.transactions.coordinator import TransactionCoordinator
 from skep.coordination.transactions.markers import MarkerWriter
 from skep.coordination.transactions.remote_markers import RemoteMarkers
-from skep.coordination.transactions.shard import TransactionShard
-from skep.coordination.transactions.verifying import Verifier
-from skep.metadata.image import ClusterImage
+from skep.coordination.transactions.transaction_coordinator import TransactionCoordinator
+from skep.coordination.transactions.transaction_shard import TransactionShard
+from skep.coordination.transactions.verifier import Verifier
+from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import BrokerRecord, PartitionRecord, TopicRecord, random_id
 from skep.records.batch import read_header
 from skep.records.builder import NewRecord, build_batch
-from skep.replication.replicas import Replicas
-from skep.storage.directory import LogDirectory
+from skep.replication.replica_manager import Replicas
+from skep.storage.directory.log_directory import LogDirectory
 from skep.wire.apis import Api
 from skep.wire.codec import decode_request, encode_response, request_class, response_class
 from skep.wire.headers import response_header
 from tests.kio_entities import written
+from tests.memory_files import MemoryFiles
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 GROUPS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"

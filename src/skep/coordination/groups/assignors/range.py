@@ -7,7 +7,7 @@ ids, then of their member ids, so a static member keeps its partitions when it c
 
 import uuid
 
-from skep.base.slicer import Work
+from skep.base.loop.slicer import Work
 from skep.coordination.groups.assignors.spec import Assignment, PartitionCounts, Subscribers
 
 

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from skep.base.slicer import Work
+from skep.base.loop.slicer import Work
 
 Partitions = Mapping[uuid.UUID, frozenset[int]]
 """Partitions of several topics; a topic without any is not in it."""

@@ -10,7 +10,7 @@ Members that subscribe to different topics are ``uniform_general``'s matter.
 import itertools
 import uuid
 
-from skep.base.slicer import Work
+from skep.base.loop.slicer import Work
 from skep.coordination.groups.assignors import uniform_general
 from skep.coordination.groups.assignors.spec import (
     Assignment,

@@ -14,7 +14,7 @@ chain of sets only after many passes.
 import heapq
 import uuid
 
-from skep.base.slicer import Work
+from skep.base.loop.slicer import Work
 from skep.coordination.groups.assignors.spec import (
     Assignment,
     PartitionCounts,

@@ -1,0 +1,1 @@
+"""Schemas and Avro for ``pyspark_skep.parsing``."""

@@ -1,0 +1,1 @@
+"""The options of brokers, topics and groups, each declared once."""

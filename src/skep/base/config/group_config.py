@@ -1,0 +1,59 @@
+"""The options of one group, under Kafka's names (KIP-848); those that are not set for it are the broker's."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from skep.base.config.coordinator_config import CoordinatorConfig
+from skep.base.config.option import Option, at_least, declared, option
+from skep.base.errors import OptionError
+
+
+@dataclass(frozen=True)
+class GroupConfig:
+    consumer_session_timeout_ms: int = option(
+        "consumer.session.timeout.ms",
+        45_000,
+        at_least(1),
+        "How long a member of the group may be silent.",
+        broker_name="group.consumer.session.timeout.ms",
+    )
+    consumer_heartbeat_interval_ms: int = option(
+        "consumer.heartbeat.interval.ms",
+        5_000,
+        at_least(1),
+        "How often members of the group are told to send a heartbeat.",
+        broker_name="group.consumer.heartbeat.interval.ms",
+    )
+
+
+GROUP_OPTIONS: Mapping[str, Option] = declared(GroupConfig)
+
+
+def group_config(overrides: Mapping[str, str], broker: CoordinatorConfig) -> GroupConfig:
+    """What is in force for a group. The broker's limits hold even where they have come after the override."""
+    session, heartbeat = broker.group_consumer_session_timeout_ms, broker.group_consumer_heartbeat_interval_ms
+    if overrides:
+        limits = _limits(broker)
+        session, heartbeat = (
+            min(max(int(overrides.get(option.name, inherited)), low), high) if option.name in overrides else inherited
+            for option, inherited, (low, high) in zip(GROUP_OPTIONS.values(), (session, heartbeat), limits, strict=True)
+        )
+    return GroupConfig(session, heartbeat)
+
+
+def check_group_config(overrides: Mapping[str, str], broker: CoordinatorConfig) -> None:
+    """OptionError when a value is outside the broker's limits, or a session is no longer than a heartbeat interval."""
+    for option_, (low, high) in zip(GROUP_OPTIONS.values(), _limits(broker), strict=True):
+        text = overrides.get(option_.name)
+        if text is not None and not low <= int(text) <= high:
+            raise OptionError(f"{option_.name}={text}: must be between {low} and {high}")
+    config = group_config(overrides, broker)
+    if config.consumer_heartbeat_interval_ms >= config.consumer_session_timeout_ms:
+        raise OptionError("consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms")
+
+
+def _limits(broker: CoordinatorConfig) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (
+        (broker.group_consumer_min_session_timeout_ms, broker.group_consumer_max_session_timeout_ms),
+        (broker.group_consumer_min_heartbeat_interval_ms, broker.group_consumer_max_heartbeat_interval_ms),
+    )

@@ -1,0 +1,1 @@
+"""The file system behind a small interface, so that tests can make a write or a sync fail."""

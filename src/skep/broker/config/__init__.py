@@ -1,0 +1,1 @@
+"""What the config handlers work with: entries and their sources, and changes to them."""

@@ -1,0 +1,166 @@
+"""Changing the overrides of topics, brokers and groups: what AlterConfigs and IncrementalAlterConfigs have in common.
+
+A resource changes as a whole or not at all. The change is a function of the overrides that are there: the catalog
+applies it to what the store holds, again if somebody else wrote in between. Changed configs reach the logs and the
+broker through the catalog's ``on_change``.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from skep.base.config.group_config import GROUP_OPTIONS
+from skep.base.config.option import Option
+from skep.base.errors import ErrorCode, KafkaError
+from skep.base.loop.slicer import Work
+from skep.broker.config.config_entries import (
+    BROKER_OPTIONS,
+    BROKER_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_OPTIONS,
+    TOPIC_RESOURCE,
+    broker_entry,
+    check_topic_overrides,
+    checked_broker_value,
+    checked_topic_value,
+    owner_of,
+    topic_entries,
+    unsupported_resource,
+)
+from skep.broker.config.group_configs import (
+    check_group_name,
+    check_group_overrides,
+    checked_group_value,
+    inherited_by_group,
+)
+from skep.broker.refusals import ANSWERABLE, code_of, message_of
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.metadata.catalog import Edit
+from skep.metadata.topic_names import check_topic_name
+from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
+
+
+@dataclass(frozen=True)
+class Target:
+    """A resource whose overrides can be changed."""
+
+    options: Mapping[str, Option]
+    overrides: Mapping[str, str]
+    checked: Callable[[str, str], str]
+    """The value of an option by name and text as it is to be stored; KafkaError when it cannot be."""
+    inherited: Callable[[str], str]
+    """What is in force for an option while it has no override."""
+    write: Callable[[Edit], Awaitable[object]]
+    check_all: Callable[[Mapping[str, str]], None] = lambda overrides: None
+    """KafkaError when overrides that are right one by one do not go together."""
+
+    def whole(self, edit: Edit) -> Edit:
+        """``edit`` with the check of what comes out of it."""
+
+        def checked_edit(overrides: Mapping[str, str]) -> Mapping[str, str]:
+            changed = edit(overrides)
+            self.check_all(changed)
+            return changed
+
+        return checked_edit
+
+
+MakeEdit = Callable[[Target, Any], Edit]
+"""What a resource of a request wants done. What is wrong with the request itself is raised when this is called."""
+
+
+async def alter_configs(services: Services, request: Request, make_edit: MakeEdit) -> Body:
+    resources = request.body.resources
+    twice = await services.slicer.finish(_named_twice(resources))
+    responses = []
+    for resource in resources:
+        code, message = ErrorCode.none, None
+        await asyncio.sleep(0)  # a request may name very many resources; others are served in between
+        try:
+            if (resource.resource_type, resource.resource_name) in twice:
+                raise KafkaError(ErrorCode.invalid_request, "Each resource must appear at most once.")
+            target = _target(services, resource)
+            edit = target.whole(make_edit(target, resource))
+            if request.body.validate_only:
+                edit(target.overrides)
+            else:
+                await target.write(edit)
+        except ANSWERABLE as error:
+            code, message = code_of(error), message_of(error)
+        responses.append(
+            {
+                "error_code": code,
+                "error_message": message,
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+            }
+        )
+    return {"responses": responses}
+
+
+def _named_twice(resources: Iterable[Any]) -> Work[set[tuple[int, str]]]:
+    seen: set[tuple[int, str]] = set()
+    twice: set[tuple[int, str]] = set()
+    for resource in resources:
+        name = (resource.resource_type, resource.resource_name)
+        (twice if name in seen else seen).add(name)
+        yield
+    return twice
+
+
+def _target(services: Services, resource: Any) -> Target:
+    catalog, name = services.catalog, resource.resource_name
+    if resource.resource_type == TOPIC_RESOURCE:
+        if not name:
+            raise KafkaError(ErrorCode.invalid_request, "Default topic resources are not allowed.")
+        check_topic_name(name)
+        topic = catalog.image.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Topic '{name}' does not exist.")
+
+        def inherited_by_topic(option: str) -> str:
+            return next(entry.value for entry in topic_entries(services, {}) if entry.option.name == option)
+
+        return Target(
+            TOPIC_OPTIONS,
+            topic.config,
+            checked_topic_value,
+            inherited_by_topic,
+            lambda edit: catalog.alter_topic_config(name, edit),
+            lambda overrides: check_topic_overrides(services, overrides),
+        )
+    if resource.resource_type == BROKER_RESOURCE:
+        owner = owner_of(services, name)
+        return Target(
+            BROKER_OPTIONS,
+            catalog.image.broker_config(owner),
+            checked_broker_value,
+            lambda option: broker_entry(services, BROKER_OPTIONS[option]).value,
+            lambda edit: catalog.alter_broker_config(owner, edit),
+        )
+    if resource.resource_type == GROUP_RESOURCE:
+        check_group_name(services, name)
+        return Target(
+            GROUP_OPTIONS,
+            catalog.image.group_config(name),
+            checked_group_value,
+            lambda option: inherited_by_group(services, option),
+            lambda edit: catalog.alter_group_config(name, edit),
+            lambda overrides: check_group_overrides(services, overrides),
+        )
+    raise unsupported_resource(resource.resource_type)
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    def response(resource: Any) -> dict[str, Any]:
+        return {
+            "error_code": code,
+            "error_message": None,
+            "resource_type": resource.resource_type,
+            "resource_name": resource.resource_name,
+        }
+
+    return {"responses": LazyArray(request.body.resources, response)}

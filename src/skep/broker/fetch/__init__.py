@@ -1,0 +1,1 @@
+"""What the Fetch handler works with: fetch sessions and fetches of followers."""

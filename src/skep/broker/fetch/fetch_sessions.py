@@ -1,0 +1,263 @@
+"""Fetch sessions (KIP-227): a consumer of many partitions names them once, then sends and gets only what changed.
+
+A request says what it wants with its session id and epoch:
+
+=============  ==========  ===========================================================================
+id             epoch       meaning
+=============  ==========  ===========================================================================
+0              0           a full fetch that begins a session, if there is a place for one
+any            -1          a full fetch without one; the session it had, if any, ends
+its session's  next        partitions named are added or changed, forgotten ones removed, all others as before
+=============  ==========  ===========================================================================
+
+The epoch counts 1, 2, ... 2**31-1, 1; another one than expected means that an answer was lost: the client is told and
+begins anew. The answer of an incremental fetch leaves out partitions about which there is nothing new.
+"""
+
+import itertools
+import random
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from skep.base.clock import Clock
+from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import BrokerId
+from skep.base.loop.slicer import Work
+from skep.broker.fetch.follower_watch import FollowerWatch
+from skep.wire.fetch.fetch_response import HAS_TOPIC_ID, FetchedPartition
+
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+EVICT_AFTER_IDLE_S = 120.0
+
+TopicKey = str | UUID
+"""Topics go by name below version 13 and by id from there on; one session sticks to one of them."""
+
+
+class Wanted(NamedTuple):
+    """One partition of a fetch."""
+
+    topic: TopicKey
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+    max_bytes: int
+    last_fetched_epoch: int = -1
+    """Of the last batch that a follower has."""
+    log_start_offset: int = -1
+    """Where a follower's log begins."""
+
+
+class _Remembered:
+    """What a session knows of a partition: what is wanted, and what the client was told last."""
+
+    __slots__ = ("told", "wanted")
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.told: tuple[int, int, int] | None = None
+
+
+class FetchSession:
+    """Owns the partitions of one client's incremental fetches, in the order in which they are served."""
+
+    def __init__(self, session_id: int, uses_topic_ids: bool) -> None:
+        self.session_id = session_id
+        self.uses_topic_ids = uses_topic_ids
+        self.next_epoch = 1
+        self.last_used = 0.0
+        self.counted = 0
+        """How many of its partitions count in the sum over all sessions."""
+        self.follower: BrokerId | None = None
+        self.watch: FollowerWatch | None = None
+        """Of a follower's session."""
+        self._partitions: OrderedDict[tuple[TopicKey, int], _Remembered] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def __iter__(self) -> Iterator[Wanted]:
+        return iter([remembered.wanted for remembered in self._partitions.values()])
+
+    def to_look_at(self, now: float, *, is_full: bool) -> Iterable[Wanted]:
+        """All partitions, or those of a follower's session that may have news."""
+        watch = self.watch
+        if watch is None or watch.is_full_look_due(now) or is_full:
+            return self
+        return [self._partitions[key].wanted for key in watch.pending if key in self._partitions]
+
+    def update(self, wanted: Iterable[Wanted], forgotten: Iterable[tuple[TopicKey, int]]) -> Work[None]:
+        watch = self.watch
+        for one in wanted:
+            key = (one.topic, one.partition)
+            remembered = self._partitions.get(key)
+            if remembered is None:
+                self._partitions[key] = _Remembered(one)
+            else:
+                remembered.wanted = one
+            if watch is not None:
+                watch.pending[key] = None
+            yield
+        for key in forgotten:
+            self._partitions.pop(key, None)
+            if watch is not None:
+                watch.forget(key)
+            yield
+
+    def is_told(self, key: tuple[TopicKey, int], fetched: FetchedPartition) -> bool:
+        """Whether the client knows the marks of the partition as they are."""
+        remembered = self._partitions.get(key)
+        return remembered is not None and remembered.told == _marks(fetched)
+
+    def is_news(self, topic: TopicKey, fetched: FetchedPartition) -> bool:
+        """Whether an incremental answer has to carry this; remembers that it does.
+
+        A partition that had records goes to the end of the order, so that under a tight limit all get their turn.
+        """
+        key = (topic, fetched.partition)
+        remembered = self._partitions.get(key)
+        if remembered is None:
+            return True
+        state = _marks(fetched)
+        if len(fetched.records):
+            self._partitions.move_to_end(key)
+        elif state == remembered.told and fetched.error_code == 0 and fetched.diverging_epoch is None:
+            return False
+        # An error is told every time: the client acts on it, and it is cleared only by being gone.
+        remembered.told = state
+        return True
+
+
+def _marks(fetched: FetchedPartition) -> tuple[int, int, int]:
+    return fetched.high_watermark, fetched.log_start_offset, fetched.error_code
+
+
+class FetchSessions:
+    """Owns the sessions of all clients, a bounded number; the one that was idle longest gives way to a new one.
+
+    ``_partitions`` is how many all sessions remember together: a client may name any, there or not.
+    """
+
+    def __init__(self, clock: Clock, max_sessions: int, max_partitions: int) -> None:
+        self._clock = clock
+        self.max_sessions = max_sessions
+        self.max_partitions = max_partitions
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._of_followers: dict[BrokerId, FetchSession] = {}
+        self._partitions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def session_for(self, request: Any, version: int) -> Work[tuple[FetchSession | None, bool]]:
+        """The session of a request brought up to date (None for a fetch without one), and whether it is incremental.
+
+        Work for a ``Slicer``, because a request may name thousands of partitions. KafkaError when the session is
+        unknown, or its epoch or its way of naming topics is not the expected one.
+        """
+        session_id, epoch = getattr(request, "session_id", 0), getattr(request, "session_epoch", FINAL_EPOCH)
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._end(session_id)
+            return ((yield from self._begin(request, version)) if epoch == INITIAL_EPOCH else None), False
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.fetch_session_id_not_found, f"there is no fetch session {session_id}")
+        if epoch != session.next_epoch:
+            raise KafkaError(ErrorCode.invalid_fetch_session_epoch, f"{epoch}, expected {session.next_epoch}")
+        if session.uses_topic_ids != (version >= HAS_TOPIC_ID):
+            raise KafkaError(ErrorCode.fetch_session_topic_id_error, "the session named topics in another way before")
+        session.next_epoch = 1 if epoch == 0x7FFF_FFFF else epoch + 1
+        yield from session.update(wanted_in(request), forgotten_in(request))
+        if self._sessions.get(session_id) is session:  # else it was ended meanwhile
+            self._count(session)
+        if not len(session):
+            # As Kafka: a session of nothing is over, and what this request names is fetched without one.
+            self._end(session_id)
+            return None, False
+        if self._partitions > self.max_partitions:
+            self._end(session_id)
+            raise KafkaError(ErrorCode.fetch_session_id_not_found, "fetch sessions remember too many partitions")
+        self._touch(session)
+        return session, True
+
+    def watched_for(self, session: FetchSession, follower: BrokerId) -> FollowerWatch:
+        """The watch of a follower's session. A follower has one: the session before a new one ends."""
+        if session.watch is None:
+            before = self._of_followers.get(follower)
+            if before is not None:
+                self._end(before.session_id)
+            session.follower, session.watch = follower, FollowerWatch()
+            self._of_followers[follower] = session
+        return session.watch
+
+    def _begin(self, request: Any, version: int) -> Work[FetchSession | None]:
+        if not self._make_room():
+            return None
+        session = FetchSession(self._unused_id(), version >= HAS_TOPIC_ID)
+        yield from session.update(wanted_in(request), ())
+        if not len(session) or self._partitions + len(session) > self.max_partitions:
+            return None
+        self._sessions[session.session_id] = session
+        self._count(session)
+        self._touch(session)
+        return session
+
+    def _make_room(self) -> bool:
+        if len(self._sessions) < self.max_sessions:
+            return True
+        if not self._sessions:
+            return False
+        oldest = next(iter(self._sessions.values()))
+        if self._clock.monotonic() - oldest.last_used < EVICT_AFTER_IDLE_S:
+            return False
+        self._end(oldest.session_id)
+        return True
+
+    def _end(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= session.counted
+            if session.watch is not None and session.follower is not None:
+                session.watch.close()
+                del self._of_followers[session.follower]
+
+    def _count(self, session: FetchSession) -> None:
+        self._partitions += len(session) - session.counted
+        session.counted = len(session)
+
+    def _unused_id(self) -> int:
+        return next(i for i in (random.randint(1, 0x7FFF_FFFF) for _ in itertools.count()) if i not in self._sessions)
+
+    def _touch(self, session: FetchSession) -> None:
+        session.last_used = self._clock.monotonic()
+        self._sessions.move_to_end(session.session_id)
+
+
+def wanted_in(request: Any) -> Iterator[Wanted]:
+    return (
+        Wanted(
+            _topic_key(topic),
+            partition.partition,
+            getattr(partition, "current_leader_epoch", -1),
+            partition.fetch_offset,
+            partition.partition_max_bytes,
+            getattr(partition, "last_fetched_epoch", -1),
+            getattr(partition, "log_start_offset", -1),
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+
+
+def forgotten_in(request: Any) -> Iterator[tuple[TopicKey, int]]:
+    return ((_topic_key(topic), partition) for topic in request.forgotten_topics_data for partition in topic.partitions)
+
+
+def _topic_key(topic: Any) -> TopicKey:
+    key: TopicKey | None = getattr(topic, "topic", None)
+    if key is None:
+        # Kio reads the all-zero id as None; no topic has it.
+        key = topic.topic_id or UUID(int=0)
+    return key

@@ -1,0 +1,1 @@
+"""Topics as requests create and see them: placement, internal topics, current leaders."""

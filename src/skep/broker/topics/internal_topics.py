@@ -1,0 +1,69 @@
+"""The topics in which the coordinators keep their state: made when first needed, never by a client."""
+
+from typing import NamedTuple
+
+from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.coordinator_config import CONSUMER_OFFSETS, TRANSACTION_STATE
+from skep.base.errors import ErrorCode, KafkaError
+from skep.broker.services import Services
+from skep.broker.topics.topic_creation import alive_brokers, place
+from skep.metadata.model import BrokerRecord
+
+MAX_RECORD_BYTES = 5 << 20
+"""A group is one record when its members agree: some 15,000 of them fit."""
+
+
+class _Shape(NamedTuple):
+    partitions: int
+    replication_factor: int
+    segment_bytes: int
+
+
+def _shape(name: str, config: BrokerConfig) -> _Shape:
+    if name == CONSUMER_OFFSETS:
+        return _Shape(
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_replication_factor,
+            config.offsets_topic_segment_bytes,
+        )
+    if name == TRANSACTION_STATE:
+        return _Shape(
+            config.transaction_topic_num_partitions,
+            config.transaction_topic_replication_factor,
+            config.transaction_topic_segment_bytes,
+        )
+    return _Shape(
+        config.share_topic_num_partitions, config.share_topic_replication_factor, config.share_topic_segment_bytes
+    )
+
+
+async def ensure(services: Services, name: str) -> None:
+    """Makes the topic if it is not there.
+
+    With fewer brokers than replicas are wanted, each broker gets one, and the controller adds the others when more
+    brokers come. (Kafka refuses until there are enough; a single broker would then need options to serve a group at
+    all.) When several brokers make it at once, one does.
+    """
+    if name in services.catalog.image.topics:
+        return
+    shape = _shape(name, services.config)
+    usable = [broker for broker in alive_brokers(services).values() if not _is_stopping(services, broker)]
+    factor = min(shape.replication_factor, len(usable))
+    if factor == 0:
+        raise KafkaError(ErrorCode.coordinator_not_available, f"no broker can hold {name}: all are stopping")
+    config = {
+        "cleanup.policy": "compact",
+        "segment.bytes": str(shape.segment_bytes),
+        "max.message.bytes": str(MAX_RECORD_BYTES),
+    }
+    try:
+        assignments = await services.slicer.finish(place(services, shape.partitions, factor))
+        await services.catalog.create_topic(name, assignments, config)
+    except KafkaError as error:
+        if error.code is not ErrorCode.topic_already_exists:
+            raise
+
+
+def _is_stopping(services: Services, broker: BrokerRecord) -> bool:
+    # The image knows of this broker too whether it is to stop.
+    return services.catalog.image.brokers.get(broker.id, broker).stopping

@@ -1,0 +1,1 @@
+"""``skep archive`` and ``skep replay``."""

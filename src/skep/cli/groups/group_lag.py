@@ -1,0 +1,58 @@
+"""How far a group is behind: what it has committed of each partition against where the partition ends."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from skep.base.ids import TopicPartition
+from skep.cli.connection import Cluster
+from skep.cli.groups.group_admin import Committed, GroupView, MemberView, committed_offsets
+from skep.cli.log_offsets import latest_offsets, with_leader
+
+
+@dataclass(frozen=True)
+class LagRow:
+    """One partition that a group has committed an offset of, or that a member of it has, or both."""
+
+    where: TopicPartition
+    current: int | None
+    log_end: int | None
+    """None when the partition is gone or has no leader."""
+    leader_epoch: int | None = None
+    member: MemberView | None = None
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.current is None or self.log_end is None else self.log_end - self.current
+
+
+def lag_rows(cluster: Cluster, view: GroupView) -> list[LagRow]:
+    """The partitions that members have, then those that nobody has, each part in order."""
+    committed = committed_offsets(cluster, view.group)
+    owners = {place: member for member in view.members for place in member.assignment}
+    ends = latest_offsets(cluster, with_leader(cluster, committed.keys() | owners.keys()))
+    return joined_rows(committed, owners, ends)
+
+
+def joined_rows(
+    committed: Mapping[TopicPartition, Committed],
+    owners: Mapping[TopicPartition, MemberView],
+    ends: Mapping[TopicPartition, int],
+) -> list[LagRow]:
+    rows = []
+    for place in sorted(committed.keys() | owners.keys(), key=lambda place: (place not in owners, place)):
+        offset = committed.get(place)
+        rows.append(
+            LagRow(
+                place,
+                None if offset is None else offset.offset,
+                ends.get(place),
+                None if offset is None else offset.leader_epoch,
+                owners.get(place),
+            )
+        )
+    return rows
+
+
+def total_lag(rows: list[LagRow]) -> int:
+    """Of the partitions whose lag is known; one that nothing was committed of has none."""
+    return sum(max(0, row.lag) for row in rows if row.lag is not None)

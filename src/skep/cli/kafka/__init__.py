@@ -1,0 +1,1 @@
+"""Commands under the names and flags of Kafka's own tools."""

@@ -1,0 +1,1 @@
+"""``skep produce``, ``skep consume`` and ``skep bench``."""

@@ -1,0 +1,1 @@
+"""``skep serve`` and ``skep zookeeper``."""

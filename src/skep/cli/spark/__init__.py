@@ -1,0 +1,1 @@
+"""``skep pipeline`` and ``skep sql``."""

@@ -1,0 +1,204 @@
+"""``skep topics``: create, list, describe, alter and delete topics."""
+
+import dataclasses
+from typing import Annotated
+
+import typer
+
+from skep.cli import output
+from skep.cli.connection import DEFAULT_BOOTSTRAP, Bootstrap, Properties, cluster_of, pairs
+from skep.cli.failures import CommandError, UsageError
+from skep.cli.output import Json
+from skep.cli.topics import topic_admin as admin
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC")]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC...")]
+Partitions = Annotated[int | None, typer.Option("--partitions", "-p", min=1, help="How many partitions.")]
+Replicas = Annotated[
+    int | None, typer.Option("--replication-factor", "-r", min=1, max=32767, help="How many replicas of each.")
+]
+Configs = Annotated[
+    list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic option. Repeatable.")
+]
+IfExists = Annotated[bool, typer.Option("--if-exists", help="Do nothing when there is no such topic.")]
+
+
+def register(app: typer.Typer) -> None:
+    topics = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, list and change topics.")
+    for command in (create, list_topics, describe, alter, delete):
+        topics.command(command.__name__.removesuffix("_topics"))(command)
+    app.add_typer(topics, name="topics")
+
+
+def create(
+    name: Name,
+    partitions: Partitions = None,
+    replication_factor: Replicas = None,
+    config: Configs = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing when it is there.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: Properties = None,
+) -> None:
+    """Create a topic. What is not said about it is as the cluster is set.
+
+    \b
+    Examples:
+      skep topics create orders --partitions 6
+      skep topics create audit --config retention.ms=-1 --config flush.messages=1
+    """
+    created = admin.create_topic(
+        cluster_of(bootstrap, properties),
+        name,
+        partitions=partitions or admin.CLUSTER_DEFAULT,
+        replication_factor=replication_factor or admin.CLUSTER_DEFAULT,
+        configs=pairs(config, "a config"),
+    )
+    if created:
+        output.line(f"Created topic {name}.")
+    elif not if_not_exists:
+        raise CommandError(f"topic '{name}' is there already")
+
+
+def list_topics(
+    internal: Annotated[bool, typer.Option("--internal", help="Show the cluster's own topics too.")] = False,
+    json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: Properties = None,
+) -> None:
+    """List the topics with the numbers of their partitions and replicas.
+
+    \b
+    Examples:
+      skep topics list
+      skep topics list --json | jq -r '.[].topic'
+    """
+    topics = cluster_of(bootstrap, properties).metadata().topics
+    rows = [
+        (name, len(topic.partitions), max((len(p.replicas) for p in topic.partitions.values()), default=0))
+        for name, topic in sorted(topics.items())
+        if internal or not admin.is_internal(name)
+    ]
+    if json:
+        output.document([{"topic": name, "partitions": count, "replicas": many} for name, count, many in rows])
+    elif rows:
+        output.table(("topic", "partitions", "replicas"), rows, right=("partitions", "replicas"))
+    else:
+        output.note("There are no topics. Create one with: skep topics create NAME")
+
+
+def describe(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC]...")] = None,
+    json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: Properties = None,
+) -> None:
+    """Show topics: their partitions with leader, replicas and offsets, and the options that are not the default.
+
+    Without a name all topics are shown. Latest is the offset that the next record will get.
+
+    \b
+    Examples:
+      skep topics describe orders
+      skep topics describe orders payments --json
+    """
+    cluster = cluster_of(bootstrap, properties)
+    views = admin.describe_topics(cluster, names or admin.topic_names(cluster), offsets=True)
+    if json:
+        output.document([_as_document(view) for view in views])
+        return
+    for number, view in enumerate(views):
+        if number:
+            output.line()
+        _show(view)
+
+
+def _as_document(view: admin.TopicView) -> dict[str, object]:
+    return {
+        "topic": view.name,
+        "topic_id": view.topic_id,
+        "configs": view.configs,
+        "partitions": [dataclasses.asdict(partition) for partition in view.partitions],
+    }
+
+
+def _show(view: admin.TopicView) -> None:
+    output.line(f"{view.name}  {output.count(len(view.partitions), 'partition')}  id {view.topic_id or '-'}")
+    for name, value in sorted(view.configs.items()):
+        output.line(f"  {name}={value}")
+    numbers = ("partition", "leader", "earliest", "latest", "records")
+    output.table(
+        ("partition", "leader", "replicas", "isr", "earliest", "latest", "records"),
+        (
+            (p.partition, p.leader, _ids(p.replicas), _ids(p.isr), p.earliest, p.latest, _offsets_between(p))
+            for p in view.partitions
+        ),
+        right=numbers,
+    )
+
+
+def _ids(brokers: list[int]) -> str:
+    return ",".join(map(str, brokers))
+
+
+def _offsets_between(partition: admin.PartitionView) -> int | None:
+    if partition.earliest is None or partition.latest is None:
+        return None
+    return partition.latest - partition.earliest
+
+
+def alter(
+    name: Name,
+    partitions: Partitions = None,
+    config: Configs = None,
+    delete_config: Annotated[
+        list[str] | None, typer.Option("--delete-config", metavar="NAME", help="Back to the default. Repeatable.")
+    ] = None,
+    if_exists: IfExists = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: Properties = None,
+) -> None:
+    """Give a topic more partitions, or other options.
+
+    More partitions move keys: a record with a key that is already there may go to another partition from now on.
+
+    \b
+    Examples:
+      skep topics alter orders --partitions 12
+      skep topics alter orders --config retention.ms=3600000 --delete-config segment.bytes
+    """
+    set_to = pairs(config, "a config")
+    if partitions is None and not set_to and not delete_config:
+        raise UsageError("say what to alter: --partitions, --config or --delete-config")
+    cluster = cluster_of(bootstrap, properties)
+    if if_exists and name not in admin.topic_names(cluster):
+        return
+    cluster.topic(name)
+    if set_to or delete_config:
+        admin.change_configs(cluster, name, set_to, delete_config or ())
+    if partitions is not None:
+        admin.add_partitions(cluster, [name], partitions)
+    output.line(f"Altered topic {name}.")
+
+
+def delete(
+    names: Names,
+    if_exists: IfExists = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: Properties = None,
+) -> None:
+    """Delete topics with all their records. There is no way back.
+
+    \b
+    Examples:
+      skep topics delete orders
+      skep topics delete orders payments --if-exists
+    """
+    cluster = cluster_of(bootstrap, properties)
+    known = admin.topic_names(cluster)
+    there = [name for name in names if name in known]
+    if not if_exists and len(there) < len(names):
+        cluster.topic(next(name for name in names if name not in known))
+    if there:
+        admin.delete_topics(cluster, there)
+    for name in there:
+        output.line(f"Deleted topic {name}.")

@@ -1,0 +1,236 @@
+"""``skep transactions``: list and describe transactions, find those that hang, and abort them."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
+
+import typer
+
+from skep.base.clock import SystemClock
+from skep.base.ids import TopicPartition
+from skep.cli import output
+from skep.cli.connection import DEFAULT_BOOTSTRAP, Bootstrap, Properties, cluster_of
+from skep.cli.failures import CommandError, UsageError
+from skep.cli.groups.offset_reset import partitions_in
+from skep.cli.moments import parse_duration_ms, shown_moment
+from skep.cli.output import Json
+from skep.cli.skep_client import asking
+from skep.cli.transactions.hanging_transactions import fence, find_hanging, open_transaction
+from skep.cli.transactions.transaction_admin import (
+    ONGOING,
+    ProducerView,
+    TransactionView,
+    describe_producers,
+    describe_transaction,
+    list_transactions,
+    write_abort_marker,
+)
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Topics = Annotated[list[str] | None, typer.Argument(metavar="[TOPIC[:PARTITION,...]]...")]
+PRODUCER_COLUMNS = ("topic", "partition", "producer", "epoch", "coordinator epoch", "begins at", "last record")
+
+
+def register(app: typer.Typer) -> None:
+    about = "Transactions: what is open, what hangs, and how to end it."
+    transactions = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=about)
+    commands: dict[str, Callable[..., None]] = {
+        "list": list_all,
+        "describe": describe,
+        "producers": producers,
+        "find-hanging": hanging,
+        "abort": abort,
+    }
+    for name, command in commands.items():
+        transactions.command(name)(command)
+    app.add_typer(transactions, name="transactions")
+
+
+def list_all(
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help="Only those in this state, e.g. Ongoing. Repeatable.")
+    ] = None,
+    longer_than: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Only those that have been open for longer, e.g. 10m.")
+    ] = None,
+    pattern: Annotated[
+        str | None, typer.Option("--id", metavar="REGEX", help="Only transactional ids that match this as a whole.")
+    ] = None,
+    json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: Properties = None,
+) -> None:
+    """List the transactional ids that the cluster knows, with the states of their transactions.
+
+    \b
+    Examples:
+      skep transactions list
+      skep transactions list --state Ongoing --longer-than 10m
+    """
+    longer_than_ms = -1 if longer_than is None else parse_duration_ms(longer_than)
+    with asking(cluster_of(bootstrap, properties)) as client:
+        found = list_transactions(client, states=state or (), longer_than_ms=longer_than_ms, pattern=pattern)
+    if json:
+        output.document([dataclasses.asdict(row) for row in found])
+    elif found:
+        columns = ("transactional id", "coordinator", "producer", "state")
+        rows = ((row.transactional_id, row.coordinator, row.producer_id, row.state) for row in found)
+        output.table(columns, rows, right=("coordinator", "producer"))
+    else:
+        output.note("There are no such transactions.")
+
+
+def describe(
+    names: Annotated[list[str], typer.Argument(metavar="TRANSACTIONAL_ID...")],
+    json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: Properties = None,
+) -> None:
+    """Show the transaction of a transactional id: since when it is open, and which partitions wait for its end.
+
+    \b
+    Examples:
+      skep transactions describe billing-1
+    """
+    with asking(cluster_of(bootstrap, properties)) as client:
+        views = [describe_transaction(client, name) for name in names]
+    now_ms = SystemClock().now_ms()
+    if json:
+        output.document([_as_document(view, now_ms) for view in views])
+        return
+    for number, view in enumerate(views):
+        if number:
+            output.line()
+        _show(view, now_ms)
+
+
+def _as_document(view: TransactionView, now_ms: int) -> dict[str, Any]:
+    return {
+        **dataclasses.asdict(view),
+        "partitions": [place._asdict() for place in view.partitions],
+        "duration_ms": now_ms - view.start_ms if view.is_open and view.start_ms is not None else None,
+    }
+
+
+def _show(view: TransactionView, now_ms: int) -> None:
+    output.line(f"{view.transactional_id}  {view.state}  coordinator {view.coordinator}")
+    output.line(f"  producer {view.producer_id}, epoch {view.producer_epoch}, timeout {view.timeout_ms / 1000:g} s")
+    if view.is_open and view.start_ms is not None:
+        open_for = (now_ms - view.start_ms) / 1000
+        output.line(f"  began {shown_moment(view.start_ms)}, {open_for:.0f} s ago")
+    if view.partitions:
+        output.line("  " + " ".join(map(str, view.partitions)))
+
+
+def producers(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC[:PARTITION,...]...")],
+    json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: Properties = None,
+) -> None:
+    """Show the idempotent and transactional producers that partitions remember, and which have a transaction open.
+
+    \b
+    Examples:
+      skep transactions producers orders:0
+    """
+    cluster = cluster_of(bootstrap, properties)
+    places = partitions_in(cluster, topics)
+    with asking(cluster) as client:
+        _show_producers(describe_producers(client, places), json, "There are no producers.")
+
+
+def hanging(
+    topics: Topics = None,
+    older_than: Annotated[
+        str, typer.Option(metavar="DURATION", help="The largest transaction timeout that is in use.")
+    ] = "15m",
+    json: Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: Properties = None,
+) -> None:
+    """Find open transactions that no coordinator will end. Until somebody does, read_committed readers wait for them.
+
+    Without a topic all partitions are looked at. Looked for are transactions whose last record is older than the
+    largest timeout: all others are ended by their coordinators.
+
+    \b
+    Examples:
+      skep transactions find-hanging
+      skep transactions find-hanging orders --older-than 1m
+    """
+    older_than_ms = parse_duration_ms(older_than)
+    cluster = cluster_of(bootstrap, properties)
+    places = partitions_in(cluster, topics or cluster.metadata().topics)
+    with asking(cluster) as client:
+        found = find_hanging(client, places, older_than_ms, SystemClock().now_ms())
+    _show_producers(found, json, "No transaction hangs.")
+    if found and not json:
+        output.note("End one with: skep transactions abort --topic TOPIC --partition N --start-offset BEGINS-AT")
+
+
+def _show_producers(found: Iterable[ProducerView], json: bool, nothing: str) -> None:
+    found = list(found)
+    if json:
+        output.document([{**row.where._asdict(), **dataclasses.asdict(row), "where": str(row.where)} for row in found])
+    elif not found:
+        output.note(nothing)
+    else:
+        output.table(
+            PRODUCER_COLUMNS,
+            (
+                (
+                    *row.where,
+                    row.producer_id,
+                    row.producer_epoch,
+                    row.coordinator_epoch if row.coordinator_epoch >= 0 else None,
+                    row.start_offset,
+                    shown_moment(row.last_timestamp),
+                )
+                for row in found
+            ),
+            right=PRODUCER_COLUMNS[1:-1],
+        )
+
+
+def abort(
+    transactional_id: Annotated[str | None, typer.Argument(metavar="[TRANSACTIONAL_ID]")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Where a transaction hangs.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Where it hangs.")] = None,
+    start_offset: Annotated[int | None, typer.Option("--start-offset", min=0, help="Where it begins.")] = None,
+    yes: Yes = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: Properties = None,
+) -> None:
+    """Abort a transaction: that of a transactional id, or one that hangs on a partition.
+
+    By its transactional id it is aborted on all its partitions, and its producer is shut out: if it still lives, the
+    next thing that it does fails. One that hangs has no coordinator to do that: it is ended on the one partition where
+    it begins at the offset that find-hanging shows.
+
+    \b
+    Examples:
+      skep transactions abort billing-1
+      skep transactions abort --topic orders --partition 0 --start-offset 42 --yes
+    """
+    parts_of_place = sum(part is not None for part in (topic, partition, start_offset))
+    if parts_of_place != (3 if transactional_id is None else 0):
+        raise UsageError("say which: TRANSACTIONAL_ID, or all of --topic, --partition and --start-offset")
+    cluster = cluster_of(bootstrap, properties)
+    with asking(cluster) as client:
+        if transactional_id is not None:
+            view = describe_transaction(client, transactional_id)
+            if view.state != ONGOING:
+                raise CommandError(f"'{transactional_id}' has no transaction to abort: its state is {view.state}")
+            if not yes:
+                output.confirm(f"Abort the transaction of {transactional_id} and shut out its producer?")
+            fence(client, transactional_id)
+            output.line(f"Aborted the transaction of {transactional_id}.")
+            return
+        assert topic is not None and partition is not None and start_offset is not None
+        [where] = partitions_in(cluster, [f"{topic}:{partition}"])
+        producer = open_transaction(describe_producers(client, [where]), where, start_offset)
+        if not yes:
+            output.confirm(f"Abort what producer {producer.producer_id} has written to {where} from {start_offset} on?")
+        write_abort_marker(client, producer)
+        output.line(f"Aborted the transaction on {TopicPartition(topic, partition)} that begins at {start_offset}.")

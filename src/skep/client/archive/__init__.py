@@ -1,0 +1,1 @@
+"""Topics as Parquet files: ``skep archive`` and ``skep replay``."""

@@ -1,0 +1,1 @@
+"""Topics as Arrow tables: ``read_arrow``, ``read_batches``, ``write_arrow``."""

@@ -1,0 +1,155 @@
+"""An Arrow table, or a stream of Arrow batches, into a topic; hence what pandas, polars and DuckDB have."""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from skep.base.errors import KafkaError
+from skep.client.arrow_libraries import pyarrow
+from skep.client.cluster_client import SHORTEST_REQUEST_S, ClusterClient
+from skep.client.errors import ClientError, NotVisibleYet
+from skep.client.produce.produce_queue import Written
+from skep.records.compression import Codec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from skep.client.produce.producer import Producer
+    from skep.client.produce.row_writer import RowWriter
+
+TRANSACTION_TIMEOUT_MS = 300_000
+
+
+class WriteResult(NamedTuple):
+    """How many rows were written, and where: by topic and partition the first and last offset, and their number."""
+
+    rows: int
+    partitions: dict[tuple[str, int], Written]
+
+
+def write_arrow(
+    bootstrap: str,
+    topic: str | None,
+    data: Any,
+    *,
+    value: str = "value",
+    key: str | None = "key",
+    headers: str | None = "headers",
+    timestamp: str | None = "timestamp",
+    partition: str | None = "partition",
+    compression: str = "lz4",
+    transactional_id: str | None = None,
+    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+    timeout_s: float = 120.0,
+    client_id: str = "skep-arrow",
+) -> WriteResult:
+    """Writes every row of ``data`` as a record, and returns when all are acknowledged.
+
+    ``data`` is a pyarrow Table, RecordBatch or RecordBatchReader, an iterable of batches, or anything that can be one
+    (a DataFrame of pandas or polars). The other names say which column is what; only the value must be there. Without a
+    ``topic``, the column of that name says it for each row. A partition that is given wins, then the key decides as in
+    Kafka's own clients; rows without either are spread.
+
+    With a ``transactional_id`` all rows are written or, for who reads committed records, none. Without one, each row is
+    written once even when a broker is restarted meanwhile; an error leaves the rows before it written.
+
+    ClientError for a table that is no records, RowRefused and RecordTooLarge for a row, KafkaError for what the brokers
+    refuse.
+    """
+    pyarrow()
+    # Here and not above: they need pyarrow.
+    from skep.client.produce.delivery import REQUEST_TIMEOUT_S
+    from skep.client.produce.producer import Producer
+    from skep.client.produce.record_layout import ColumnNames, RecordLayout
+    from skep.client.produce.row_writer import RowWriter
+
+    try:
+        codec = Codec.named(compression)
+    except ValueError as error:
+        raise ClientError(f"compression: {error}") from None
+    schema, batches = _batches_of(data)
+    if schema is None:
+        return WriteResult(0, {})
+    names = ColumnNames(value, key, "topic" if topic is None else None, partition, headers, timestamp)
+    layout = RecordLayout.of(schema, names)
+    if topic is None and layout.topic is None:
+        raise ClientError("a topic is needed, or a column 'topic'")
+    with (
+        ClusterClient(bootstrap, client_id=client_id, timeout_s=timeout_s) as cluster,
+        Producer(
+            cluster,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+            codec=codec,
+            request_timeout_s=min(REQUEST_TIMEOUT_S, max(SHORTEST_REQUEST_S, timeout_s / 3)),
+            delivery_timeout_s=timeout_s,
+            client_id=client_id,
+        ) as producer,
+    ):
+        writer = RowWriter(cluster, producer, layout, topic)
+        if transactional_id is None:
+            _write(writer, batches)
+        else:
+            _write_in_a_transaction(producer, writer, batches)
+        return WriteResult(writer.rows, dict(producer.written))
+
+
+def _write(writer: "RowWriter", batches: "Iterator[pa.RecordBatch]") -> None:
+    for batch in batches:
+        writer.write(batch)
+    writer.flush()
+
+
+def _write_in_a_transaction(producer: "Producer", writer: "RowWriter", batches: "Iterator[pa.RecordBatch]") -> None:
+    producer.begin()
+    try:
+        _write(writer, batches)
+        producer.commit(until_visible=True)
+    except NotVisibleYet:
+        # Decided: there is nothing to abort.
+        raise
+    except BaseException as error:
+        try:
+            producer.abort()
+        except (KafkaError, ClientError) as second:
+            if second is error:
+                raise
+            # The first one is what the caller must see.
+            error.add_note(f"the transaction could not be aborted: {second}")
+        raise
+
+
+def _batches_of(data: Any) -> "tuple[pa.Schema | None, Iterator[pa.RecordBatch]]":
+    """The schema and the batches; no schema when there is not one batch that would have it."""
+    arrow = pyarrow()
+    if isinstance(data, arrow.RecordBatch):
+        return data.schema, iter([data])
+    if isinstance(data, arrow.Table):
+        return data.schema, iter(data.to_batches())
+    if hasattr(data, "__arrow_c_stream__"):
+        reader = arrow.RecordBatchReader.from_stream(data)
+        return reader.schema, iter(reader)
+    if not isinstance(data, Iterable):
+        raise ClientError(f"an Arrow table or batches of one are needed, not {type(data).__name__}")
+    return _checked(iter(data))
+
+
+def _checked(given: Iterator[Any]) -> "tuple[pa.Schema | None, Iterator[pa.RecordBatch]]":
+    """The batches of an iterable, seen to be of one schema."""
+    arrow = pyarrow()
+    first = next(given, None)
+    if first is None:
+        return None, iter(())
+    schema = getattr(first, "schema", None)
+
+    def batches() -> "Iterator[pa.RecordBatch]":
+        for number, one in enumerate(itertools.chain([first], given)):
+            if not isinstance(one, arrow.RecordBatch | arrow.Table):
+                raise ClientError(f"batch {number} is a {type(one).__name__}, not an Arrow batch")
+            if not one.schema.equals(schema):
+                raise ClientError(f"batch {number} has other columns than the first: {one.schema} and {schema}")
+            yield from one.to_batches() if isinstance(one, arrow.Table) else (one,)
+
+    if not isinstance(schema, arrow.Schema):
+        raise ClientError(f"batches of an Arrow table are needed, not {type(first).__name__}")
+    return schema, batches()

@@ -1,0 +1,1 @@
+"""Reading partitions: Fetch requests, and a reader that returns Arrow batches."""

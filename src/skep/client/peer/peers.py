@@ -1,0 +1,97 @@
+"""Connections to the other brokers that are shared by all who have something short to ask of them."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol
+
+from skep.client.errors import Unreachable
+from skep.client.peer.peer import Peer
+from skep.wire.apis import Api
+from skep.wire.codec import Body
+
+
+class BrokerAddress(Protocol):
+    """Whatever says where a broker is, as the records of the metadata do."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+
+class _Shared(NamedTuple):
+    host: str
+    port: int
+    peer: Peer
+    connected: "asyncio.Task[None]"
+
+
+class Peers:
+    """Owns one connection for each broker that was asked, at the address that it had then.
+
+    It is made when the first asks; those who ask meanwhile wait for the same one. One that ended is made anew for the
+    next who asks, and nothing is asked twice: whether what was under way has been done is not known here.
+    """
+
+    def __init__(self, client_id: str, timeout_s: float) -> None:
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._shared: dict[int, _Shared] = {}
+        self._is_closed = False
+
+    async def ask(
+        self,
+        broker: BrokerAddress,
+        api: Api,
+        body: Body,
+        *,
+        version: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """The answer to one request. ClientError or KafkaError when there is none.
+
+        Cancelled, it leaves the connection to those who share it; the request may have been done or not.
+        """
+        if self._is_closed:
+            raise Unreachable(f"the connections to other brokers are closed, also that to {broker.host}:{broker.port}")
+        shared = self._shared_with(broker)
+        # Shielded: the one who is cancelled must not take the connection from the others who wait for it.
+        await asyncio.shield(shared.connected)
+        return await shared.peer.ask(api, body, version=version, timeout_s=timeout_s)
+
+    def retain(self, brokers: Iterable[BrokerAddress]) -> None:
+        """Closes the connections to all that are not among these, or are at another address now."""
+        addresses = {broker.id: (broker.host, broker.port) for broker in brokers}
+        for broker_id, shared in list(self._shared.items()):
+            if addresses.get(broker_id) != (shared.host, shared.port):
+                del self._shared[broker_id]
+                shared.peer.close()
+
+    async def close(self) -> None:
+        """Those who wait get Unreachable, and so does who asks later."""
+        self._is_closed = True
+        connecting = [shared.connected for shared in self._shared.values()]
+        self.retain(())
+        await asyncio.gather(*connecting, return_exceptions=True)
+
+    def _shared_with(self, broker: BrokerAddress) -> _Shared:
+        shared = self._shared.get(broker.id)
+        if shared is not None:
+            if (shared.host, shared.port) == (broker.host, broker.port) and not shared.peer.is_closed:
+                return shared
+            shared.peer.close()
+        peer = Peer(broker.host, broker.port, client_id=self._client_id, timeout_s=self._timeout_s)
+        connected = asyncio.get_running_loop().create_task(peer.connect(), name=f"connect to {peer.address}")
+        connected.add_done_callback(_seen)
+        shared = self._shared[broker.id] = _Shared(broker.host, broker.port, peer, connected)
+        return shared
+
+
+def _seen(connected: "asyncio.Task[None]") -> None:
+    """Looks at the error, so that it is not reported as lost when all who waited have been cancelled."""
+    if not connected.cancelled():
+        connected.exception()

@@ -1,0 +1,1 @@
+"""Writing to partitions: batches, partitioner, delivery, transactions."""

@@ -1,0 +1,195 @@
+"""Bringing record batches to the leaders of their partitions, in turns, on the caller's thread.
+
+A turn gives every broker the requests that it may have (see ``produce_queue``), writes and reads what the sockets let
+through, and waits only if it is told to. A leader that has moved is looked up, a lost connection is made anew, and
+what was on it is sent again. While a broker owes answers for a partition, nothing of it goes to another one: there it
+would arrive before what it follows.
+"""
+
+import select
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.client.cluster_client import RETRIABLE, ClusterClient, Node
+from skep.client.errors import ClientError, Unreachable
+from skep.client.produce.produce_pipe import ProduceOptions, ProducePipe
+from skep.client.produce.produce_queue import MAX_IN_FLIGHT, Answer, Partition, ProduceQueue
+from skep.client.topic_info import GONE_AFTER_S
+
+REQUEST_BYTES = 4 << 20
+REQUEST_TIMEOUT_S = 30.0
+DELIVERY_TIMEOUT_S = 120.0
+PAUSE_S = 0.1
+"""Before what failed is tried again."""
+LONGEST_WAIT_S = 1.0
+"""After which it is looked whether an answer is overdue."""
+
+
+class Delivery:
+    """Owns the queue, and has a connection of the cluster to each broker that was written to, until ``close``."""
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        options: ProduceOptions,
+        *,
+        max_request_bytes: int,
+        request_timeout_s: float,
+        delivery_timeout_s: float,
+        before_sending: Callable[[list[Partition]], None],
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._max_request_bytes = max_request_bytes
+        self._request_timeout_s = request_timeout_s
+        self._delivery_timeout_s = delivery_timeout_s
+        self._before_sending = before_sending
+        self._pipes: dict[Node, ProducePipe] = {}
+        self._leaders: dict[tuple[str, int], Node] = {}
+        # Where the batches of a partition went that are in a request now.
+        self._sent_to: dict[tuple[str, int], Node] = {}
+        self._unknown_since: float | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets everything that is not acknowledged, and every sequence number."""
+        self.close()
+        self.queue = ProduceQueue(give_up_after_s=self._delivery_timeout_s, pause_s=PAUSE_S)
+
+    def close(self) -> None:
+        """Gives the connections back; those with requests under way are closed."""
+        for node, pipe in self._pipes.items():
+            connection = pipe.release()
+            if connection is not None:
+                self._cluster.give_back(node, connection)
+        self._pipes = {}
+
+    def settle(self) -> None:
+        """Returns when no request is under way any more: each was answered, or has failed, or has taken too long.
+
+        What the answers say is not looked at. For who drops all that is not acknowledged.
+        """
+        deadline = time.monotonic() + self._request_timeout_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            waiting = {node: pipe for node, pipe in self._pipes.items() if pipe.in_flight}
+            if not waiting:
+                return
+            self._poll(waiting.values(), min(left_s, LONGEST_WAIT_S))
+            for node, pipe in waiting.items():
+                try:
+                    pipe.write()
+                    for _ in pipe.read():
+                        pass
+                except ClientError:
+                    del self._pipes[node]
+
+    def turn(self, *, wait: bool) -> None:
+        """One step on. KafkaError for what a broker refuses, or what has not worked for ``delivery_timeout_s``."""
+        self._dispatch(time.monotonic())
+        if wait:
+            self._wait()
+        for node, pipe in list(self._pipes.items()):
+            try:
+                pipe.write()
+                for batches, answers in pipe.read():
+                    for name in self.queue.answered(batches, answers, time.monotonic()):
+                        self._leaders.pop(name, None)
+                        self._cluster.look_elsewhere()
+            except ClientError as error:
+                self._lose(node, pipe, error)
+
+    def _dispatch(self, now: float) -> None:
+        ready = list(self.queue.ready(now))
+        if not ready:
+            return
+        by_node: dict[Node, list[Partition]] = {}
+        for partition in self._with_leaders(ready, now):
+            name = (partition.topic, partition.index)
+            leader = self._leaders[name]
+            if not partition.unanswered or self._sent_to[name] == leader:
+                by_node.setdefault(leader, []).append(partition)
+        for node, partitions in by_node.items():
+            pipe = self._pipe_to(node, partitions, now)
+            if pipe is None or pipe.in_flight >= MAX_IN_FLIGHT:
+                continue
+            self._before_sending(partitions)
+            while partitions and pipe.in_flight < MAX_IN_FLIGHT:
+                batches = self.queue.take(partitions, self._max_request_bytes)
+                self._sent_to.update({(one.partition.topic, one.partition.index): node for one in batches})
+                pipe.give(batches)
+                partitions = [partition for partition in partitions if partition.may_send]
+
+    def _with_leaders(self, ready: list[Partition], now: float) -> list[Partition]:
+        """Those of which the leader is known, after looking up the ones that are not; the others are put off."""
+        missing = {partition.topic for partition in ready if (partition.topic, partition.index) not in self._leaders}
+        problem = Answer(ErrorCode.leader_not_available, detail="there is no such partition, or it has no leader")
+        if missing:
+            try:
+                self._leaders.update(self._cluster.leaders(sorted(missing)))
+                self._unknown_since = None
+            except Unreachable as error:
+                problem = Answer(ErrorCode.network_exception, detail=str(error))
+            except KafkaError as error:
+                if error.code not in RETRIABLE and not self._may_be_behind(error.code, now):
+                    raise
+                problem = Answer(error.code, detail=error.detail)
+        led = []
+        for partition in ready:
+            if (partition.topic, partition.index) in self._leaders:
+                led.append(partition)
+            else:
+                self.queue.postpone(partition, problem, now)
+        return led
+
+    def _may_be_behind(self, code: ErrorCode, now: float) -> bool:
+        """Whether a topic that is said not to be there may be one that the broker has not heard of."""
+        if code is not ErrorCode.unknown_topic_or_partition:
+            return False
+        if self._unknown_since is None:
+            self._unknown_since = now
+        return now - self._unknown_since < min(GONE_AFTER_S, self._delivery_timeout_s)
+
+    def _pipe_to(self, node: Node, partitions: Sequence[Partition], now: float) -> ProducePipe | None:
+        pipe = self._pipes.get(node)
+        if pipe is not None:
+            return pipe
+        try:
+            pipe = ProducePipe(self._cluster.take_connection(node), self._options, timeout_s=self._request_timeout_s)
+        except Unreachable as error:
+            self._forget_leader(node)
+            for partition in partitions:
+                self.queue.postpone(partition, Answer(ErrorCode.network_exception, detail=str(error)), now)
+            return None
+        self._pipes[node] = pipe
+        return pipe
+
+    def _wait(self) -> None:
+        waiting = [pipe for pipe in self._pipes.values() if pipe.in_flight]
+        if not waiting:
+            # Everything is put off; nothing but time will change that.
+            now = time.monotonic()
+            times = [partition.retry_at for partition in self.queue.partitions.values() if partition.waiting]
+            time.sleep(min(max(min(times, default=now) - now, 0.0), PAUSE_S))
+            return
+        has_put_off = any(partition.waiting and partition.failing_since for partition in self.queue.partitions.values())
+        self._poll(waiting, PAUSE_S if has_put_off else LONGEST_WAIT_S)
+
+    @staticmethod
+    def _poll(pipes: Iterable[ProducePipe], timeout_s: float) -> None:
+        poll = select.poll()
+        for pipe in pipes:
+            poll.register(pipe.fileno(), select.POLLIN | (select.POLLOUT if pipe.wants_to_write else 0))
+        poll.poll(timeout_s * 1000)
+
+    def _lose(self, node: Node, pipe: ProducePipe, error: ClientError) -> None:
+        del self._pipes[node]
+        self._forget_leader(node)
+        batches = pipe.batches()
+        lost = Answer(ErrorCode.network_exception, detail=str(error))
+        answers = {(batch.partition.topic, batch.partition.index): lost for batch in batches}
+        self.queue.answered(batches, answers, time.monotonic())
+
+    def _forget_leader(self, node: Node) -> None:
+        self._cluster.look_elsewhere()
+        self._leaders = {name: leader for name, leader in self._leaders.items() if leader != node}

@@ -1,0 +1,96 @@
+"""What ConsumerGroupDescribe tells of a consumer group."""
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.base.loop.slicer import Work
+from skep.coordination.groups.assignors.spec import Partitions
+from skep.coordination.groups.consumer.consumer_group import ConsumerGroup
+from skep.coordination.groups.consumer.consumer_member import ConsumerMember, shown
+from skep.coordination.groups.consumer.consumer_subscriptions import NOTHING_ASSIGNED
+from skep.coordination.shard import Outcome
+from skep.metadata.cluster_image import ClusterImage
+
+if TYPE_CHECKING:
+    from skep.coordination.groups.group_shard import GroupShard
+
+_CLASSIC, _CONSUMER = 0, 1
+
+
+class GroupSnapshot(NamedTuple):
+    """A group at one moment: members and what they are to have are immutable, so lists of them are all it takes."""
+
+    group_id: str
+    group_state: str
+    group_epoch: int
+    assignment_epoch: int
+    assignor_name: str
+    members: Sequence[ConsumerMember]
+    targets: Mapping[str, Partitions]
+    image: ClusterImage
+
+
+def describe(shard: "GroupShard", group_id: str) -> Outcome:
+    """The response is a GroupSnapshot. GROUP_ID_NOT_FOUND, also for a group of another kind."""
+    group = shard.groups.get(group_id)
+    if not isinstance(group, ConsumerGroup):
+        problem = "not found" if group is None else "is not a consumer group"
+        raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} {problem}.")
+    return Outcome(
+        GroupSnapshot(
+            group_id,
+            group.state_name,
+            group.group_epoch,
+            group.assignment_epoch,
+            group.preferred_assignor(shard.settings().group_consumer_assignors[0]),
+            list(group.members.values()),
+            group.targets.copy(),
+            shard.image(),
+        )
+    )
+
+
+def described(group: GroupSnapshot) -> Work[dict[str, Any]]:
+    """One group of the response."""
+    members = []
+    for member in group.members:
+        target = group.targets.get(member.member_id, NOTHING_ASSIGNED)
+        members.append(_described(member, target, group.image))
+        yield
+    return {
+        "group_id": group.group_id,
+        "group_state": group.group_state,
+        "group_epoch": group.group_epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "assignor_name": group.assignor_name,
+        "members": members,
+    }
+
+
+def _described(member: ConsumerMember, target: Mapping[uuid.UUID, frozenset[int]], image: ClusterImage) -> Any:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "rack_id": member.rack_id,
+        "member_epoch": member.member_epoch,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "subscribed_topic_names": sorted(member.topic_names),
+        "subscribed_topic_regex": member.topic_regex or None,
+        "assignment": _named(member.assigned, image),
+        "target_assignment": _named(target, image),
+        "member_type": _CLASSIC if member.is_classic else _CONSUMER,
+    }
+
+
+def _named(partitions: Mapping[uuid.UUID, Iterable[int]], image: ClusterImage) -> dict[str, Any]:
+    """Topics that have been deleted have no name any more and are left out."""
+    return {
+        "topic_partitions": [
+            {**entry, "topic_name": image.topics_by_id[entry["topic_id"]].name}
+            for entry in shown(partitions)
+            if entry["topic_id"] in image.topics_by_id
+        ]
+    }

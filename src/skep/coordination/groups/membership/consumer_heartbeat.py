@@ -1,0 +1,282 @@
+"""ConsumerGroupHeartbeat as an operation (KIP-848): joining, staying, and learning what to consume.
+
+A heartbeat first changes what the member subscribes to, if it says so, or lets it in. When that, or the topics of the
+cluster, make a difference the group gets a new epoch and a new target assignment. Then the member takes a step towards
+its part of the target. Most heartbeats say nothing new and put off the session, and that is all.
+
+A member says only what has changed since its last heartbeat, and is told only what has changed since the last answer.
+When either may have got lost it says everything, and is told everything.
+"""
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.base.loop.slicer import Work, run_at_once
+from skep.coordination.groups.assignors.spec import Partitions
+from skep.coordination.groups.classic.classic_rebalance import classic_group
+from skep.coordination.groups.consumer.assignment_task import schedule_assigning
+from skep.coordination.groups.consumer.consumer_group import ConsumerGroup
+from skep.coordination.groups.consumer.consumer_member import (
+    JOINING_EPOCH,
+    LEAVING_EPOCH,
+    STATIC_LEAVING_EPOCH,
+    ConsumerMember,
+    Held,
+    shown,
+)
+from skep.coordination.groups.consumer.group_change import GroupChange
+from skep.coordination.groups.consumer.member_timers import forget_timers
+from skep.coordination.groups.consumer.topic_match_task import schedule_matching
+from skep.coordination.groups.membership import consumer_departure as consumer_leaving
+from skep.coordination.groups.migration.upgrade import Upgrade, upgrade
+from skep.coordination.shard import Outcome
+from skep.metadata.model import id_text, random_id
+
+if TYPE_CHECKING:
+    from skep.coordination.groups.group_shard import GroupShard
+
+FIRST_VERSION_WITH_CLIENT_IDS = 1
+"""From here on a member makes its own id, so that a join whose answer was lost is not a second member."""
+
+INTERVAL_WHILE_UNFINISHED_MS = 1_000
+"""After which a member comes back that has been told nothing new because the assignment is still being made."""
+
+
+class Heartbeat(NamedTuple):
+    """What a member says; None (-1 for the timeout) stands for: as before."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    client_id: str = ""
+    client_host: str = ""
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topic_names: frozenset[str] | None = None
+    topic_regex: str | None = None
+    server_assignor: str | None = None
+    owned: Partitions | None = None
+    version: int = FIRST_VERSION_WITH_CLIENT_IDS
+
+    @property
+    def is_full(self) -> bool:
+        return (
+            self.owned is not None
+            and self.rebalance_timeout_ms != -1
+            and (self.topic_names is not None or self.topic_regex is not None)
+        )
+
+
+def upgrade_and_join(shard: "GroupShard", request: Heartbeat) -> Work[Callable[["GroupShard"], Outcome]]:
+    """The ``heartbeat`` that makes a consumer group of a large classic group, as an operation that is prepared."""
+    _check(request, shard.settings().group_consumer_assignors, shard.settings().max_group_id_bytes)
+    group = classic_group(shard, request.group_id)
+    made = None if group is None else (yield from upgrade(shard, group))
+    return lambda shard: heartbeat(shard, request, made)
+
+
+def heartbeat(shard: "GroupShard", request: Heartbeat, made: Upgrade | None = None) -> Outcome:
+    """The response is the body of ConsumerGroupHeartbeat. ``made`` is the upgrade of the group if it is prepared."""
+    settings = shard.settings()
+    _check(request, settings.group_consumer_assignors, settings.max_group_id_bytes)
+    if request.member_epoch < 0:
+        return consumer_leaving.leave(
+            shard, request.group_id, request.member_id, request.member_epoch, request.instance_id
+        )
+    found, made = _start(shard, request, made)
+    _check_size(found, request, settings.group_consumer_max_size)
+    change = GroupChange(found, shard.image().topics, shard.clock)
+    member, replaced = _member(change, request)
+    updated = _updated(member, request)
+    if updated is not member:
+        change.check_room(updated, settings, shard.used_bytes())
+    has_subscription_changed = change.update_member(member, updated, settings.group_consumer_assignors[0])
+    moved, has_moved = change.reconcile(
+        member.member_id, owned=request.owned, has_subscription_changed=has_subscription_changed
+    )
+    config = consumer_leaving.config_of(shard, request.group_id)
+
+    def then() -> None:
+        if made is not None:
+            made.then(shard)
+        if replaced is not None:
+            forget_timers(shard.timers, request.group_id, replaced)
+        consumer_leaving.watch_session(shard, request.group_id, moved, config.consumer_session_timeout_ms)
+        if has_moved:
+            consumer_leaving.watch_revocation(shard, request.group_id, moved)
+        group = shard.groups[request.group_id]
+        assert isinstance(group, ConsumerGroup)
+        change.remember(group)
+        schedule_matching(shard, group)
+        schedule_assigning(shard, group)
+
+    tells_all = request.member_epoch == JOINING_EPOCH or request.is_full or moved.assigned != member.assigned
+    interval_ms = config.consumer_heartbeat_interval_ms
+    if change.is_unfinished:
+        interval_ms = min(interval_ms, INTERVAL_WHILE_UNFINISHED_MS)
+    response = {
+        "member_id": moved.member_id,
+        "member_epoch": moved.member_epoch,
+        "heartbeat_interval": datetime.timedelta(milliseconds=interval_ms),
+        "assignment": {"topic_partitions": shown(moved.assigned)} if tells_all else None,
+    }
+    if made is None:
+        return Outcome(response, change.records, then=then)
+    return Outcome(response, change.records, made.refusals(), then, prepared=made.prepared)
+
+
+def _start(shard: "GroupShard", request: Heartbeat, made: Upgrade | None) -> tuple[ConsumerGroup, Upgrade | None]:
+    """The group that a heartbeat finds or makes, and the upgrade by which it makes it."""
+    if made is not None:
+        made.check_current(shard)
+        return made.group, made
+    group = shard.groups.get(request.group_id)
+    if isinstance(group, ConsumerGroup):
+        return group, None
+    if request.member_epoch != JOINING_EPOCH and group is not None:
+        # It was fenced, and then the group has become a classic one. Told this, and not as in Kafka that there is no
+        # such group, which is fatal to clients, it joins again.
+        raise KafkaError(ErrorCode.unknown_member_id, f"Group {request.group_id} is a {group.type_name} group by now.")
+    if request.member_epoch != JOINING_EPOCH:
+        raise KafkaError(ErrorCode.group_id_not_found, f"Consumer group {request.group_id} not found.")
+    if group is None:
+        if not shard.offsets.has_offsets(request.group_id):
+            shard.check_room()
+        return ConsumerGroup(request.group_id), None
+    made = run_at_once(upgrade(shard, group))
+    return made.group, made
+
+
+def _member(change: GroupChange, request: Heartbeat) -> tuple[ConsumerMember, str | None]:
+    """The member as it is before this heartbeat, and the id of the one whose place it has taken."""
+    group, member_id = change.group, request.member_id or id_text(random_id())
+    is_joining = request.member_epoch == JOINING_EPOCH
+    if request.instance_id is None:
+        member = group.members.get(member_id) if is_joining else group.member(member_id)
+    elif is_joining:
+        member = group.static_member(request.instance_id)
+        if member is not None and member.member_id != member_id:
+            return _take_over(change, member, member_id), member.member_id
+    else:
+        member = consumer_leaving.check_static(group, request.instance_id, member_id)
+    if member is None:
+        return ConsumerMember(member_id), None
+    _check_epoch(member, request)
+    return member, None
+
+
+def _take_over(change: GroupChange, member: ConsumerMember, successor_id: str) -> ConsumerMember:
+    """A static member is back with a new id. It must have left before, unless it spoke the classic protocol."""
+    if not member.is_classic and member.member_epoch != STATIC_LEAVING_EPOCH:
+        raise KafkaError(
+            ErrorCode.unreleased_instance_id,
+            f"Static member {successor_id} with instance id {member.instance_id} cannot join the group because the"
+            f" instance id is owned by {member.member_id} member.",
+        )
+    successor = replace(member, member_id=successor_id, member_epoch=0, previous_member_epoch=0)
+    change.replace_member(member, successor)
+    return successor
+
+
+def _updated(member: ConsumerMember, request: Heartbeat) -> ConsumerMember:
+    """The very same member when it says nothing new."""
+    said: dict[str, Any] = {
+        "instance_id": request.instance_id,
+        "rack_id": request.rack_id,
+        "topic_names": request.topic_names,
+        "topic_regex": request.topic_regex,
+        "server_assignor": request.server_assignor,
+    }
+    if request.member_epoch == JOINING_EPOCH:
+        # There was no heartbeat before, of this process at least: what is not said is not so.
+        said["topic_names"] = request.topic_names or frozenset()
+        said["topic_regex"] = request.topic_regex or ""
+    else:
+        said = {name: value for name, value in said.items() if value is not None}
+    if request.rebalance_timeout_ms != -1:
+        said["rebalance_timeout_ms"] = request.rebalance_timeout_ms
+    said.update(client_id=request.client_id, client_host=request.client_host, classic=None)
+    changed = {name: value for name, value in said.items() if getattr(member, name) != value}
+    return replace(member, **changed) if changed else member
+
+
+# Refusals.
+
+
+def _check(request: Heartbeat, assignors: Sequence[str], longest: int) -> None:
+    """``longest`` is the limit for group ids; the other names have no reason to be longer."""
+    epoch = request.member_epoch
+    if not request.member_id and (
+        request.version >= FIRST_VERSION_WITH_CLIENT_IDS or epoch > 0 or epoch == LEAVING_EPOCH
+    ):
+        raise _invalid("MemberId can't be empty.")
+    for name, value in (
+        ("GroupId", request.group_id),
+        ("InstanceId", request.instance_id),
+        ("RackId", request.rack_id),
+    ):
+        if value is not None and not value.strip():
+            raise _invalid(f"{name} can't be empty.")
+    for name, value in (
+        ("MemberId", request.member_id),
+        ("InstanceId", request.instance_id),
+        ("RackId", request.rack_id),
+    ):
+        if value is not None and len(value) > longest // 4 and len(value.encode()) > longest:
+            raise _invalid(f"{name} has more than {longest} bytes.")
+    if epoch == JOINING_EPOCH:
+        if request.rebalance_timeout_ms == -1:
+            raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+        if request.owned is None or request.owned:
+            raise _invalid("TopicPartitions must be empty when (re-)joining.")
+        if request.topic_names is None and request.topic_regex is None:
+            raise _invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
+    elif epoch == STATIC_LEAVING_EPOCH and request.instance_id is None:
+        raise _invalid("InstanceId can't be null.")
+    elif epoch < STATIC_LEAVING_EPOCH:
+        raise _invalid("MemberEpoch is invalid.")
+    if request.server_assignor is not None and request.server_assignor not in assignors:
+        raise KafkaError(
+            ErrorCode.unsupported_assignor,
+            f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {', '.join(assignors)}.",
+        )
+
+
+def _invalid(detail: str) -> KafkaError:
+    return KafkaError(ErrorCode.invalid_request, detail)
+
+
+def _check_size(group: ConsumerGroup, request: Heartbeat, max_size: int) -> None:
+    if group.static_member(request.instance_id) is not None or len(group.members) < max_size:
+        return
+    if request.member_id not in group.members:
+        raise KafkaError(
+            ErrorCode.group_max_size_reached,
+            f"The consumer group has reached its maximum capacity of {max_size} members.",
+        )
+
+
+def _check_epoch(member: ConsumerMember, request: Heartbeat) -> None:
+    """A member may be one epoch behind: the answer that told it of the new one may be lost.
+
+    It must then have no more than it was told, which is not so when it has taken part in something else since.
+    """
+    epoch = request.member_epoch
+    if epoch in (JOINING_EPOCH, member.member_epoch):
+        return
+    if epoch == member.previous_member_epoch and _is_part_of(request.owned, member.assigned):
+        return
+    raise KafkaError(
+        ErrorCode.fenced_member_epoch,
+        f"The consumer group member has a {'greater' if epoch > member.member_epoch else 'smaller'} member epoch"
+        f" ({epoch}) than the one known by the group coordinator ({member.member_epoch})."
+        " The member must abandon all its partitions and rejoin.",
+    )
+
+
+def _is_part_of(owned: Partitions | None, assigned: Held) -> bool:
+    return owned is not None and all(assigned.get(topic, {}).keys() >= numbers for topic, numbers in owned.items())

@@ -1,0 +1,1 @@
+"""Topic names that match regular expressions in RE2's syntax."""

@@ -1,0 +1,1 @@
+"""The follower side of replication: fetchers, truncation, throttling."""

@@ -1,0 +1,1 @@
+"""Background work on partitions: deletion of segments and of replicas, compaction, checkpoints."""

@@ -1,0 +1,104 @@
+"""The broker's end of the helper process that compacts (``storage/compaction/compaction_helper.py``)."""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from typing import Any
+
+from skep.base.errors import StorageError
+from skep.storage.compaction.compaction_helper import LENGTH, encode
+from skep.storage.compaction.compaction_plan import CleanedGroup, CompactionRequest, PassResult
+
+CACHE_DIRECTORY = ".kernels"
+"""In the data directory; made only where compiled kernels can be kept nowhere else."""
+
+
+class DamagedLog(Exception):
+    """The log's bytes are not what they should be; trying again would change nothing."""
+
+
+class HelperFailed(Exception):
+    """The process could not be started, or ended before it had answered; it is started anew the next time."""
+
+
+class CompactionProcess:
+    """Owns the process, which is started when it is first needed. One request at a time.
+
+    It dies with the broker, however that ends: its standard input is a pipe from here.
+    """
+
+    def __init__(self, data_directory: str, executor: Executor) -> None:
+        self._cache_directory = os.path.join(data_directory, CACHE_DIRECTORY)
+        self._executor = executor
+        self._process: asyncio.subprocess.Process | None = None
+        self._is_unwanted = False
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    async def run(self, request: CompactionRequest, on_group: Callable[[CleanedGroup], Awaitable[None]]) -> PassResult:
+        """One pass. DamagedLog, StorageError, HelperFailed; cancelled or failed, the process is gone afterwards."""
+        is_done = self._is_unwanted = False
+        try:
+            loop = asyncio.get_running_loop()
+            message = await loop.run_in_executor(self._executor, encode, request.to_json())
+            process = await self._started()
+            if self._is_unwanted:
+                raise HelperFailed("it was ended before it had begun")
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(message)
+            await process.stdin.drain()
+            while "group" in (answer := await _read(process.stdout)):
+                await on_group(CleanedGroup(**answer["group"]))
+            is_done = True
+        except asyncio.IncompleteReadError as error:
+            raise HelperFailed("the compaction process has ended") from error
+        except OSError as error:
+            raise HelperFailed(f"the compaction process: {error}") from error
+        finally:
+            if not is_done:
+                self.kill()
+        if "damaged" in answer:
+            raise DamagedLog(answer["damaged"])
+        if "refused" in answer:
+            raise StorageError(answer["refused"])
+        return PassResult(**answer["result"])
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",
+                "-m",
+                "skep.storage.compaction.compaction_helper",
+                self._cache_directory,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            )
+        return self._process
+
+    def kill(self) -> None:
+        """Ends the process, and the pass that is being asked for, also while the process is only being started."""
+        self._is_unwanted = True
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def close(self) -> None:
+        """Returns when the process is gone."""
+        if self._process is not None:
+            self.kill()
+            await self._process.wait()
+            self._process = None
+
+
+async def _read(stream: asyncio.StreamReader) -> dict[str, Any]:
+    (length,) = LENGTH.unpack(await stream.readexactly(LENGTH.size))
+    message: dict[str, Any] = json.loads(await stream.readexactly(length))
+    return message

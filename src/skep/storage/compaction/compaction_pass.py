@@ -1,0 +1,294 @@
+"""One pass of compaction over one log: notes the newest offset of each key, then writes the segments anew.
+
+Runs in the helper process (``compaction_helper.py``), over nothing but the log's files and the request; it changes no
+file that the broker uses. Kafka's rules, for each record that is not past the end of the map:
+
+- without a key, or with a newer record of its key: goes;
+- a tombstone (null value): stays until its batch's delete horizon, which is set ``delete.retention.ms`` ahead by the
+  first pass that finds it the newest of its key;
+- of an aborted transaction: goes; a transaction's marker: ``compaction_transactions.py``.
+
+A batch without records goes, unless it is the last of its producer (its sequence would be lost with it) or ends at the
+high watermark.
+
+Small neighbours become one segment, so that a log which is compacted again and again does not end in crumbs.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from skep.base.files.files import File, Files
+from skep.records.batch import CONTROL_FLAG, NO_TIMESTAMP, TRANSACTIONAL_FLAG, read_header
+from skep.storage.compaction import kernels
+from skep.storage.compaction.batch_reader import Array, Batches, BatchReader, DamagedLog
+from skep.storage.compaction.cleaned_segments import CleanedSegments, emptied, rewritten
+from skep.storage.compaction.cleaned_transactions import CleanedTransactions
+from skep.storage.compaction.compaction_plan import CleanedGroup, CompactionRequest, PassResult
+from skep.storage.file_names import LOG, OFFSET_INDEX, TIME_INDEX, offset_name
+
+_ROW_BYTES = 24
+_LOAD = 0.75
+_LARGEST_RANGE = (1 << 31) - 1
+_SMALLEST_MAP = 64
+_FIRST_MAP = 1 << 14
+
+
+class CompactionPass:
+    """The map, the state of the kernels and what has been counted so far."""
+
+    def __init__(self, files: Files, request: CompactionRequest, spend: Callable[[int], None]) -> None:
+        """``spend`` is told of each byte that is read or written, and may wait."""
+        self._files = files
+        self._request = request
+        self._spend = spend
+        self._reader = BatchReader(spend)
+        self._secret = np.frombuffer(os.urandom(16), np.uint64)
+        self._state = np.zeros(4, np.int64)
+        self._state[kernels.LATEST] = request.first_dirty_offset - 1
+        self._most_slots = max(request.map_bytes // _ROW_BYTES, _SMALLEST_MAP)
+        self._map = np.zeros((min(_FIRST_MAP, self._most_slots), 3), np.uint64)
+        self._out = np.empty(0, np.uint8)
+        self._retained_ends = np.array([offset for _, offset, _ in request.last_records if offset >= 0], np.int64)
+        self._epochs = {producer: epoch for producer, offset, epoch in request.last_records if offset < 0}
+        self._bytes_before = self._bytes_after = self._records_after = 0
+
+    def run(self) -> Iterator[CleanedGroup]:
+        """The groups as they are done; ``result`` is right afterwards. DamagedLog, StorageError."""
+        self._map_dirty_part()
+        end = int(self._state[kernels.LATEST]) + 1
+        transactions = CleanedTransactions(self._request.aborted)
+        for group in group_segments(self._files, self._request, end):
+            output = self._clean(group, transactions)
+            if output is not None:
+                yield CleanedGroup([base for base, _ in group], [int(base) for base in output])
+
+    def result(self) -> PassResult:
+        return PassResult(
+            clean_up_to=int(self._state[kernels.LATEST]) + 1,
+            bytes_before=self._bytes_before,
+            bytes_after=self._bytes_after,
+            records_before=int(self._state[kernels.READ]),
+            records_after=self._records_after,
+            keyless_records=int(self._state[kernels.KEYLESS]),
+        )
+
+    def _open(self, base_offset: int) -> File:
+        return self._files.open(os.path.join(self._request.directory, offset_name(base_offset, LOG)))
+
+    # The first half: which offset is a key's newest
+
+    def _map_dirty_part(self) -> None:
+        transactions = CleanedTransactions(self._request.aborted)
+        ends = [*(base for base, _ in self._request.segments[1:]), self._request.end_offset]
+        for (base, size), end in zip(self._request.segments, ends, strict=True):
+            if end <= self._request.first_dirty_offset:
+                continue
+            if not self._map_segment(base, size, transactions):
+                return
+            self._state[kernels.LATEST] = max(self._state[kernels.LATEST], end - 1)
+
+    def _map_segment(self, base_offset: int, size: int, transactions: CleanedTransactions) -> bool:
+        """False when the map is full: the pass ends at the record before the one that did not fit."""
+        file = self._open(base_offset)
+        status = 0
+        for batches in self._reader.read(file, size):
+            modes = self._modes(batches, transactions)
+            while (status := self._map_batches(batches, modes)) == kernels.FULL and self._grow_map():
+                pass
+            if status == kernels.FULL:
+                break
+            _check_status(status, file, batches)
+        file.close()
+        return status != kernels.FULL
+
+    def _map_batches(self, batches: Batches, modes: Array) -> int:
+        status: int = kernels.map_keys(
+            batches.raw,
+            batches.unpacked,
+            batches.rows,
+            modes,
+            self._map,
+            int(len(self._map) * _LOAD),
+            self._secret,
+            self._request.first_dirty_offset,
+            self._state,
+        )
+        return status
+
+    def _grow_map(self) -> bool:
+        """Twice as large, if it may be: a small map stays in the processor's cache."""
+        if len(self._map) == self._most_slots:
+            return False
+        larger = np.zeros((min(2 * len(self._map), self._most_slots), 3), np.uint64)
+        kernels.rehash(self._map, larger)
+        self._map = larger
+        return True
+
+    def _modes(self, batches: Batches, transactions: CleanedTransactions) -> Array:
+        """What is to happen to each batch's records, as far as that does not depend on their keys."""
+        modes = np.zeros(len(batches.rows), np.uint8)
+        special = batches.rows[:, kernels.ATTRIBUTES] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)
+        for number in np.flatnonzero(special).tolist():
+            batch = batches.batch(number)
+            header = read_header(batch)
+            if not header.is_control:
+                modes[number] = kernels.DISCARD if transactions.is_aborted(header) else kernels.FILTER
+            elif not transactions.is_marker_free(header, batch):
+                modes[number] = kernels.KEEP
+            elif header.has_delete_horizon and header.base_timestamp <= self._request.now_ms:
+                modes[number] = kernels.DISCARD
+            else:
+                modes[number] = kernels.KEEP_MARKED
+        return modes
+
+    # The second half: writing anew
+
+    def _clean(self, group: list[tuple[int, int]], transactions: CleanedTransactions) -> list[int] | None:
+        """The base offsets of what takes the group's place; None when nothing would change."""
+        request = self._request
+        output = CleanedSegments(
+            self._files, request.directory, group[0][0], request.now_ms, request.index_interval_bytes
+        )
+        has_changed = len(group) > 1
+        for base_offset, size in group:
+            file = self._open(base_offset)
+            for batches in self._reader.read(file, size):
+                has_changed |= self._clean_batches(file, batches, transactions, output)
+            file.close()
+            self._bytes_before += size
+        self._bytes_after += output.size
+        if not has_changed:
+            output.discard()
+            return None
+        return [int(base_offset) for base_offset in output.finish()]
+
+    def _clean_batches(
+        self, file: File, batches: Batches, transactions: CleanedTransactions, output: CleanedSegments
+    ) -> bool:
+        request, rows = self._request, batches.rows
+        modes = self._modes(batches, transactions)
+        counts = rows[:, kernels.COUNT]
+        results = np.zeros((len(rows), kernels.RESULTS), np.int64)
+        area = int((rows[:, kernels.AREA_END] - rows[:, kernels.AREA_START]).sum())
+        out = self._room(area + kernels.GROWTH_PER_RECORD * int(counts.sum()))
+        horizon_ms = request.now_ms + request.delete_retention_ms
+        status = kernels.filter_records(
+            batches.raw,
+            batches.unpacked,
+            rows,
+            modes,
+            self._map,
+            self._secret,
+            request.now_ms,
+            horizon_ms,
+            self._state,
+            np.zeros(int(counts.max(initial=0)), np.uint8),
+            out,
+            results,
+        )
+        _check_status(status, file, batches)
+        self._records_after += int(results[:, kernels.KEPT].sum())
+        self._keep_empty(batches, results)
+        for first, last, verdict in _runs(results[:, kernels.VERDICT]):
+            if verdict == kernels.COPY:
+                self._add_copies(batches, first, last, output)
+            else:
+                for number in range(first, last):
+                    self._add_changed(batches, number, results[number], out, horizon_ms, output)
+        for aborted in transactions.retained:
+            output.add_aborted(aborted)
+        transactions.retained.clear()
+        return bool((results[:, kernels.VERDICT] != kernels.COPY).any())
+
+    def _room(self, size: int) -> Array:
+        """A buffer that is used again: new memory from the kernel for each piece would cost as much as the copying."""
+        if len(self._out) < size:
+            self._out = np.empty(size, np.uint8)
+        return self._out
+
+    def _keep_empty(self, batches: Batches, results: Array) -> None:
+        """Of the batches that are left without records, those that have to stay get the verdict REWRITE.
+
+        One that is empty already and has to stay is copied.
+        """
+        rows = batches.rows
+        is_empty = results[:, kernels.VERDICT] == kernels.EMPTY
+        last_offsets = rows[:, kernels.BASE_OFFSET] + rows[:, kernels.LAST_DELTA]
+        stays = (rows[:, kernels.PRODUCER_ID] >= 0) & np.isin(last_offsets, self._retained_ends)
+        stays |= last_offsets + 1 == self._request.high_watermark
+        if self._epochs:
+            for number in np.flatnonzero(is_empty & (rows[:, kernels.ATTRIBUTES] & CONTROL_FLAG != 0)).tolist():
+                header = read_header(batches.batch(number))
+                stays[number] |= self._epochs.get(header.producer_id) == header.producer_epoch
+        was_empty = rows[:, kernels.COUNT] == 0
+        results[is_empty & stays, kernels.VERDICT] = kernels.REWRITE
+        results[is_empty & stays & was_empty, kernels.VERDICT] = kernels.COPY
+
+    def _add_copies(self, batches: Batches, first: int, last: int, output: CleanedSegments) -> None:
+        rows = batches.rows[first:last]
+        start, end = int(rows[0, kernels.POSITION]), int(rows[-1, kernels.POSITION] + rows[-1, kernels.SIZE])
+        last_offsets = rows[:, kernels.BASE_OFFSET] + rows[:, kernels.LAST_DELTA]
+        # The timestamp of an empty batch is of a record that is gone.
+        timestamps = np.where(rows[:, kernels.COUNT] > 0, rows[:, kernels.MAX_TIMESTAMP], NO_TIMESTAMP)
+        output.make_room(int(rows[0, kernels.BASE_OFFSET]), int(last_offsets[-1]), end - start)
+        columns = (rows[:, kernels.SIZE].tolist(), last_offsets.tolist(), timestamps.tolist())
+        output.add(memoryview(batches.data)[start:end], list(zip(*columns, strict=True)))
+        self._spend(end - start)
+
+    def _add_changed(
+        self, batches: Batches, number: int, result: Array, out: Array, horizon_ms: int, output: CleanedSegments
+    ) -> None:
+        if result[kernels.VERDICT] == kernels.EMPTY:
+            return
+        header = read_header(batches.batch(number))
+        if result[kernels.KEPT] == 0:
+            batch, timestamp = emptied(header), NO_TIMESTAMP
+        else:
+            timestamp = int(result[kernels.NEW_MAX_TIMESTAMP])
+            records = memoryview(out)[result[kernels.OUT_START] : result[kernels.OUT_END]]
+            is_marked = result[kernels.VERDICT] == kernels.REWRITE_MARKED
+            kept = int(result[kernels.KEPT])
+            batch = rewritten(header, records, kept, timestamp, horizon_ms if is_marked else None)
+        output.make_room(header.base_offset, header.last_offset, len(batch))
+        output.add(batch, [(len(batch), header.last_offset, timestamp)])
+        self._spend(len(batch))
+
+
+def _check_status(status: int, file: File, batches: Batches) -> None:
+    if status < 0:
+        offset = int(batches.rows[-1 - status, kernels.BASE_OFFSET])
+        raise DamagedLog(f"{file.path}: the records of the batch at offset {offset} make no sense")
+
+
+def _runs(verdicts: Array) -> Iterator[tuple[int, int, int]]:
+    """Neighbours with the same verdict: first, behind the last, verdict."""
+    edges = [0, *(np.flatnonzero(np.diff(verdicts)) + 1).tolist(), len(verdicts)]
+    for first, last in pairwise(edges):
+        yield first, last, int(verdicts[first])
+
+
+def group_segments(files: Files, request: CompactionRequest, end_offset: int) -> Iterable[list[tuple[int, int]]]:
+    """The segments that begin before ``end_offset``, in groups that become one segment each."""
+    ends = [*(base for base, _ in request.segments[1:]), request.end_offset]
+    group: list[tuple[int, int]] = []
+    held = [0, 0, 0]
+    for (base, size), end in zip(request.segments, ends, strict=True):
+        if base >= end_offset:
+            break
+        paths = [os.path.join(request.directory, offset_name(base, suffix)) for suffix in (OFFSET_INDEX, TIME_INDEX)]
+        sizes = [size, *(files.size(path) for path in paths)]
+        fits = (
+            held[0] + sizes[0] <= request.segment_bytes
+            and held[1] + sizes[1] <= request.segment_index_bytes
+            and held[2] + sizes[2] <= request.segment_index_bytes
+        )
+        if group and not (fits and end - 1 - group[0][0] <= _LARGEST_RANGE):
+            yield group
+            group, held = [], [0, 0, 0]
+        group.append((base, size))
+        held = [total + one for total, one in zip(held, sizes, strict=True)]
+    if group:
+        yield group

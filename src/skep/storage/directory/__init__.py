@@ -1,0 +1,1 @@
+"""A data directory: its identity, its checkpoints, and the logs in it."""

@@ -1,0 +1,1 @@
+"""The idempotent and transactional producers of a log, and their snapshots."""

@@ -1,0 +1,274 @@
+"""One segment: a ``.log`` file with batches in offset order, its two indexes, and that of its aborted transactions.
+
+The last segment of a log is the active one and grows; the others are sealed and never change. The end offset of a
+sealed segment is at most the base offset of the next.
+"""
+
+import os
+from bisect import bisect_right
+from itertools import islice
+
+from skep.base.config.topic_config import TopicConfig
+from skep.base.errors import StorageError
+from skep.base.files.files import File, Files
+from skep.base.ids import Offset
+from skep.records.batch import HEADER_SIZE, NO_TIMESTAMP, read_header
+from skep.storage.file_names import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, offset_name
+from skep.storage.segment.batch_scan import BatchPlace, FarAway, find_from, hop, place_at
+from skep.storage.segment.index import Index, OffsetIndex, TimeIndex
+from skep.storage.segment.transaction_index import TransactionIndex
+
+_HIGHEST_RELATIVE_OFFSET = (1 << 31) - 1
+
+LARGEST_INDEX_INTERVAL = 64 << 10
+"""The index has an entry at least every so many bytes, whatever ``index.interval.bytes`` says.
+
+A lookup hops from the entry before its offset to the batch that it wants, on the event loop: over a thousand small
+batches in half a millisecond at the most, where a segment of a gigabyte without entries took seconds.
+"""
+HOPS_AT_ONCE = 10_000
+"""So many batches a lookup hops over on the event loop, which takes 5 ms. More lie between two entries only in the
+segments of an earlier version, or of Kafka, with a large ``index.interval.bytes``."""
+
+
+class Segment:
+    """Owns the segment's files. ``max_timestamp`` and its offset are those of the batches appended so far.
+
+    A sealed segment that was opened from disk has not read anything yet; ``largest_timestamp`` does when it is asked.
+    """
+
+    __slots__ = (
+        "_bytes_since_index",
+        "_indexed_timestamp",
+        "_is_timestamp_known",
+        "_waypoints",
+        "base_offset",
+        "created_ms",
+        "file",
+        "first_timestamp",
+        "index_entries",
+        "jitter_ms",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "offset_index",
+        "time_index",
+        "transaction_index",
+    )
+
+    def __init__(
+        self,
+        file: File,
+        offset_index: OffsetIndex,
+        time_index: TimeIndex,
+        transaction_index: TransactionIndex,
+        created_ms: int,
+    ) -> None:
+        self.base_offset = Offset(offset_index.base_offset)
+        self.file = file
+        self.offset_index = offset_index
+        self.time_index = time_index
+        self.transaction_index = transaction_index
+        self.created_ms = created_ms
+        self.jitter_ms = 0
+        self.first_timestamp: int | None = None
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = self.base_offset
+        self.index_entries = offset_index.count
+        self._indexed_timestamp = NO_TIMESTAMP
+        self._bytes_since_index = 0
+        self._is_timestamp_known = file.size == 0
+        self._waypoints: list[BatchPlace] = []
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        now_ms: int,
+        *,
+        create: bool = False,
+        suffix: str = "",
+    ) -> "Segment":
+        """The segment at ``base_offset``; StorageError when its ``.log`` is missing and is not to be created.
+
+        ``suffix`` is behind the names of all its files while compaction makes it.
+        """
+        file = files.open(os.path.join(directory, offset_name(base_offset, LOG + suffix)), create=create)
+        index_path = os.path.join(directory, offset_name(base_offset, OFFSET_INDEX + suffix))
+        time_path = os.path.join(directory, offset_name(base_offset, TIME_INDEX + suffix))
+        transaction_path = os.path.join(directory, offset_name(base_offset, TRANSACTION_INDEX + suffix))
+        return cls(
+            file,
+            OffsetIndex(files, index_path, base_offset, _size_of(files, index_path) if file.size else 0),
+            TimeIndex(files, time_path, base_offset, _size_of(files, time_path) if file.size else 0),
+            TransactionIndex(
+                files, transaction_path, base_offset, _size_of(files, transaction_path) if file.size else 0
+            ),
+            now_ms,
+        )
+
+    @property
+    def size(self) -> int:
+        return self.file.size
+
+    def count(self, position: int, size: int, last_offset: int, timestamp: int, interval: int) -> None:
+        """Takes note of a batch that now lies at ``position``: just appended, or found there by recovery."""
+        if position == 0:
+            self.first_timestamp = timestamp
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+            self.max_timestamp_offset = Offset(last_offset)
+        if self._bytes_since_index > interval or self._bytes_since_index > LARGEST_INDEX_INTERVAL:
+            self.offset_index.add(last_offset, position)
+            self.index_entries += 1
+            self._index_time()
+            self._bytes_since_index = 0
+        self._bytes_since_index += size
+
+    def _index_time(self) -> None:
+        if self.max_timestamp > self._indexed_timestamp:
+            self.time_index.add(self.max_timestamp, self.max_timestamp_offset)
+            self._indexed_timestamp = self.max_timestamp
+
+    def finish_indexes(self) -> None:
+        """Before the segment is sealed or closed: the largest timestamp gets its entry, and all entries are written.
+
+        May be called again after a StorageError; nothing is entered twice.
+        """
+        self._index_time()
+        self.offset_index.finish()
+        self.time_index.finish()
+        self.transaction_index.finish()
+
+    def has_index_files(self) -> bool:
+        """Whether those that have to be there are, with nothing but whole entries."""
+        return (
+            self.offset_index.has_whole_file()
+            and self.time_index.has_whole_file()
+            and self.transaction_index.has_whole_file()
+        )
+
+    @property
+    def indexes(self) -> tuple[Index, ...]:
+        """The file of the last, that of aborted transactions, may not be there."""
+        return (self.offset_index, self.time_index, self.transaction_index)
+
+    @property
+    def side_paths(self) -> list[str]:
+        """The files besides the ``.log``; the index of aborted transactions may not be there."""
+        return [index.path for index in self.indexes]
+
+    def keep_index(self, count: int, time_count: int) -> int:
+        """Keeps so many entries of the indexes and says from which position on the batches are to be counted again.
+
+        That is the batch of the last entry; to count it twice changes nothing.
+        """
+        self.offset_index.truncate(count)
+        self.index_entries = count
+        self.time_index.truncate(time_count)
+        timestamp, offset = self.time_index.last() or (NO_TIMESTAMP, self.base_offset)
+        self.max_timestamp = self._indexed_timestamp = timestamp
+        self.max_timestamp_offset = Offset(offset)
+        self._is_timestamp_known = True
+        self._bytes_since_index = 0
+        self._waypoints = []
+        return self.offset_index.entry(count - 1)[1] if count else 0
+
+    def largest_timestamp(self) -> tuple[int, Offset]:
+        """(timestamp, last offset of the first batch that has it); (-1, base offset) when no batch has any."""
+        if not self._is_timestamp_known:
+            timestamp, offset = self.time_index.last() or (NO_TIMESTAMP, self.base_offset)
+            self.max_timestamp, self.max_timestamp_offset = timestamp, Offset(offset)
+            self._is_timestamp_known = True
+        return self.max_timestamp, self.max_timestamp_offset
+
+    def first_batch_timestamp(self) -> int:
+        """What the segment's age is counted from; -1 when it is empty or the batch has no timestamp."""
+        if self.first_timestamp is None:
+            header = self.file.read(0, HEADER_SIZE)
+            self.first_timestamp = read_header(header).max_timestamp if len(header) == HEADER_SIZE else NO_TIMESTAMP
+        return self.first_timestamp
+
+    def must_roll(
+        self, held: int, size: int, last_offset: int, timestamp: int, now_ms: int, config: TopicConfig
+    ) -> bool:
+        """Whether a batch of this size, last offset and timestamp is to begin a new segment.
+
+        ``held`` is what the segment holds, with what is about to be written before the batch. Age counts in the time of
+        the records where they have one, so that records of one week share a segment however late they come. The index
+        is full when either could not take its last two entries.
+        """
+        if held == 0:
+            return last_offset - self.base_offset > _HIGHEST_RELATIVE_OFFSET
+        first = self.first_timestamp if self.first_timestamp is not None else self.first_batch_timestamp()
+        waited = timestamp - first if first >= 0 and timestamp >= 0 else now_ms - self.created_ms
+        return (
+            held + size > config.segment_bytes
+            or waited > config.roll_ms - self.jitter_ms
+            or last_offset - self.base_offset > _HIGHEST_RELATIVE_OFFSET
+            or (self.index_entries + 2) * 12 > config.segment_index_bytes
+        )
+
+    def find(self, offset: int, end: int) -> BatchPlace | None:
+        """The first batch whose last offset is ``offset`` or more, before the boundary ``end``. On the event loop.
+
+        StorageError when it lies more than HOPS_AT_ONCE behind what the index knows. How far the walk got is
+        remembered, and the next one goes on from there: whoever asks again and again is answered in the end.
+        """
+        try:
+            return self._find(offset, end, HOPS_AT_ONCE)
+        except FarAway as far:
+            if not self._waypoints or far.place.position > self._waypoints[-1].position:
+                self._waypoints.append(far.place)
+            problem = f"{self.file.path}: the index has no entry near offset {offset}, which is still being looked for"
+            raise StorageError(problem) from None
+
+    def find_in_thread(self, offset: int, end: int) -> BatchPlace | None:
+        """``find`` for a thread, which has the time to walk over a whole segment."""
+        return self._find(offset, end, None)
+
+    def _find(self, offset: int, end: int, most_hops: int | None) -> BatchPlace | None:
+        passed = self._waypoint_before(offset)
+        start = max(self.offset_index.position_before(offset), passed)
+        found = find_from(self.file, start, end, offset, most_hops)
+        if found != end and start > passed and isinstance(found, int):
+            # The index points into the middle of a batch: it is damaged, the log is not.
+            found = find_from(self.file, passed, end, offset, most_hops)
+        return None if isinstance(found, int) else found
+
+    def _waypoint_before(self, offset: int) -> int:
+        """Where the last of the waypoints begins that does not lie past ``offset``; else the beginning."""
+        if not self._waypoints:
+            return 0
+        slot = bisect_right(self._waypoints, offset, key=lambda place: place.last_offset) - 1
+        return self._waypoints[slot].position if slot >= 0 else 0
+
+    def cut(self, start: int, fits: int, limit: int) -> BatchPlace | None:
+        """Where to end a slice from ``start`` that may reach to ``fits`` but not to ``limit``: before which batch.
+
+        The index knows boundaries about ``index.interval.bytes`` apart, and the last of them that fits is close enough:
+        what is left out is asked for next time. Where it knows none, the first batch that does not fit is looked for,
+        among the first HOPS_AT_ONCE.
+        """
+        position = self.offset_index.last_up_to_position(fits, self.file.size)
+        if position > start and (place := place_at(self.file, position, limit)) is not None:
+            return place
+        hops = hop(self.file, start, limit)
+        return next((place for place in islice(hops, HOPS_AT_ONCE) if place.end > fits), None) or next(hops, None)
+
+    def place_at(self, position: int, end: int) -> BatchPlace | None:
+        return place_at(self.file, position, end)
+
+    def close(self) -> None:
+        self.file.close()
+        self.close_indexes()
+
+    def close_indexes(self) -> None:
+        self.offset_index.close()
+        self.time_index.close()
+        self.transaction_index.close()
+
+
+def _size_of(files: Files, path: str) -> int:
+    return files.size(path) if files.exists(path) else 0

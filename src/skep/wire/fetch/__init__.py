@@ -1,0 +1,1 @@
+"""Fetch requests and responses, encoded and decoded by hand."""

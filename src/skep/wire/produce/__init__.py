@@ -1,0 +1,1 @@
+"""Produce requests and responses, encoded and decoded by hand."""

@@ -1,0 +1,89 @@
+"""Configs of groups (KIP-848): described with the broker's as their defaults, changed within the broker's limits."""
+
+import pytest
+
+from skep.base.errors import ErrorCode
+from skep.broker.config.config_entries import GROUP_RESOURCE, Source
+from skep.broker.handlers.incremental_alter_configs import Operation
+from skep.metadata.cluster_image import CLUSTER_DEFAULT
+from skep.wire.apis import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
+
+SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+
+def describe(broker, name):
+    resource = {"resource_type": GROUP_RESOURCE, "resource_name": name, "configuration_keys": None}
+    (result,) = broker.ask(DESCRIBE_CONFIGS, resources=[resource], include_synonyms=True).results
+    assert result.error_code is ErrorCode.none
+    return {config.name: config for config in result.configs}
+
+
+def alter(broker, name, *configs, operation=Operation.SET, validate_only=False):
+    fields = [{"config_operation": operation, "name": option, "value": value} for option, value in configs]
+    resource = {"resource_type": GROUP_RESOURCE, "resource_name": name, "configs": fields}
+    (answer,) = broker.ask(INCREMENTAL_ALTER_CONFIGS, resources=[resource], validate_only=validate_only).responses
+    return answer.error_code
+
+
+def test_a_group_that_nobody_has_heard_of_has_the_configs_of_the_broker(broker):
+    broker.run(
+        broker.services.catalog.alter_broker_config(
+            CLUSTER_DEFAULT, lambda _: {"group.consumer.session.timeout.ms": "50000"}
+        )
+    )
+    configs = describe(broker, "g")
+    assert {name: (config.value, config.config_source) for name, config in configs.items()} == {
+        SESSION: ("50000", Source.DEFAULT_BROKER),
+        HEARTBEAT: ("5000", Source.DEFAULT),
+    }
+
+
+@pytest.mark.parametrize("name", ["g", "a/b", "..", "%", "grüppe"])
+def test_what_is_set_for_a_group_is_described_and_outlives_the_image(broker, name):
+    assert alter(broker, name, (SESSION, "60000")) is ErrorCode.none
+    config = describe(broker, name)[SESSION]
+    assert (config.value, config.config_source) == ("60000", Source.GROUP)
+    assert [synonym.name for synonym in config.synonyms] == [SESSION, "group.consumer.session.timeout.ms"]
+    assert describe(broker, "another")[SESSION].value == "45000"
+    assert broker.image.group_configs == {name: {SESSION: "60000"}}
+    assert alter(broker, name, (SESSION, None), operation=Operation.DELETE) is ErrorCode.none
+    assert broker.image.group_configs == {}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        (SESSION, "44999"),
+        (SESSION, "60001"),
+        (HEARTBEAT, "4999"),
+        (HEARTBEAT, "15001"),
+        (SESSION, "x"),
+        ("no.such", "1"),
+    ],
+)
+def test_what_is_outside_the_limits_of_the_broker_is_refused(broker, config):
+    assert alter(broker, "g", config) is ErrorCode.invalid_config
+    assert alter(broker, "g", config, validate_only=True) is ErrorCode.invalid_config
+    assert broker.image.group_configs == {}
+
+
+def test_a_session_must_be_longer_than_the_time_between_heartbeats(start_broker):
+    broker = start_broker({"group.consumer.min.session.timeout.ms": "1"})
+    assert alter(broker, "g", (SESSION, "5000")) is ErrorCode.invalid_config
+    assert alter(broker, "g", (SESSION, "5001")) is ErrorCode.none
+    assert alter(broker, "g", (HEARTBEAT, "6000")) is ErrorCode.invalid_config
+
+
+def test_a_group_without_a_name_has_no_configs(broker):
+    assert alter(broker, "", (SESSION, "50000")) is ErrorCode.invalid_request
+
+
+def test_alter_configs_replaces_all_that_is_set_for_a_group(broker):
+    alter(broker, "g", (SESSION, "60000"))
+    resource = {
+        "resource_type": GROUP_RESOURCE,
+        "resource_name": "g",
+        "configs": [{"name": HEARTBEAT, "value": "6000"}],
+    }
+    broker.ask(ALTER_CONFIGS, resources=[resource], validate_only=False)
+    assert broker.image.group_configs == {"g": {HEARTBEAT: "6000"}}

@@ -1,0 +1,44 @@
+"""The tables of states: complete, and each of Kafka's rules in them."""
+
+import pytest
+
+from skep.coordination.transactions.transaction_state import BY_LABEL, COMPLETION, ENDING, EXPIRING, NEXT, State
+
+WRITTEN = [state for state in State if state not in (State.DEAD, State.PREPARE_EPOCH_FENCE)]
+
+
+def test_states_have_kafkas_numbers_and_names():
+    assert [(int(state), state.label) for state in State] == [
+        (0, "Empty"),
+        (1, "Ongoing"),
+        (2, "PrepareCommit"),
+        (3, "PrepareAbort"),
+        (4, "CompleteCommit"),
+        (5, "CompleteAbort"),
+        (6, "Dead"),
+        (7, "PrepareEpochFence"),
+    ]
+    assert BY_LABEL["PrepareCommit"] is State.PREPARE_COMMIT
+
+
+def test_what_is_decided_leads_only_to_its_own_end():
+    assert NEXT[State.PREPARE_COMMIT] == {State.COMPLETE_COMMIT}
+    assert NEXT[State.PREPARE_ABORT] == {State.COMPLETE_ABORT}
+    assert {state: {end} for state, end in COMPLETION.items()} == {state: NEXT[state] for state in COMPLETION}
+
+
+def test_nothing_is_decided_but_an_open_transaction():
+    deciding = {state for state in State if NEXT[state] & set(COMPLETION)}
+    assert deciding == {State.ONGOING}
+
+
+def test_only_ids_without_a_transaction_expire():
+    assert {state for state in State if State.DEAD in NEXT[state]} == EXPIRING
+
+
+@pytest.mark.parametrize("state", WRITTEN, ids=lambda state: state.label)
+def test_every_state_says_what_commit_and_abort_do(state: State):
+    for commit in (True, False):
+        result = ENDING[state, commit]
+        if isinstance(result, State):
+            assert result in NEXT[state]
