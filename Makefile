@@ -4,6 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
+# For two processors: tests of clusters mostly wait, so there is one process of tests more. tests/conftest.py has the order.
+JOBS ?= 3
+IN_PROCESSES = -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+
 .DEFAULT_GOAL := help
 .PHONY: help run test test-kafka check bench bench-kafka explore fuzz torture docs demo clean
 
@@ -14,7 +18,7 @@ run: $(VENV)/.run ## Start a broker on 127.0.0.1:9092, data in ./skep-data
 	@exec $(BIN)/skep serve $(ARGS)
 
 test: $(VENV)/.dev system-packages ## Run every test
-	$(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest $(IN_PROCESSES) --durations=25 $(ARGS)
 
 test-kafka: $(VENV)/.dev java maven ## Have Apache Kafka's own tools read what Skep writes; Maven downloads them
 	$(BIN)/python -m pytest -m kafka tests/kafka_tools $(ARGS)
@@ -23,7 +27,7 @@ check: $(VENV)/.dev ## Format, lint, types, layers, fast tests
 	$(BIN)/ruff format --check src tests bench pipelines
 	$(BIN)/ruff check src tests bench pipelines
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/architecture tests/unit tests/wire tests/contract
+	$(BIN)/python -m pytest -q $(IN_PROCESSES) --durations=10 tests/architecture tests/unit tests/wire tests/contract
 
 bench: $(VENV)/.bench java ## Measure against references of the same run; table, JSON and PNG in bench/results
 	$(BIN)/python -m bench $(ARGS)
@@ -32,13 +36,14 @@ bench-kafka: $(VENV)/.bench java maven ## Measure beside Apache Kafka, one node 
 	$(BIN)/python -m bench.kafka $(ARGS)
 
 explore: $(VENV)/.dev ## Search at random for what the fixed examples of the tests miss (MINUTES=10)
-	$(BIN)/python -m tests.explore --minutes $(or $(MINUTES),10) -- -n $(or $(JOBS),2) $(ARGS)
+	$(BIN)/python -m tests.explore --minutes $(or $(MINUTES),10) -- -n $(JOBS) $(ARGS)
 
 fuzz: $(VENV)/.dev ## Throw hostile bytes at a broker for a minute (SECONDS=60)
 	$(BIN)/python -m tests.fuzz $(or $(SECONDS),60)
 
-torture: $(VENV)/.dev java ## An hour of faults against a cluster (MINUTES=60, ARGS="--seed 7 --metadata zookeeper")
+torture: $(VENV)/.dev java ## An hour of faults against a cluster, then the tests of many kills (MINUTES=60, ARGS="--seed 7 --metadata zookeeper")
 	$(BIN)/python -m tests.torture --minutes $(or $(MINUTES),60) $(ARGS)
+	SKEP_TEST_LENGTH=long $(BIN)/python -m pytest -m long --timeout 7200 tests
 
 demo: $(VENV)/.dev java ## Show it all: broker, events, a pipeline on Spark, results in a topic and in Parquet
 	@$(BIN)/python -m pipelines.demo $(ARGS)

@@ -1,10 +1,10 @@
-"""The whole story in one command: a broker, people who click, the clickstream pipeline, what comes out of it.
+"""A demo in one command: it starts a broker, generates clicks, runs the clickstream pipeline and shows the results.
 
     python -m pipelines.demo [--rounds 2] [--clicks 2000] [--keep]
 
-Starts a broker of its own on a free port with its data in a temporary folder, makes up clicks, and runs the pipeline
-of ``pipelines/clickstream`` over them, round by round, as cron would. Then it shows what is in the topics and in the
-Parquet files. All of it is gone afterwards, unless ``--keep`` is given.
+The broker runs on a free port with its data in a temporary folder. The pipeline of ``pipelines/clickstream`` runs over
+the clicks round by round, as cron would run it. Then the demo shows the content of the topics and of the Parquet files.
+The folder is deleted at the end, unless ``--keep`` is given.
 """
 
 import argparse
@@ -31,13 +31,13 @@ USERS = ("ada", "bob", "cid", "dora", "eve", "finn", "gus", "hal")
 PAGES = ("home", "home", "home", "products", "products", "basket", "paid")
 SHOWN_ROWS = 6
 END_TIMEOUT_S = 60.0
-# Half of what a Spark of a minute computes is the optimizing compiler's work, for loops that end before it does.
+# In a Spark run of one minute, the optimizing compiler uses half of the CPU time, for loops that end before it is done.
 SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 console = Console()
 
 
 def clicks(count: int, start: datetime.datetime, seed: int) -> Iterator[tuple[str, dict[str, str]]]:
-    """Clicks of half an hour, nearly in order: one in ten arrives up to ninety seconds late."""
+    """Yields the clicks of half an hour, nearly in order: one in ten is up to ninety seconds late."""
     dice = random.Random(seed)
     for number in range(count):
         at = start + datetime.timedelta(minutes=30) * number / count
@@ -48,7 +48,7 @@ def clicks(count: int, start: datetime.datetime, seed: int) -> Iterator[tuple[st
 
 
 def skep(*arguments: str, text: str | None = None) -> None:
-    """Runs a command as a user would, and shows it. Ctrl-C reaches it too: it is waited for while it cleans up."""
+    """Runs a command as a user would, and prints it. Ctrl-C also reaches the command; this waits while it cleans up."""
     console.print(f"[bold]$ skep {' '.join(arguments)}[/bold]", soft_wrap=True)
     environment = {"JDK_JAVA_OPTIONS": SHORT_LIVED_JAVA, **os.environ}
     command = [sys.executable, "-m", "skep.cli.main", *arguments]
@@ -106,7 +106,7 @@ def run(rounds: int, count: int, folder: Path) -> None:
             console.rule(f"round {number + 1} of {rounds}")
             skep("produce", "clicks", "--key-separator", "\\t", *address, text=lines)
             skep("pipeline", "run", str(project), *address)
-        console.rule("what came out")
+        console.rule("results")
         show_results(broker.bootstrap_servers, project)
 
 
@@ -114,7 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=2, help="how often the pipeline runs")
     parser.add_argument("--clicks", type=int, default=2000, help="how many clicks in a round")
-    parser.add_argument("--keep", action="store_true", help="keep the folder with all that was made")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with all data")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="skep-demo-"))
     try:
@@ -123,7 +123,7 @@ def main() -> None:
         raise SystemExit(130) from None
     finally:
         if options.keep:
-            console.print(f"All of it is in {folder}.")
+            console.print(f"The data is in {folder}.")
         else:
             shutil.rmtree(folder, ignore_errors=True)
 

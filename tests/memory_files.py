@@ -1,11 +1,11 @@
-"""Files in memory that know what a crash would leave of them, and that fail when a test says so.
+"""Files in memory that model what a crash leaves of them, and that fail on demand.
 
-What is modelled: bytes are durable after ``sync`` of their file, names after ``sync_directory`` of their directory. A
-sync that fails loses the bytes it was for, as kernels do: they can still be read, but a later sync makes them durable
-only if they have been written again.
+Bytes are durable after ``sync`` of their file, names after ``sync_directory`` of their directory. A failed sync loses
+the bytes it was for, as in a kernel: they can still be read, but a later sync makes them durable only if they have been
+written again.
 
-    files.stop_at(17)                  the 17th write or sync from now on raises Crashed, and so does all that follows
-    files.crash(names=..., content=...)    the machine starts again, with what is left
+    files.stop_at(17)                  the 17th write or sync from now on raises Crashed, and so do all later ones
+    files.crash(names=..., content=...)    the machine restarts with what survives
     files.fail("sync", times=1)        the next sync raises StorageError
 """
 
@@ -22,11 +22,11 @@ from skep.base.files.files import Buffer, DirectoryLock, DiskSpace, File
 
 
 class Crashed(BaseException):
-    """The process is dead at this point. Not an Exception, so that nothing in the code under test can survive it."""
+    """The process dies here. It is not an Exception, so that the code under test cannot catch it."""
 
 
 class Survivors(enum.Enum):
-    """What a crash leaves of that which was not synced."""
+    """What a crash leaves of the data and names that were not synced."""
 
     SYNCED = "nothing"
     TORN = "the first half; of names, what was taken away is gone, and what was added too; what was renamed, is"
@@ -36,7 +36,7 @@ class Survivors(enum.Enum):
 
 
 class _Content:
-    """The bytes of one file: as they read, as they are on disk, and which ranges of them are not there yet."""
+    """The bytes of one file: as they are read, as they are on disk, and the ranges that are not on disk yet."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -44,7 +44,7 @@ class _Content:
         self.dirty: list[tuple[int, int]] = []
         self.lost: list[tuple[int, int]] = []
         self.shortest: int | None = None
-        """To which size it was cut since the last sync."""
+        """The shortest size since the last sync, if it was truncated."""
 
     def truncate(self, size: int) -> None:
         del self.data[size:]
@@ -69,7 +69,7 @@ class _Content:
 
     def crash(self, survivors: Survivors) -> None:
         if survivors is Survivors.ALL:
-            return  # and it is no more durable than before
+            return  # it does not become durable by this
         if survivors is Survivors.CUT:
             self.durable = self.durable[: self.shortest]
         extra = len(self.data) - len(self.durable)
@@ -95,7 +95,7 @@ class _Directory:
 
     def crash(self, names: Survivors, content: Survivors) -> None:
         if names is Survivors.TORN:
-            # A rename is one step on every file system: what was there is there, under its old name or its new one.
+            # A rename is atomic on every file system: the file exists under its old name or its new one.
             renamed = {id(entry): name for name, entry in self.names.items() if name not in self.durable}
             survivors = {name: entry for name, entry in self.durable.items() if name in self.names}
             lost = [entry for name, entry in self.durable.items() if name not in self.names]
@@ -148,11 +148,11 @@ class MemoryFile:
         raise NotImplementedError("a file in memory has no descriptor")
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """There is no descriptor to close."""
 
 
 class MemoryFiles:
-    """A file system. ``steps`` counts the writes and syncs so far: the moments at which it can stop or fail."""
+    """A file system. ``steps`` counts the writes and syncs so far, at which it can stop or fail."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -166,7 +166,7 @@ class MemoryFiles:
     # For tests
 
     def stop_at(self, step: int) -> None:
-        """The process dies at the ``step``-th write or sync from now on, which does not happen any more."""
+        """The process dies at the ``step``-th write or sync from now on, before it takes effect."""
         self._stop_at = self.steps + step
 
     def fail(self, kind: str, *, times: int = 1 << 62, error: int = errno.EIO) -> None:

@@ -1,24 +1,14 @@
-"""For tests of work in slices: a clock that makes them deterministic, and turns of the event loop, counted."""
+"""Counts turns of the event loop, for tests of work that is done in slices."""
 
 import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from skep.base.clock import ManualClock
-
 T = TypeVar("T")
 
 
-class TickingClock(ManualClock):
-    """Moves by a millisecond at each look: between two looks of the slicer there is one step of work."""
-
-    def monotonic(self) -> float:
-        self.advance_ms(1)
-        return super().monotonic()
-
-
 async def counting_turns(work: Awaitable[T]) -> tuple[T, int]:
-    """What ``work`` gives, and in how many turns of the loop others had their chance meanwhile."""
+    """Returns the result of ``work`` and the number of turns in which the event loop could run others meanwhile."""
     turns = 0
 
     def count() -> None:
@@ -31,3 +21,21 @@ async def counting_turns(work: Awaitable[T]) -> tuple[T, int]:
         return await work, turns
     finally:
         handle[0].cancel()
+
+
+class Turns:
+    """Counts the turns of the event loop from now until ``stop``."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._is_counting = True
+        self._count()
+
+    def _count(self) -> None:
+        self.count += 1
+        if self._is_counting:
+            asyncio.get_running_loop().call_soon(self._count)
+
+    def stop(self) -> int:
+        self._is_counting = False
+        return self.count

@@ -204,7 +204,7 @@ async def _truncated() -> float:
             log.append(batch, header, LeaderEpoch(0), NOW_MS)
         partition = Partition(log, UUID(int=1), LeaderEpoch(0), clock, threads, Offset(0))
         partition.follow(LeaderEpoch(1))
-        partition.cutter = Truncations(threads, Supervisor(), _nothing, lambda partition: None)
+        partition.truncations = Truncations(threads, Supervisor(), _nothing, lambda partition: None)
         with _WorstGap() as gap:
             cut = partition.truncate_to(Offset(log.log_end_offset - 1))
             if cut is not None:

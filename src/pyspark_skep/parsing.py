@@ -1,20 +1,20 @@
-"""Values as columns: JSON and Avro by a schema, with the rows that do not fit it kept and sent to a dead-letter topic.
+"""Parses values into columns, JSON and Avro by a schema, and turns rows that do not fit into dead letters.
 
     records = spark.readStream.format("skep").option("subscribe", "orders")...load()
     parsed = parse_json(records, "id BIGINT NOT NULL, amount DOUBLE")
     good_rows(parsed)      # the fields as columns
     dead_letters(parsed)   # key, value, headers: to be written with format("skep") and includeHeaders
 
-JSON is parsed by Spark's ``from_json``, inside the JVM. What it lacks is to say what was wrong: in its permissive mode
-a bad row is a row of nulls, in the other it ends the query. So ``parse_*`` adds a column ``error``: null if it is good,
-else one sentence. Avro is decoded in Python workers (``avro.py``): Spark's own needs a jar that its wheel lacks.
+Spark's ``from_json`` parses JSON inside the JVM, but does not say what was wrong: in its permissive mode a bad row is a
+row of nulls, in the other it ends the query. So ``parse_*`` adds a column ``error``: null for a good row, else one
+sentence. Avro is decoded in Python workers (``avro.py``), because Spark's decoder needs a jar that its wheel lacks.
 
-What is bad: a null value; what is not JSON or Avro of the schema; a field that does not have the schema's type; a
-field that the schema says is NOT NULL and that is missing or null. Not bad: fields that the schema does not name.
+A row is bad if its value is null, if it is not JSON or Avro of the schema, if a field does not have the schema's type,
+or if a NOT NULL field is missing or null. Fields that the schema does not name are allowed.
 
-Columns ``data`` and ``error`` that the records have already are not replaced: rename them first.
+Columns ``data`` and ``error`` that the records already have are not replaced: rename them first.
 
-Left out: that Avro bytes belong to the schema at all. Avro carries no types: bytes of another schema may well decode.
+Left out: a check that Avro bytes belong to the schema. Avro carries no types, so bytes of another schema may decode.
 """
 
 import json
@@ -31,17 +31,17 @@ from pyspark_skep.parse.ddl import Field, fields_of
 DATA = "data"
 ERROR = "error"
 DEAD_LETTER_HEADERS = ("dlq.reason", "dlq.topic", "dlq.partition", "dlq.offset", "dlq.timestamp")
-"""What a dead letter carries besides its own headers; the timestamp in milliseconds, all as text."""
+"""The headers that a dead letter gets in addition to its own. All are text; the timestamp is in milliseconds."""
 _CORRUPT = "_corrupt_record"
 _PARSED, _REASON = "_parsed", "_reason"
-"""Not of the result. All columns are made by select: withColumn and drop have Spark look at once what there is, and in
-a pipeline a table of the run before is then taken for the one that this run is about to fill."""
+"""Internal columns. All columns are made by select: withColumn and drop make Spark resolve tables at once, and in a
+pipeline it would then take a table of the previous run for the one that this run is about to fill."""
 _CONFLUENT_PREFIX_BYTES = 5
 _SHOWN_CHARACTERS = 80
 
 
 def parse_json(records: DataFrame, schema: str | StructType) -> DataFrame:
-    """``records`` with the columns ``data``, a struct by ``schema`` (a DDL string or a StructType), and ``error``."""
+    """Returns ``records`` with the columns ``data``, a struct of ``schema`` (DDL or StructType), and ``error``."""
     fields = fields_of(schema)
     text = F.col("value").cast("string")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
@@ -53,7 +53,7 @@ def parse_json(records: DataFrame, schema: str | StructType) -> DataFrame:
     whole = F.from_json(text, with_corrupt, options)
     parsed = records.select("*", whole.alias(_PARSED))
     data = F.col(_PARSED)
-    # from_json stops reading at the end of the object and takes the first of an array. In brackets neither can hide.
+    # from_json stops at the end of the object and takes the first element of an array. The brackets reveal both.
     values = F.coalesce(F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))), F.lit(0))
     misfit = data.isNull() | data[_CORRUPT].isNotNull()
     error = (
@@ -72,15 +72,15 @@ def parse_json(records: DataFrame, schema: str | StructType) -> DataFrame:
 
 
 def parse_avro(records: DataFrame, schema: str, *, confluent: bool = False) -> DataFrame:
-    """As ``parse_json``; ``schema`` is a record in Avro's JSON.
+    """Does the same as ``parse_json`` for Avro. ``schema`` is a record schema in Avro's JSON.
 
-    With ``confluent`` a value begins with a zero and four bytes of a schema's id, as serializers with a schema registry
-    write it. They are cut off; the id is not looked up.
+    With ``confluent`` a value begins with a zero and the four bytes of a schema id, as serializers with a schema
+    registry write it. They are removed; the id is not looked up.
     """
     written: Any = json.loads(schema)
     if not isinstance(written, dict) or written.get("type") != "record":
-        raise ValueError("the Avro schema of a topic's values has to be a record")
-    # The type first: it refuses a schema that cannot be read.
+        raise ValueError("the Avro schema of a topic's values must be a record")
+    # type_of comes first: it refuses a schema that is not supported.
     result = StructType().add(DATA, type_of(written)).add(ERROR, "string")
     reader, prefix = reader_of(written), _CONFLUENT_PREFIX_BYTES if confluent else 0
     not_avro = f"not Avro of the schema '{written.get('name', '')}'"
@@ -100,15 +100,15 @@ def parse_avro(records: DataFrame, schema: str, *, confluent: bool = False) -> D
 
 
 def good_rows(parsed: DataFrame, *origin: str) -> DataFrame:
-    """The fields of the rows without an error as columns, after those columns of the record that ``origin`` names."""
+    """Returns the fields of the rows without an error as columns, after the record columns that ``origin`` names."""
     return parsed.where(F.col(ERROR).isNull()).select(*origin, f"{DATA}.*")
 
 
 def dead_letters(parsed: DataFrame, *, headers: bool = False) -> DataFrame:
-    """The rows with an error as records: key and value untouched, the reason and the origin as headers.
+    """Returns the rows with an error as records: key and value unchanged, the reason and the origin as headers.
 
-    With ``headers`` the records were read with ``includeHeaders``, and what they had stays, before ours. The columns
-    are those that ``format("skep")`` writes; write with ``includeHeaders``.
+    Set ``headers`` if the records were read with ``includeHeaders``: their headers are kept, before the added ones. The
+    columns are those that ``format("skep")`` writes.
     """
     facts = {
         "dlq.reason": F.col(ERROR),
@@ -120,13 +120,13 @@ def dead_letters(parsed: DataFrame, *, headers: bool = False) -> DataFrame:
     ours = F.array(
         *(F.struct(F.lit(name).alias("key"), F.encode(text, "UTF-8").alias("value")) for name, text in facts.items())
     )
-    # Whether there is such a column cannot be asked of a DataFrame inside a pipeline's query function.
+    # The columns of a DataFrame cannot be inspected inside a pipeline's query function, hence the parameter.
     carried = F.concat(F.coalesce(F.col("headers"), F.slice(ours, 1, 0)), ours) if headers else ours
     return parsed.where(F.col(ERROR).isNotNull()).select("key", "value", carried.alias("headers"))
 
 
 def _misfits(fields: Sequence[Field], text: Column) -> Column:
-    """The sentence for JSON that does not fit: the fields whose value is there and became null."""
+    """Returns the error for JSON that does not fit: it names the fields whose value exists but became null."""
     named = [
         F.when(
             raw.isNotNull() & F.col(_PARSED)[field.name].isNull(),
@@ -139,7 +139,7 @@ def _misfits(fields: Sequence[Field], text: Column) -> Column:
 
 
 def _required(fields: Sequence[Field], holder: tuple[str, ...] = ()) -> Iterator[tuple[str, Column]]:
-    """The paths of fields that must be there, each with the condition that it is not while what holds it is."""
+    """Yields the paths of required fields, each with the condition that it is missing while its parent exists."""
     for field in fields:
         path = (*holder, field.name)
         if field.required:

@@ -1,7 +1,7 @@
-"""The data source as Spark sees it: its name, the schema of its rows, and who reads and writes them.
+"""The data source as Spark sees it: its name, the schema of its rows, its readers and writers.
 
-Options and rows are those of Spark's own Kafka connector, so that ``format("skep")`` in place of ``format("kafka")``
-is the whole change. Options are checked here, on the driver, before anything is asked of a broker.
+Options and rows are those of Spark's own Kafka connector, so a query changes only ``format("kafka")`` to
+``format("skep")``. Options are checked here, on the driver, before the first request to a broker.
 """
 
 from typing import TYPE_CHECKING
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """Holds the options as given. Readers and writers get them parsed, and are what is sent to executors."""
+    """Holds the options as given. Readers and writers get them parsed, and Spark sends those to executors."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # Here because a source that is read is made once for a query, and its schema and readers are asked for often.
-        # A stream's sink is made anew for every micro-batch: writers warn themselves.
+        # Spark creates the source once for a query that reads, but calls schema() and reader() often, so the warnings
+        # are logged here. For a stream's sink it creates one for every micro-batch, so writers log their own.
         if is_read(options):
             warn_of_ignored(options)
 
@@ -37,7 +37,7 @@ class DefaultSource(DataSource):
         return "skep"
 
     def schema(self) -> StructType:
-        # Not known here: whether it will be a batch or a stream. What depends on that is checked by the two below.
+        # Whether this is a batch or a stream is not known yet; the two methods below check what depends on it.
         return row_schema(read_options(self.options).include_headers)
 
     def reader(self, schema: StructType) -> "DataSourceReader":
@@ -66,10 +66,10 @@ class DefaultSource(DataSource):
 
 
 def _check_schema(schema: StructType, options: ReadOptions) -> None:
-    """A schema that the user gave is not asked of ``schema()``; only the one that rows have can be given."""
+    """Raises OptionError unless a schema that the user gave, for which Spark skips ``schema()``, fits the rows."""
     expected = row_schema(options.include_headers)
     if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in expected]:
         raise OptionError(
             f"the rows of a topic are {expected.simpleString()}, not {schema.simpleString()}: "
-            "give no schema, and select and cast what you need"
+            "do not give a schema; select and cast columns after load()"
         )

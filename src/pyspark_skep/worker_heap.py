@@ -1,7 +1,7 @@
-"""What a Python worker of Spark has imported, taken out of the garbage collector's sight.
+"""Excludes the imported modules of a Spark Python worker from garbage collection.
 
 Spark's worker collects garbage after every task, before it takes the next one. With pyarrow, numba and pandas imported
-that is a walk through all their objects, which are never garbage: about 80 ms of CPU, and a query over 16 small
+a collection visits all their objects, which are never garbage. It took about 80 ms of CPU, and a query over 16 small
 partitions spent most of its time there (docs/PERFORMANCE-SPARK.md).
 """
 
@@ -11,10 +11,10 @@ import gc
 
 @functools.cache
 def settle() -> None:
-    """To be called at the end of a task, when all is imported; does something once in a process.
+    """Call this at the end of a task, when everything is imported. Only the first call in a process has an effect.
 
-    What is alive then is not looked at again. If it later becomes part of a cycle that nobody needs, it stays: an
-    amount that is fixed from here on.
+    Objects that are alive at that moment are not visited again. Those that later become part of an unreachable cycle
+    are never freed; their number is fixed from here on.
     """
     gc.collect()
     gc.freeze()

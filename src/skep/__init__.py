@@ -1,13 +1,13 @@
-"""Skep: a message broker in Python that every Kafka client already speaks to.
+"""Skep: a message broker in Python for every Kafka client.
 
-``read_arrow``, ``read_batches`` and ``write_arrow`` are imported when they are first used: the broker and the command
-line do without the libraries that they need.
+``read_arrow``, ``read_batches`` and ``write_arrow`` are imported on first use, because the broker and the command line
+do not need the libraries they import.
 """
 
 import importlib
 from typing import Any
 
-_HOMES = {
+_MODULES = {
     "read_arrow": "skep.client.arrow.arrow_reader",
     "read_batches": "skep.client.arrow.arrow_reader",
     "write_arrow": "skep.client.arrow.arrow_writer",
@@ -17,10 +17,10 @@ __all__ = ["read_arrow", "read_batches", "write_arrow"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'skep' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *_MODULES])

@@ -1,16 +1,15 @@
-"""Composition: options -> stores -> services -> server. What starts in which order, and stops in the reverse.
+"""Composition: options -> stores -> services -> server. Parts stop in the reverse order of their start.
 
 Start                                              Stop
-1. the data directory: lock, what lies in it       7. the leaderships are handed over, while all is still served
-2. threads                                         6. the listener: nobody new, connections closed
+1. the data directory: lock, read                  7. hand over the leaderships, while everything is still served
+2. threads                                         6. the listener: accept no more, close connections
 3. the metadata store, the catalog                 5. the controller, the fetchers, the coordinators, housekeeping, then
-4. the logs: recovered if the last stop was not       syncs that are under way
-   clean                                           4. deletions in the background
-5. housekeeping, the coordinators                  3. the catalog, the store, and with it the registration
-6. ISRs are left if data may be lost; the port is  2. threads, when they have done what they were given
-   bound, the broker registered; partitions are    1. the data directory: logs synced, checkpoints and the clean-stop
-   led and followed; connections are served           marker written, unlocked
-7. the controller may be elected
+4. the logs: recover them after an unclean stop       syncs in progress
+5. housekeeping, the coordinators                  4. deletions in the background
+6. leave ISRs if data may be lost; bind the port,  3. the catalog, the store, and with it the registration
+   register the broker; lead and follow            2. threads, after their remaining work
+   partitions; serve connections                   1. the data directory: sync logs, write checkpoints and the
+7. the controller may be elected                      clean-stop marker, unlock
 """
 
 import asyncio
@@ -26,6 +25,7 @@ from typing import NamedTuple
 from skep.base.addresses import parse_address
 from skep.base.clock import SystemClock
 from skep.base.config.broker_config import BrokerConfig, read_broker_config
+from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import OptionError, StartupError, StorageError, StoreUnavailable
 from skep.base.files.os_files import OsFiles
 from skep.base.ids import BrokerId, Offset, TopicPartition
@@ -46,15 +46,15 @@ from skep.metadata.catalog import Catalog
 from skep.metadata.cluster_image import CLUSTER_DEFAULT, ClusterImage
 from skep.metadata.model import BrokerRecord, PartitionRecord
 from skep.metadata.store_choice import store_for
-from skep.replication.follower.fetcher_manager import Following
+from skep.replication.follower.fetcher_manager import FetcherManager
 from skep.replication.housekeeping import Housekeeping
-from skep.replication.isr_updater import IsrChanges
-from skep.replication.leader_inquiry import SecondOpinion
-from skep.replication.log_end_reporter import LogReports
+from skep.replication.isr_updater import IsrUpdater
+from skep.replication.leader_inquiry import LeaderInquiry
+from skep.replication.log_end_reporter import LogEndReporter
 from skep.replication.partition.leadership_lease import RENEWALS_PER_BOUND, LeadershipLease
 from skep.replication.partition.partition import Partition
 from skep.replication.partition.time_lookups import TimeLookups
-from skep.replication.replica_manager import Replicas
+from skep.replication.replica_manager import ReplicaManager
 from skep.server.listener import Listener
 from skep.storage.directory.log_directory import LogDirectory
 
@@ -62,20 +62,25 @@ logger = logging.getLogger(__name__)
 
 CONTROLLED_SHUTDOWN_S = 15.0
 OTHER_DESCRIPTORS = 64
-"""Beside segments and clients: the store, other brokers, the compaction helper, files that threads write or sync."""
+"""For the store, other brokers, the compaction helper, and files that threads write or sync."""
 
 
 class Broker:
-    """A broker in this process. ``start`` either brings all of it up or raises and leaves nothing behind."""
+    """A broker in this process. ``start`` starts all parts, or raises and stops those that were started."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
-        self.config: BrokerConfig = read_broker_config(texts)
+        self._current_config = CurrentConfig(read_broker_config(texts))
         self._texts = dict(texts)
         self._stops = contextlib.AsyncExitStack()
         self._node_id = BrokerId(self.config.node_id)
         self.node = BrokerRecord(self._node_id, "", 0)
         self.cluster_id = ""
         self.must_stop = asyncio.Event()
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The options in force."""
+        return self._current_config.value
 
     async def start(self) -> None:
         try:
@@ -85,7 +90,7 @@ class Broker:
             raise
 
     async def stop(self) -> None:
-        """Stops what was started, last first. Whatever one of them raises, the others stop all the same."""
+        """Stops all started parts, the last one first. An error in one does not keep the others from stopping."""
         await self._stops.aclose()
 
     async def _start(self) -> None:
@@ -93,7 +98,7 @@ class Broker:
         self._replicate()
         coordinators = self._coordinators = Coordinators(
             self._node_id,
-            lambda: self.config,
+            self._current_config,
             self._catalog,
             self._replicas,
             self._clock,
@@ -101,33 +106,33 @@ class Broker:
             self._supervisor,
             self._slicer,
         )
-        self._on_stop(lambda: _now(coordinators.stop))
+        self._on_stop(lambda: _synchronously(coordinators.stop))
         services = self._services(coordinators)
         listener = self._listener(services)
         self._catalog.on_change(lambda old, new: self._image_changed(old, new, services, listener))
         self._catalog.on_change(self._following.image_changed)
         self._catalog.on_change(coordinators.image_changed)
         self._apply(services, listener)
-        # What changed while the logs were recovered, and nobody was told.
+        # Changes of the image while the logs were recovered were not passed on.
         self._image_changed(self._loaded, self._catalog.image, services, listener)
-        await self._membership.begin_anew(
+        await self._membership.prepare_restart(
             self._replicas.may_have_lost, has_new_disk=self._directory.may_have_lost_synced_data
         )
         self._directory.losses_settled()
         await self._join(listener, services)
-        # Before the logs are opened, which may take long: an election waits for what is reported of them.
-        self._supervisor.repeat(lambda: 0, self._log_reports.report)
+        # Before the logs are opened, which may take long: an election may wait for these reports.
+        self._supervisor.repeat(lambda: 0, self._log_end_reporter.report)
         if (opening := self._replicas.take_roles()) is not None:
             await opening
         coordinators.start()
         await listener.serve()
-        self._take_part(services)
-        # A full collection of garbage looks at every object in one go: with ten thousand open partitions that is a
-        # tenth of a second. Those that are there to stay are taken out of its sight.
+        self._start_background(services)
+        # A full garbage collection visits every object at once, which takes a tenth of a second with ten thousand open
+        # partitions. Frozen objects are not visited.
         self._replicas.on_many_opened = self._garbage.freeze
 
     async def _open_stores(self) -> None:
-        """The disk, the metadata, and the logs."""
+        """Opens the data directory, the metadata store and the logs."""
         config = self.config
         self._clock, self._supervisor = SystemClock(), Supervisor()
         self._slicer = Slicer(self._clock)
@@ -142,7 +147,7 @@ class Broker:
         threads = self._threads = Threads(config.background_threads)
         self._on_stop(lambda: asyncio.to_thread(threads.shut_down))
 
-        store, lingering_s = store_for(config, directory.path)
+        store, lingering_s = store_for(config.cluster, directory.path)
         await store.open()
         self._on_stop(store.close)
         self._catalog = Catalog(store, self._node_id)
@@ -150,16 +155,16 @@ class Broker:
         self._on_stop(self._catalog.close)
         self.cluster_id = self._catalog.image.cluster_id
         directory.check_identity(self.cluster_id, self._node_id)
-        self.config = config = self._config_in_force(self._catalog.image)
+        self._current_config.value = config = self._config_in_force(self._catalog.image)
         self._membership = Membership(store, self._catalog, self._node_id, lingering_s)
         self._loop_watch = LoopWatch(
             config.loop_delay_warn_ms / 1000,
-            config.zookeeper_session_timeout_ms / 1000,
-            self._membership.loop_hangs,
+            config.cluster.zookeeper_session_timeout_ms / 1000,
+            self._membership.loop_hung,
         )
 
         self._on_stop(self._supervisor.close)
-        self._replicas = Replicas(
+        self._replicas = ReplicaManager(
             directory,
             self._catalog,
             config.topic_defaults,
@@ -174,58 +179,58 @@ class Broker:
         await self._replicas.load()
         high_watermarks = self._replicas.high_watermarks
         self._on_stop(self._replicas.stop)
-        self._housekeeping = Housekeeping(self._replicas, directory, config, self._clock)
+        self._housekeeping = Housekeeping(self._replicas, directory, self._current_config, self._clock)
         self._on_stop(self._housekeeping.stop)
         self._housekeeping.start()
 
     def _replicate(self) -> None:
-        """What leads and follows, as soon as partitions are given their roles."""
+        """Starts what replicates partitions as soon as they have roles."""
         membership, catalog, replicas = self._membership, self._catalog, self._replicas
-        self._following = Following(
-            lambda: membership.node, lambda: catalog.image, lambda: self.config, self._clock, replicas.let_go
+        self._following = FetcherManager(
+            lambda: membership.node, lambda: catalog.image, self._current_config, self._clock, replicas.quiesce
         )
         self._on_stop(self._following.stop)
-        opinion = SecondOpinion(self._node_id, catalog)
-        self._on_stop(opinion.close)
-        isr_changes = IsrChanges(self._node_id, catalog, lambda: self.config, self._clock, opinion.ask)
-        self._supervisor.repeat(lambda: 0, isr_changes.change_suspects)
+        leader_inquiry = LeaderInquiry(self._node_id, catalog)
+        self._on_stop(leader_inquiry.close)
+        isr_updater = IsrUpdater(self._node_id, catalog, self._current_config, self._clock, leader_inquiry.ask)
+        self._supervisor.repeat(lambda: 0, isr_updater.run_pending_checks)
         self._supervisor.repeat(
-            lambda: self.config.replica_lag_time_max_ms // 2,
-            lambda: isr_changes.check_lag(replicas.open_partitions()),
+            lambda: self.config.cluster.replica_lag_time_max_ms // 2,
+            lambda: isr_updater.check_lag(replicas.open_partitions()),
         )
-        self._log_reports = LogReports(lambda: membership.node, catalog)
-        replicas.on_role = self._role_changed
-        replicas.on_follower_caught_up = isr_changes.suspect
-        self._keep_lease(isr_changes)
+        self._log_end_reporter = LogEndReporter(lambda: membership.node, catalog)
+        replicas.on_role_change = self._role_changed
+        replicas.on_follower_caught_up = isr_updater.check_soon
+        self._keep_lease(isr_updater)
 
-    def _keep_lease(self, isr_changes: IsrChanges) -> None:
+    def _keep_lease(self, isr_updater: IsrUpdater) -> None:
         membership, replicas = self._membership, self._replicas
-        lease = replicas.lease = LeadershipLease(self._clock, self.config.zookeeper_session_timeout_ms / 1000)
+        lease = replicas.lease = LeadershipLease(self._clock, self.config.cluster.zookeeper_session_timeout_ms / 1000)
 
         async def tick() -> None:
             lease.tick()
 
         async def renew() -> None:
-            # A broker alone is succeeded by nobody.
+            # No other broker can take over from a single one.
             if membership.others():
                 await lease.renew(lambda: self._catalog.is_registered(membership.node))
 
         repeat, interval_ms = self._supervisor.repeat, max(1, int(lease.interval_s * 1000))
         repeat(lambda: interval_ms, tick)
         repeat(lambda: interval_ms, renew)
-        repeat(lambda: interval_ms * RENEWALS_PER_BOUND, lambda: isr_changes.check_leases(replicas.open_partitions()))
+        repeat(lambda: interval_ms * RENEWALS_PER_BOUND, lambda: isr_updater.check_leases(replicas.open_partitions()))
 
     def _role_changed(self, partition: Partition, record: PartitionRecord | None) -> None:
         self._following.role_changed(partition, record)
-        self._log_reports.role_changed(partition, record)
+        self._log_end_reporter.role_changed(partition, record)
         self._coordinators.role_changed(partition, record)
 
     def _services(self, coordinators: Coordinators) -> Services:
         config = self.config
         self._time_lookups = TimeLookups(self._threads.searches)
-        self._on_stop(lambda: _now(self._time_lookups.stop))
+        self._on_stop(lambda: _synchronously(self._time_lookups.stop))
         return Services(
-            config=config,
+            current_config=self._current_config,
             static_config=self._texts,
             node=self.node,
             catalog=self._catalog,
@@ -254,16 +259,16 @@ class Broker:
             max_inflight_requests=self.config.max_inflight_requests,
         )
 
-    def _take_part(self, services: Services) -> None:
-        """In the cluster: to be elected, to register again when a session ends, to step back when the disk is full."""
-        controller = Controller(self._catalog, self._node_id, lambda: self.config, self._clock, self._slicer)
+    def _start_background(self, services: Services) -> None:
+        """Starts the controller, the renewal of the registration, and the background checks."""
+        controller = Controller(self._catalog, self._node_id, self._current_config, self._clock, self._slicer)
         self._catalog.on_change(controller.image_changed)
         self._on_stop(controller.stop)
         controller.start()
         self._supervisor.spawn("membership", self._stay(controller, services))
-        self._on_stop(lambda: _now(self._loop_watch.stop))
+        self._on_stop(lambda: _synchronously(self._loop_watch.stop))
         self._loop_watch.start()
-        self._on_stop(lambda: _now(self._garbage.stop))
+        self._on_stop(lambda: _synchronously(self._garbage.stop))
         self._garbage.start()
         self._supervisor.repeat(lambda: CHECK_MS, self._garbage.check)
         self._supervisor.repeat(lambda: 100, services.producer_ids.keep_reserve)
@@ -287,25 +292,25 @@ class Broker:
     async def _stay(self, controller: Controller, services: Services) -> None:
         def joined(node: BrokerRecord) -> None:
             self.node = services.node = node
-            self._log_reports.look_again()
+            self._log_end_reporter.recheck()
 
         while True:
             try:
                 await self._membership.stay(controller.session_ended, joined)
             except StartupError as error:
-                # Another process has our id by now. Two brokers of one id would undo each other's work.
+                # Another process has our id now. Two brokers with one id would undo each other's work.
                 logger.critical("%s; stopping", error)
                 self.must_stop.set()
                 return
             except Exception:
-                logger.exception("staying a member failed, and goes on")
+                logger.exception("renewing the registration failed; trying again")
                 await asyncio.sleep(1)
 
     def _disk_checked(self, is_writable: bool) -> None:
-        self._supervisor.spawn("be chosen or not", self._membership.be_chosen(is_writable))
+        self._supervisor.spawn("eligibility", self._membership.set_eligible(is_writable))
 
     async def _hand_over(self) -> None:
-        if self.config.controlled_shutdown_enable and self._membership.others():
+        if self.config.cluster.controlled_shutdown_enable and self._membership.others():
             await self._membership.hand_over(CONTROLLED_SHUTDOWN_S)
 
     def _on_stop(self, stop: Callable[[], Awaitable[None]]) -> None:
@@ -314,18 +319,18 @@ class Broker:
     # Options that change at run time.
 
     def _config_in_force(self, image: ClusterImage) -> BrokerConfig:
-        """What was given at start, under the overrides of the whole cluster, under those of this broker."""
+        """Returns the options given at start with the overrides of the cluster, then those of this broker."""
         overrides = {**image.broker_config(CLUSTER_DEFAULT), **image.broker_config(self._node_id)}
         return read_broker_config({**self._texts, **overrides})
 
     def _image_changed(self, old: ClusterImage, new: ClusterImage, services: Services, listener: Listener) -> None:
         if new.broker_configs is not old.broker_configs:
-            self.config = services.config = self._config_in_force(new)
+            self._current_config.value = self._config_in_force(new)
             self._apply(services, listener)
             services.replicas.defaults_changed(self.config.topic_defaults)
         services.replicas.image_changed(old, new)
         if new.brokers is not old.brokers:
-            self._log_reports.look_again()
+            self._log_end_reporter.recheck()
 
     def _apply(self, services: Services, listener: Listener) -> None:
         self._loop_watch.warn_s = listener.slow_request_s = self.config.loop_delay_warn_ms / 1000
@@ -334,10 +339,9 @@ class Broker:
         listener.max_idle_ms = self.config.connections_max_idle_ms
         services.fetch_sessions.max_sessions = self.config.max_incremental_fetch_session_cache_slots
         services.fetch_sessions.max_partitions = self.config.max_fetch_session_partitions
-        self._housekeeping.config = self.config
 
 
-async def _now(stop: Callable[[], None]) -> None:
+async def _synchronously(stop: Callable[[], None]) -> None:
     stop()
 
 
@@ -348,20 +352,23 @@ def _host_name() -> str:
 
 
 def _machine() -> str:
-    """What tells this machine from others: brokers that have the same are not to hold copies of the same partition."""
+    """Identifies this machine: brokers on the same machine should not hold replicas of the same partition."""
     return _host_name()
 
 
 class Descriptors(NamedTuple):
-    """How the files that the process may open are shared out: nobody's connections take those that logs need."""
+    """How many of the process's file descriptors segments and connections may use."""
 
     segments: int
     connections: int
 
 
 def share_out(limit: int, max_open_files: int) -> Descriptors:
-    """Half of ``limit`` is for segments, unless ``max_open_files`` says how many; connections share what is left, but
-    for some that a broker needs besides. They get a quarter at the least: segments can do with fewer."""
+    """Divides ``limit`` descriptors between segments and connections.
+
+    Segments get half, or ``max_open_files`` if that is set. Connections get the rest, except for some that a broker
+    needs otherwise, but at least a quarter: segments can do with fewer.
+    """
     segments = max_open_files or max(64, min(limit // 2, 100_000))
     return Descriptors(segments, max(limit // 4, limit - segments - OTHER_DESCRIPTORS))
 
@@ -378,7 +385,7 @@ def _descriptors(config: BrokerConfig) -> Descriptors:
 
 
 async def serve(texts: Mapping[str, str], *, stop_at_eof: bool) -> None:
-    """Runs a broker until SIGTERM or SIGINT; with ``stop_at_eof`` also until its standard input ends."""
+    """Runs a broker until SIGTERM or SIGINT, with ``stop_at_eof`` also until its standard input ends."""
     broker = Broker(texts)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -388,7 +395,7 @@ async def serve(texts: Mapping[str, str], *, stop_at_eof: bool) -> None:
         loop.add_reader(sys.stdin.fileno(), stopping.set)
     await broker.start()
     try:
-        _say_ready(broker)
+        _print_ready(broker)
         await _first_of(stopping, broker.must_stop)
     finally:
         await broker.stop()
@@ -402,7 +409,7 @@ async def _first_of(*events: asyncio.Event) -> None:
 
 
 def run(texts: Mapping[str, str], *, stop_at_eof: bool = False) -> int:
-    """The whole life of a broker process: exit code 0 after a clean stop, 2 when it cannot start."""
+    """Runs a broker process. Returns exit code 0 after a clean stop, 2 if it cannot start."""
     import uvloop
 
     share_interpreter()
@@ -417,6 +424,6 @@ def run(texts: Mapping[str, str], *, stop_at_eof: bool = False) -> int:
     return 0
 
 
-def _say_ready(broker: Broker) -> None:
+def _print_ready(broker: Broker) -> None:
     node, data_dir = broker.node, broker.config.log_dirs
     print(f"skep: broker {node.id} ready on {node.host}:{node.port}, data in {data_dir}", flush=True)

@@ -1,11 +1,11 @@
-"""Several brokers on one machine as one: the parent of ``skep serve --brokers N``.
+"""The parent process of ``skep serve --brokers N``: several brokers on one machine.
 
-It serves nothing itself. It starts the brokers, puts their logs together into one, starts a broker again that has
-ended, and stops them one after the other, so that each can hand what it leads to those that are still there.
+The parent serves no requests. It starts the brokers, merges their logs, restarts a broker that ends, and stops the
+brokers one after the other, so that each can hand over its partitions to those still running.
 
-Every broker is a session of its own: Ctrl-C in a terminal goes to whoever is in the foreground, and were the brokers
-among them, all would stop at the same moment with nobody left to hand over to. A parent that is killed takes them with
-it all the same, by the pipe that each has from it (``broker_process.py``).
+Every broker runs in its own session: Ctrl-C goes to all processes in the foreground of a terminal, and if the brokers
+were among them, all would stop at once with no broker left to take over. If the parent is killed, the brokers still
+end, because the pipe that each has from it closes (``broker_process.py``).
 """
 
 import asyncio
@@ -18,15 +18,15 @@ from collections.abc import Mapping, Sequence
 from skep.broker_process import command, first_line, how_it_ended, ready_address
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-"""Before a broker that ended is started again; doubled each time, from the first again after ``LONG_RUN_S``."""
+"""The pause before a restart. It doubles each time, and starts over after a run of at least ``LONG_RUN_S``."""
 LONG_RUN_S = 60.0
 STOP_TIMEOUT_S = 120.0
 _CHUNK = 1 << 16
-_OWN_WORDS = b"skep: "
+_STARTUP_ERROR_PREFIX = b"skep: "
 
 
 class Member:
-    """One broker of the group. ``process`` is None while it waits to be started again."""
+    """One broker of the group. ``process`` is None while it waits for its restart."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.id = options["node.id"]
@@ -38,60 +38,58 @@ class Member:
 
 
 class BrokerGroup:
-    """The brokers and what is asked of them: ``stopping`` to stop in turn, ``hurrying`` to stop all at once."""
+    """The brokers. ``stopping`` is set to stop them one after the other, ``hurrying`` to stop the rest at once."""
 
     def __init__(self, brokers: Sequence[Mapping[str, str]], data_dir: str) -> None:
         self.members = [Member(options) for options in brokers]
         self.data_dir = data_dir
         self.stopping = asyncio.Event()
         self.hurrying = asyncio.Event()
-        self._has_begun = False
+        self._has_started = False
         self._failed = False
 
     async def run(self) -> int:
-        """Until it is to stop: exit code 0, or 2 when a broker did not start in the first place."""
+        """Runs until SIGTERM or SIGINT. Returns exit code 0, or 2 if a broker failed at the first start."""
         loop = asyncio.get_running_loop()
         for signal_number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(signal_number, self._asked_to_stop)
-        keeping = [asyncio.create_task(self._keep(member)) for member in self.members]
-        saying = asyncio.create_task(self._say_when_ready())
+            loop.add_signal_handler(signal_number, self._stop_requested)
+        members = [asyncio.create_task(self._keep_running(member)) for member in self.members]
+        announcement = asyncio.create_task(self._announce_when_ready())
         await self.stopping.wait()
-        saying.cancel()
+        announcement.cancel()
         await self._stop_in_turn()
-        await asyncio.gather(*keeping)
+        await asyncio.gather(*members)
         return 2 if self._failed else 0
 
-    def _asked_to_stop(self) -> None:
+    def _stop_requested(self) -> None:
         if self.stopping.is_set():
             self.hurrying.set()
         self.stopping.set()
 
-    async def _say_when_ready(self) -> None:
+    async def _announce_when_ready(self) -> None:
         for member in self.members:
             await member.is_ready.wait()
-        self._has_begun = True
+        self._has_started = True
         addresses = ",".join(member.address for member in self.members)
         brokers = "1 broker" if len(self.members) == 1 else f"{len(self.members)} brokers"
         _print(f"skep: cluster of {brokers} ready on {addresses}, data in {self.data_dir}")
 
-    # One broker.
-
-    async def _keep(self, member: Member) -> None:
-        """Runs the broker, again and again, until all are to stop."""
+    async def _keep_running(self, member: Member) -> None:
+        """Runs the broker, and restarts it when it ends, until the group stops."""
         loop = asyncio.get_running_loop()
         while not self.stopping.is_set():
-            began = loop.time()
+            started = loop.time()
             exit_code = await self._run_once(member)
             if self.stopping.is_set():
                 return
-            if not self._has_begun and not member.is_ready.is_set():
-                # Its own words about it have been passed on. It is the operator's turn.
+            if not self._has_started and not member.is_ready.is_set():
+                # A first start that fails needs the operator. The broker's error message has been printed.
                 self._failed = True
                 self.stopping.set()
                 return
-            if loop.time() - began > LONG_RUN_S:
+            if loop.time() - started > LONG_RUN_S:
                 member.pause_s = FIRST_PAUSE_S
-            _log(f"skep: broker {member.id} {how_it_ended(exit_code)}; it is started again in {member.pause_s:g} s")
+            _log(f"skep: broker {member.id} {how_it_ended(exit_code)}; restarting it in {member.pause_s:g} s")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.stopping.wait(), member.pause_s)
             member.pause_s = min(LONGEST_PAUSE_S, member.pause_s * 2)
@@ -102,20 +100,20 @@ class BrokerGroup:
         )
         member.process = process
         if self.stopping.is_set():
-            # It was asked for while this process was being made, and who stops did not know of it yet.
+            # The stop was requested while this process was being created, so that _stop did not see it.
             process.send_signal(signal.SIGTERM)
         try:
             assert process.stdin is not None
             process.stdin.write(first_line(member.options))
             with contextlib.suppress(ConnectionError):
                 await process.stdin.drain()
-            await asyncio.gather(self._listen(member, process), self._pass_on_log(member, process))
+            await asyncio.gather(self._forward_stdout(member, process), self._forward_log(member, process))
             return await process.wait()
         finally:
             member.process = None
 
-    async def _listen(self, member: Member, process: Process) -> None:
-        """Waits for the ready line, which is passed on as it is."""
+    async def _forward_stdout(self, member: Member, process: Process) -> None:
+        """Prints the broker's output unchanged, and recognizes its ready line."""
         assert process.stdout is not None
         while line := (await process.stdout.readline()).decode(errors="replace"):
             if (address := ready_address(line)) is not None:
@@ -123,8 +121,11 @@ class BrokerGroup:
                 member.is_ready.set()
             _print(line.rstrip("\n"))
 
-    async def _pass_on_log(self, member: Member, process: Process) -> None:
-        """Line by line, each with the broker's id in front. Not by ``readline``: it refuses a line of a megabyte."""
+    async def _forward_log(self, member: Member, process: Process) -> None:
+        """Prints the broker's log with its id at the start of each line.
+
+        Does not use ``readline``, which raises an error for a line longer than its buffer limit.
+        """
         assert process.stderr is not None
         rest = b""
         while chunk := await process.stderr.read(_CHUNK):
@@ -133,10 +134,8 @@ class BrokerGroup:
         if rest:
             _write_log([_marked(member.id, rest)])
 
-    # The end.
-
     async def _stop_in_turn(self) -> None:
-        """The last first, each when the one before it is gone; at once when somebody hurries."""
+        """Stops the last broker first, each after the one before it has ended; the rest at once when hurrying."""
         hurrying = asyncio.create_task(self.hurrying.wait())
         ends = []
         for member in reversed(self.members):
@@ -152,26 +151,26 @@ class BrokerGroup:
             return
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
-            process.send_signal(signal.SIGCONT)  # it may be frozen
+            process.send_signal(signal.SIGCONT)  # it may be paused
         try:
             await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
         except TimeoutError:
-            _log(f"skep: broker {member.id} did not stop within {STOP_TIMEOUT_S:.0f} s and is killed")
+            _log(f"skep: broker {member.id} did not stop within {STOP_TIMEOUT_S:.0f} s; killing it")
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
 
 
 def _marked(broker_id: str, line: bytes) -> bytes:
-    if line.startswith(_OWN_WORDS):
-        # The one line of a broker that cannot start is one line here too.
-        return b"skep: broker %s: %s\n" % (broker_id.encode(), line.removeprefix(_OWN_WORDS))
+    if line.startswith(_STARTUP_ERROR_PREFIX):
+        return b"skep: broker %s: %s\n" % (broker_id.encode(), line.removeprefix(_STARTUP_ERROR_PREFIX))
     return b"[broker %s] %s\n" % (broker_id.encode(), line)
 
 
 def _print(line: str) -> None:
-    # Nobody has to be there to read it: the brokers go on.
+    # The brokers keep running if stdout is closed.
     with contextlib.suppress(OSError):
-        print(line, flush=True)
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
 
 
 def _log(line: str) -> None:
@@ -185,7 +184,7 @@ def _write_log(lines: Sequence[bytes]) -> None:
 
 
 def run(brokers: Sequence[Mapping[str, str]], data_dir: str) -> int:
-    """The whole life of the parent process; what is in ``brokers`` are the options of each."""
+    """Runs the parent process until it is stopped; ``brokers`` holds the options of each broker."""
     return asyncio.run(_run(brokers, data_dir))
 
 

@@ -1,8 +1,8 @@
-"""A broker in a process of its own, as its parent sees it: how it is started and when it is ready.
+"""Starting a broker in a child process, from the parent's side: the command, the options, the ready line.
 
-The child is ``python -m skep.embedded``. Its options go to its standard input, as one line of JSON: a password among
-them would be there for everybody to see in the list of processes. That pipe then stays open for as long as the parent
-lives. When it ends, so does the child, whatever the parent died of.
+The child is ``python -m skep.embedded``. It reads its options from standard input, as one line of JSON, because command
+line arguments are visible to every user of the machine, and options may contain passwords. The pipe stays open as long
+as the parent lives. The child stops when the pipe closes, however the parent ended.
 """
 
 import json
@@ -14,18 +14,18 @@ READY = " ready on "
 
 
 def command(options: Mapping[str, str]) -> list[str]:
-    """What to run. The arguments after the module say nothing new; they are there for who looks at the processes."""
-    told = [f"{name}={options[name]}" for name in ("node.id", "listeners") if name in options]
-    return [sys.executable, "-m", "skep.embedded", *told]
+    """Returns the command line. Its arguments after the module are ignored; they identify the broker in ``ps``."""
+    labels = [f"{name}={options[name]}" for name in ("node.id", "listeners") if name in options]
+    return [sys.executable, "-m", "skep.embedded", *labels]
 
 
 def first_line(options: Mapping[str, str]) -> bytes:
-    """What the child's standard input begins with."""
+    """Returns the first line for the child's standard input."""
     return json.dumps(dict(options)).encode() + b"\n"
 
 
 def ready_address(line: str) -> tuple[str, int] | None:
-    """The address in a broker's ready line; None for any other line."""
+    """Returns the address in a broker's ready line; None for any other line."""
     if READY not in line:
         return None
     host, _, port = line.split(READY)[1].split(",")[0].rpartition(":")
@@ -33,7 +33,7 @@ def ready_address(line: str) -> tuple[str, int] | None:
 
 
 def how_it_ended(exit_code: int) -> str:
-    """``was killed by SIGKILL``, ``ended with exit code 2``."""
+    """Returns ``was killed by SIGKILL`` or ``ended with exit code 2``."""
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     try:

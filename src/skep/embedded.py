@@ -1,7 +1,7 @@
-"""What a broker in a child process runs: ``python -m skep.embedded``, see ``broker_process.py``; ends with its parent.
+"""The main program of a broker in a child process: ``python -m skep.embedded``, started by ``broker_process.py``.
 
-Apart from ``skep serve`` so that nothing of the command line has to be imported, and so that a parent that is killed
-leaves no broker behind: the pipe to it breaks, and it stops.
+It is separate from ``skep serve``, so that it need not import the command line, and so that a killed parent leaves no
+broker behind: the broker stops when the pipe from its parent closes.
 """
 
 import json
@@ -10,14 +10,14 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
-_LONGEST_LINE = 1 << 20
+_MAX_LINE_BYTES = 1 << 20
 
 
 def main() -> int:
-    # kio imports hypothesis where it is installed, as it is beside most test suites; a broker has no use for it.
+    # kio imports hypothesis if it is installed, as it is beside many test suites; a broker does not need it.
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
-    _wake_up_when_the_parent_dies()
-    options = _options_from(sys.stdin.fileno())
+    _continue_when_parent_dies()
+    options = _read_options(sys.stdin.fileno())
     if options is None:
         return 0
     from skep.app import run
@@ -25,21 +25,24 @@ def main() -> int:
     return run(options, stop_at_eof=True)
 
 
-def _options_from(descriptor: int) -> dict[str, str] | None:
-    """The options on the first line; None when the parent went away before it had written them."""
+def _read_options(descriptor: int) -> dict[str, str] | None:
+    """Reads the options from the first line; returns None if the parent ended before it wrote them."""
     line = b""
-    # Byte by byte, and without Python's buffer: what follows the line is for the event loop to notice.
+    # Unbuffered, byte by byte: what follows the line must stay in the pipe for the event loop.
     while not line.endswith(b"\n"):
         read = os.read(descriptor, 1)
-        if not read or len(line) > _LONGEST_LINE:
+        if not read or len(line) > _MAX_LINE_BYTES:
             return None
         line += read
     options: dict[str, str] = json.loads(line)
     return options
 
 
-def _wake_up_when_the_parent_dies() -> None:
-    """A child that was paused (SIGSTOP) would never see its standard input end; to all others SIGCONT is nothing."""
+def _continue_when_parent_dies() -> None:
+    """Asks the kernel for SIGCONT when the parent dies: a paused child (SIGSTOP) would never see its stdin close.
+
+    A child that is not paused ignores SIGCONT.
+    """
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT))

@@ -1,10 +1,10 @@
-"""Fixtures for pytest, there as soon as Skep is installed.
+"""Fixtures for pytest, available when Skep is installed.
 
-``skep_broker``          one broker for the whole test run; give topics names of their own
-``skep_fresh_broker``    a broker for one test alone, to kill and restart
-``skep_broker_options``  override it to give both of them options
-``skep_cluster``         three brokers for one test alone, to kill, freeze and restart one by one
-``skep_cluster_options`` override it with other arguments of ``EmbeddedCluster``, e.g. ``{"brokers": 5}``
+``skep_broker``          one broker for the whole test run; use different topic names in each test
+``skep_fresh_broker``    a broker for a single test, to kill and restart
+``skep_broker_options``  override it to set options of both
+``skep_cluster``         three brokers for a single test, to kill, pause and restart one by one
+``skep_cluster_options`` override it to set arguments of ``EmbeddedCluster``, e.g. ``{"brokers": 5}``
 """
 
 from collections.abc import Iterator

@@ -1,10 +1,9 @@
-"""A real ZooKeeper for development and tests, out of the jars that come with pyspark.
+"""Apache ZooKeeper for development and tests, from the jars that come with pyspark.
 
-A server is a Java process of its own, small and quick to start, that listens on 127.0.0.1 only. Its ticks are of 200 ms
-instead of 2 s, so that sessions of half a second and more can be had. It ends with the process that started it,
-however that ends.
+A server is a small Java process that listens on 127.0.0.1 only. Its tick time is 200 ms instead of 2 s, to allow
+session timeouts from half a second on. It ends with the process that started it, however that ends.
 
-Not for production: there ZooKeeper runs on machines of its own, by its own scripts.
+Not for production, where ZooKeeper runs on its own machines with its own scripts.
 """
 
 import contextlib
@@ -67,28 +66,29 @@ def find_java() -> str:
     found = shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
     if found is None:
         raise StartupError(
-            "ZooKeeper needs Java, and there is none "
-            + (f"in JAVA_HOME, {home}" if home else "on the PATH; install a Java 17 runtime or set JAVA_HOME")
+            f"ZooKeeper needs Java, and JAVA_HOME={home} has no bin/java"
+            if home
+            else "ZooKeeper needs Java, and there is no java on the PATH; install a Java 17 runtime or set JAVA_HOME"
         )
     return found
 
 
 def find_jars() -> list[str]:
-    # Not imported: pyspark takes a second to, and only its directory is wanted.
+    # Importing pyspark takes a second, and only its directory is needed.
     pyspark = importlib.util.find_spec("pyspark")
     if pyspark is None or pyspark.origin is None:
-        raise StartupError("ZooKeeper's jars come with pyspark: pip install 'skep[spark]'")
+        raise StartupError("ZooKeeper's jars come with pyspark, which is not installed: pip install 'skep[spark]'")
     directory = Path(pyspark.origin).parent / "jars"
     if not list(directory.glob(_JARS[0])):
-        raise StartupError(f"this pyspark has no ZooKeeper among its jars in {directory}")
+        raise StartupError(f"pyspark has no ZooKeeper jars in {directory}; install pyspark from PyPI")
     return [str(jar) for pattern in _JARS for jar in sorted(directory.glob(pattern))]
 
 
 class ZooKeeperServer:
-    """One server; a context manager. Its data outlives it, unless it was given no directory to keep it in."""
+    """One server; a context manager. Without ``data_dir`` its data is in a temporary directory, removed by ``stop``."""
 
     def __init__(self, data_dir: Path | None = None, port: int = 0, *, settings: Sequence[str] = ()) -> None:
-        """``settings`` are lines of ``zoo.cfg``, behind our own."""
+        """``settings`` are additional lines of ``zoo.cfg``."""
         self._settings = settings
         self._temporary = tempfile.TemporaryDirectory(prefix="skep-zookeeper-") if data_dir is None else None
         self.data_dir = Path(self._temporary.name) if self._temporary is not None else data_dir or Path()
@@ -112,13 +112,13 @@ class ZooKeeperServer:
         return self._process is not None and self._process.poll() is None
 
     def join(self, number: int, members: Sequence[str]) -> None:
-        """Be the server ``number`` of an ensemble, whose members are given as lines of its settings."""
+        """Makes this server ``number`` of an ensemble. ``members`` are the ``server.N=`` lines of ``zoo.cfg``."""
         self._members = members
         self.data_dir.mkdir(parents=True, exist_ok=True)
         (self.data_dir / "myid").write_text(f"{number}\n")
 
     def start(self) -> None:
-        """Begin to start; ``wait_until_serving`` says when it has."""
+        """Starts the process without waiting for it; see ``wait_until_serving``."""
         java, jars = find_java(), find_jars()
         self._check_port()
         try:
@@ -129,12 +129,12 @@ class ZooKeeperServer:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    start_new_session=True,  # Ctrl-C is for us to pass on
+                    start_new_session=True,  # so that Ctrl-C reaches only this process, which then stops the server
                 )
         except OSError as error:
-            raise StartupError(f"ZooKeeper cannot be started in {self.data_dir}: {error.strerror}") from None
-        # It waits on a pipe that breaks when we die. The kernel's own signal for that (PR_SET_PDEATHSIG) comes already
-        # when the thread ends that started the process.
+            raise StartupError(f"cannot start ZooKeeper in {self.data_dir}: {error.strerror}") from None
+        # The watchdog reads from a pipe that closes when this process dies, and then kills the server. The kernel's
+        # PR_SET_PDEATHSIG is sent when the starting thread ends, which is too early.
         self._watchdog = subprocess.Popen(
             ["sh", "-c", 'cat >/dev/null; kill -9 "$0" 2>/dev/null', str(self._process.pid)],
             stdin=subprocess.PIPE,
@@ -142,13 +142,13 @@ class ZooKeeperServer:
         )
 
     def _check_port(self) -> None:
-        # Java's own way to say it is an exception in the log, and another server there would be taken for ours.
+        # Java would only log an exception, and another server on this port would be taken for this one.
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, self.port))
             except OSError:
-                raise StartupError(f"port {self.port} of {HOST} is taken") from None
+                raise StartupError(f"port {self.port} on {HOST} is in use; choose another one") from None
 
     def _write_settings(self) -> Path:
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -161,40 +161,40 @@ class ZooKeeperServer:
         deadline = time.monotonic() + timeout_s
         while self.mode() is None:
             if not self.is_running:
-                raise StartupError(f"ZooKeeper on port {self.port} ended while starting: {self._last_words()}")
+                raise StartupError(f"ZooKeeper on port {self.port} did not start: {self._last_error()}")
             if time.monotonic() > deadline:
-                raise StartupError(f"ZooKeeper on port {self.port} does not serve after {timeout_s:.0f} s")
+                raise StartupError(f"ZooKeeper on port {self.port} was not ready after {timeout_s:.0f} s")
             time.sleep(_PAUSE_S)
 
     def mode(self) -> str | None:
-        """``standalone``, ``leader`` or ``follower``; None while it does not serve."""
-        answer = b""
+        """Returns ``standalone``, ``leader`` or ``follower``; None if it is not serving."""
+        response = b""
         with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1.0) as connection:
             connection.sendall(b"srvr")
             while chunk := connection.recv(4096):
-                answer += chunk
-        for line in answer.decode(errors="replace").splitlines():
+                response += chunk
+        for line in response.decode(errors="replace").splitlines():
             if line.startswith("Mode: "):
                 return line.removeprefix("Mode: ")
         return None
 
-    def _last_words(self) -> str:
+    def _last_error(self) -> str:
         lines = (self.data_dir / _LOG_FILE).read_text(errors="replace").splitlines()
-        told = [line for line in lines if "Exception" in line or "ERROR" in line] or lines
-        return told[-1] if told else "it said nothing"
+        errors = [line for line in lines if "Exception" in line or "ERROR" in line] or lines
+        return errors[-1] if errors else "its log is empty"
 
     def wait(self) -> int:
-        """Until the process ends; its exit code."""
+        """Waits until the process ends and returns its exit code."""
         assert self._process is not None
         return self._process.wait()
 
     def kill(self) -> None:
-        """As ``kill -9``: nothing is closed, clients notice by the connection."""
+        """Sends SIGKILL: sessions are not closed, and clients see their connections break."""
         self._signal(signal.SIGKILL)
         self._reap()
 
     def stop(self) -> None:
-        """End it in order; the data stays when it has a directory of its own."""
+        """Stops the server cleanly. Removes the data if it is in a temporary directory."""
         self._signal(signal.SIGCONT)
         self._signal(signal.SIGTERM)
         self._reap()
@@ -204,14 +204,14 @@ class ZooKeeperServer:
             self._reserved.release()
 
     def pause(self) -> None:
-        """Stop it as by SIGSTOP: it is there and silent."""
+        """Pauses the process (SIGSTOP): connections stay open, and the server does not respond."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
     def restart(self) -> None:
-        """Start it again on the same port and data, killing it first if it runs."""
+        """Starts the server again on the same port and data; kills it first if it is running."""
         self.kill()
         self.start()
         self.wait_until_serving()
@@ -228,7 +228,7 @@ class ZooKeeperServer:
                 self._process.kill()
                 self._process.wait()
         if self._watchdog is not None:
-            # Before its pipe is closed: the number it would kill may by then be another process's.
+            # Killed before its pipe closes: the server's process id may be in use by another process by then.
             self._watchdog.kill()
             self._watchdog.communicate()
         self._process = self._watchdog = None
@@ -249,7 +249,7 @@ class ZooKeeperServer:
 
 
 class ZooKeeperEnsemble:
-    """Several servers that agree with each other; a context manager. With three, any one may be away."""
+    """An ensemble of servers; a context manager. With three servers, it tolerates the loss of one."""
 
     def __init__(self, count: int = 3, data_dir: Path | None = None) -> None:
         numbers = range(1, count + 1)
@@ -272,7 +272,7 @@ class ZooKeeperEnsemble:
         return "zk://" + ",".join(server.address for server in self.servers)
 
     def leader(self) -> int | None:
-        """The index of the server that leads, if one does."""
+        """Returns the index of the leader, or None."""
         modes = [server.mode() for server in self.servers]
         return modes.index("leader") if "leader" in modes else None
 

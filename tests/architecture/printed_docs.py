@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kio.schema.index import api_key_map
 
-from pyspark_skep.read import read_options as options
+from pyspark_skep.read import read_options
 from pyspark_skep.write import write_options
 from skep.base.config.broker_config import ALIASES, BrokerConfig, topic_defaults_by_broker_name
 from skep.base.config.group_config import GROUP_OPTIONS
@@ -70,18 +70,18 @@ def configuration() -> str:
         "|---|---|---|---|",
     ]
     lines += [_option_row(option, option.name) for option in topic]
-    lines += ["", "## Groups", "", "Of consumer groups (KIP-848), each within the limits that the broker sets.", ""]
+    lines += ["", "## Groups", "", "Options of consumer groups (KIP-848). The broker sets limits for each.", ""]
     lines += ["| option | default | what it does |", "|---|---|---|"]
     lines += [f"| `{name}` | `{option.broker_name}` | {option.doc} |" for name, option in GROUP_OPTIONS.items()]
     lines += ["", "## Broker: defaults of topics", ""]
-    lines += ["What a topic has that does not set the option itself.", ""]
+    lines += ["The values for topics that do not set the option themselves.", ""]
     lines += ["| option | default | sets the topic option |", "|---|---|---|"]
     lines += [f"| `{name}` | {_default(option)} | `{option.name}` |" for name, option in defaults]
     lines += ["", "## Broker", "", "| option | default | at run time | what it does |", "|---|---|---|---|"]
     lines += [_option_row(option, option.name) for option in sorted(broker, key=lambda option: option.name)]
     lines += [
         "",
-        "Other names that are understood: " + ", ".join(f"`{a}` for `{t}`" for a, (t, _) in ALIASES.items()) + ".",
+        "Aliases: " + ", ".join(f"`{a}` for `{t}`" for a, (t, _) in ALIASES.items()) + ".",
     ]
     return "\n".join(lines) + "\n"
 
@@ -100,7 +100,7 @@ def _default(option: Option) -> str:
 def spark_options() -> str:
     lines = [SPARK_OPTIONS_HEAD]
     for title, config, of_spark, refused in (
-        ("Reading", options.ReadOptions, {}, options.REFUSED),
+        ("Reading", read_options.ReadOptions, {}, read_options.REFUSED),
         ("Writing", write_options.WriteOptions, write_options.SPARKS_OWN, write_options.REFUSED),
     ):
         lines += [f"## {title}", "", "| option | default | what it does |", "|---|---|---|"]
@@ -108,7 +108,7 @@ def spark_options() -> str:
         lines += [f"| `{name}` |  | {doc} |" for name, doc in of_spark.items()]
         lines += ["", "| refused | why |", "|---|---|"]
         lines += [f"| `{name}` | {why} |" for name, why in refused.items()]
-        lines += ["| `kafka.ssl.*`, `kafka.sasl.*` | only PLAINTEXT connections are there |", ""]
+        lines += ["| `kafka.ssl.*`, `kafka.sasl.*` | only PLAINTEXT connections are supported |", ""]
     return "\n".join(lines)
 
 

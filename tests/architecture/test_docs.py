@@ -62,3 +62,13 @@ def test_links_between_documents_lead_somewhere():
     for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", path.read_text()):
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_modules_that_documents_name_exist():
+    """``log.py`` stands for any module of that name, ``storage/log/log.py`` for one path."""
+    modules = [
+        f"/{path.relative_to(ROOT)}" for part in ("src", "tests", "bench") for path in (ROOT / part).rglob("*.py")
+    ]
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for named in re.findall(r"`([\w./]+\.py)`", path.read_text()):
+            assert any(module.endswith(f"/{named}") for module in modules), f"{path.name} names {named}"

@@ -23,7 +23,9 @@ def drawn() -> list[object]:
 def test_the_fixed_profile_is_in_force() -> None:
     chosen = settings.default
     assert chosen is not None
-    assert chosen.derandomize and chosen.database is None and chosen.deadline is None
+    assert chosen.derandomize
+    assert chosen.database is None
+    assert chosen.deadline is None
 
 
 def test_examples_do_not_depend_on_the_modules_that_are_imported(
@@ -33,7 +35,8 @@ def test_examples_do_not_depend_on_the_modules_that_are_imported(
     path = tmp_path / "oddities.py"
     path.write_text("".join(f"X{n} = ({n}, 'text {n}', b'bytes {n}')\n" for n in range(12_345_000, 12_345_050)))
     spec = importlib.util.spec_from_file_location("oddities", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "oddities", module)
     spec.loader.exec_module(module)

@@ -53,7 +53,8 @@ class Links:
         self._order(f"{word} " + " ".join(f"{source}>{target}" for source, target in directions))
 
     def _order(self, line: str) -> str:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         with self._lock:
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
@@ -63,7 +64,8 @@ class Links:
         return answer.strip()
 
     def close(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.kill()
         self._process.wait()

@@ -131,7 +131,8 @@ def run_broker(options: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> tupl
         command(options), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
     )
     try:
-        assert process.stdin is not None and process.stderr is not None
+        assert process.stdin is not None
+        assert process.stderr is not None
         process.stdin.write(first_line(options))
         log = process.stderr.read().decode()
         return process.wait(timeout_s), log

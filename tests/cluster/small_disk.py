@@ -58,7 +58,8 @@ class SmallDisk:
         self._ballast.unlink(missing_ok=True)
 
     def close(self) -> None:
-        assert self._holder.stdin is not None and self._holder.stdout is not None
+        assert self._holder.stdin is not None
+        assert self._holder.stdout is not None
         with contextlib.suppress(OSError):
             self._holder.stdin.close()
         self._holder.kill()

@@ -14,7 +14,7 @@ from tests.cluster.scenes import create, end_of, run_broker, send, wait_until_eq
 from tests.raw_client import RawClient
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("cluster")
+pytestmark = pytest.mark.xdist_group(__name__)
 
 ANY_PORT = {"listeners": "127.0.0.1:0"}
 
@@ -75,7 +75,8 @@ def test_a_directory_of_another_cluster_is_refused(cluster: EmbeddedCluster, tmp
         cluster.restart(2)
     assert code == 2
     found = re.search(r"belongs to broker 2 of cluster (\S+), this is broker 2 of cluster (\S+)", the_line(log))
-    assert found is not None and found[1] != found[2], log
+    assert found is not None, log
+    assert found[1] != found[2], log
     cluster.wait_until_ready()
 
 
@@ -101,7 +102,7 @@ def test_of_two_controllers_the_older_is_fenced(metadata: str) -> None:
         cluster.kill(third)
         cluster.resume(older)
         cluster.wait_until_ready()
-        wait_until(lambda: "is not the controller any more" in cluster.log(older), "the older one steps down")
+        wait_until(lambda: "is no longer the controller" in cluster.log(older), "the older one steps down")
         wait_until(lambda: controllers(cluster) == {newer}, "all know the newer one, the older one too")
         cluster.restart(third)
         cluster.wait_until_ready()

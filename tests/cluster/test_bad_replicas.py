@@ -12,10 +12,10 @@ from tests.cluster.fault_cluster import FaultCluster
 from tests.cluster.scenes import copies, create, end_of, read_all, send, wait_until_equal
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("cluster")
+pytestmark = pytest.mark.xdist_group(__name__)
 
 RECORD_BYTES = 10_000
-NONSENSE = re.compile("the leader's answer is damaged|not an answer|nonsense|cannot be fetched from")
+NONSENSE = re.compile("the leader's response is damaged|not an answer|nonsense|cannot fetch from broker")
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,6 @@ from tests.raw_client import RawClient
 from tests.raw_requests import seconds
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("cluster")
-
 TOPIC = "eggs"
 STATE = "__transaction_state"
 LAST = COORDINATOR_PARTITIONS - 1

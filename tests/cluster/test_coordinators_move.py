@@ -25,7 +25,7 @@ from tests.scenario.exactly_once_worker import INPUT, OUTPUT
 from tests.scenario.test_exactly_once import WORKERS, Feeder, Guest, kitchen_of, seed
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("cluster")
+pytestmark = pytest.mark.xdist_group(__name__)
 
 ENDS = ["kill", "stop", "pause"]
 GROUP = "riders"

@@ -23,7 +23,7 @@ from tests.cluster.scenes import creation_error
 from tests.cluster.transactors import LEDGER, Transactor
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("cluster")
+pytestmark = pytest.mark.xdist_group(__name__)
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,7 @@ import pytest
 from tests.cluster.fault_run import run
 from tests.cluster.nemesis import CONTROLLER, KINDS, LEADER, ON_ZOOKEEPER, Fault, kinds_for, schedule
 
-pytestmark = pytest.mark.xdist_group("cluster")
-
-RATE = 200.0
+RATE = 100.0
 ON_SQLITE = [
     Fault("kill -9", LEADER, 1.0),
     Fault("freeze", LEADER, 4.0, settle=False),

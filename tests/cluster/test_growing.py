@@ -1,13 +1,10 @@
 """A cluster whose first client was there before its second broker: the coordinators' topics get their replicas."""
 
-import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from skep.testing import EmbeddedCluster
 from tests.cluster.coordinators import committed_offsets
 from tests.cluster.driving import create, wait_for_isr
-
-pytestmark = pytest.mark.xdist_group("cluster")
 
 PARTITIONS = 3
 OPTIONS = {"offsets.topic.num.partitions": str(PARTITIONS)}
@@ -34,4 +31,5 @@ def test_what_was_committed_with_one_broker_survives_its_death_in_the_cluster_it
         late = member(cluster)
         [found] = committed_offsets(late, [PLACE])
         late.close()
-        assert found.error is None and found.offset == 42
+        assert found.error is None
+        assert found.offset == 42

@@ -25,7 +25,7 @@ from tests.raw_client import RawClient
 from tests.raw_requests import Want, fetch_body
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("cluster")
+pytestmark = pytest.mark.xdist_group(__name__)
 
 RACKS = {1: "a", 2: "b", 3: "c"}
 LEADER, NEAR = 1, 2

@@ -30,7 +30,7 @@ from tests.raw_client import RawClient
 from tests.raw_requests import batch_of
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("cluster")
+pytestmark = pytest.mark.xdist_group(__name__)
 
 CONFIG = {
     **FEW_INTERNAL_PARTITIONS,
@@ -89,12 +89,14 @@ def test_a_killed_leader_is_removed_succeeded_and_comes_back_into_the_isr(cluste
     create(cluster, topic, [[1, 2, 3]], min_insync_replicas=2)
     send(cluster, topic, [b"before %d" % number for number in range(50)])
     before = state(cluster, topic)
-    assert before is not None and before.leader == 1
+    assert before is not None
+    assert before.leader == 1
     cluster.kill(1)
     assert wait_for_leader(cluster, topic, other_than=1) in (2, 3)
     wait_for_isr(cluster, topic, {2, 3})
     after = state(cluster, topic)
-    assert after is not None and after.leader_epoch > before.leader_epoch
+    assert after is not None
+    assert after.leader_epoch > before.leader_epoch
     for i in (2, 3):
         assert {one.node_id for one in ask(cluster, i, apis.METADATA, 9, topics=[]).brokers} == {2, 3}
     send(cluster, topic, [b"after %d" % number for number in range(50)])
@@ -177,7 +179,7 @@ def test_a_frozen_follower_leaves_the_isr_by_its_lag_and_joins_it_again(cluster:
         wait_for_isr(cluster, topic, {1, 2})
         registered = {one.node_id for one in ask(cluster, 1, apis.METADATA, 9, topics=[]).brokers}
         assert registered == {1, 2, 3}, "it was not taken for dead"
-        assert f"{topic}-0: the ISR is [1, 2] now, [3] fell behind" in cluster.log(1)
+        assert f"{topic}-0: the ISR is now [1, 2], [3] fell behind" in cluster.log(1)
         send(cluster, topic, [b"all that are left"])
     finally:
         cluster.resume(3)

@@ -2,7 +2,6 @@
 
 import contextlib
 
-import pytest
 from confluent_kafka import TopicPartition
 
 from pyspark_skep.write.decisions import Decision
@@ -12,8 +11,6 @@ from tests.cluster.scenes import create
 from tests.cluster.test_power_loss import commit, committed
 from tests.cluster.transactors import LEDGER, Transactor
 from tests.spark.driver_model import KEEPS_ALL, PARTITIONS, Queries, decide, rows_of
-
-pytestmark = pytest.mark.xdist_group("cluster")
 
 TOPIC = "orders"
 LAST = 3

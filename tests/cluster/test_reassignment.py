@@ -31,7 +31,7 @@ from tests.cluster.driving import (
 from tests.raw_requests import seconds
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("cluster")
+pytestmark = pytest.mark.xdist_group(__name__)
 
 FOLLOWER, LEADER = "follower.replication.throttled.rate", "leader.replication.throttled.rate"
 NEW = 4
@@ -108,7 +108,8 @@ def test_a_partition_moves_to_a_new_broker_with_all_that_is_in_it(cluster: Embed
     wait_for_replicas(cluster, topic, [4, 2, 3])
     wait_until_equal(cluster, topic, (2, 3, 4), end=len(VALUES))
     after = state(cluster, topic)
-    assert after is not None and after.leader in (2, 3, 4), "the leader was the one that had to go"
+    assert after is not None
+    assert after.leader in (2, 3, 4), "the leader was the one that had to go"
     assert after.leader_epoch > before.leader_epoch
     wait_until(lambda: not leftovers(cluster, 1, topic), "the files of the old replica go")
     assert under_way(cluster, topic) == []

@@ -22,7 +22,7 @@ from tests.raw_client import RawClient
 from tests.raw_requests import Want
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("cluster")
+pytestmark = pytest.mark.xdist_group(__name__)
 
 LATEST, EARLIEST = -1, -2
 BEFORE, AFTER = 10, 20

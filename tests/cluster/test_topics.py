@@ -28,7 +28,7 @@ from tests.raw_client import RawClient
 from tests.raw_requests import batch_of, seconds
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("cluster")
+pytestmark = pytest.mark.xdist_group(__name__)
 
 RACKS = {1: "a", 2: "a", 3: "b", 4: "b"}
 PATIENT = ("zookeeper.session.timeout.ms", "replica.lag.time.max.ms")

@@ -18,7 +18,7 @@ from tests.raw_client import RawClient
 from tests.scenario.test_serve_brokers import Served, is_gone, known_brokers
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("cluster")
+pytestmark = pytest.mark.xdist_group(__name__)
 
 BROKERS = 2
 PARTITIONS = 8

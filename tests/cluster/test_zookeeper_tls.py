@@ -17,7 +17,7 @@ from tests.cluster.scenes import run_broker
 from tests.raw_client import RawClient
 from tests.raw_requests import create_topics_body
 
-pytestmark = pytest.mark.xdist_group("cluster")
+pytestmark = pytest.mark.xdist_group(__name__)
 
 
 class Secure:

@@ -67,14 +67,21 @@ class Member:
 
     def _end(self) -> None:
         self._process.wait(30)
-        self._reader.join(30)
+        self._close()
         self.owned = None
+
+    def _close(self) -> None:
+        """What the process has said is read to its end."""
+        self._reader.join(30)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     def clean_up(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
             self._process.send_signal(signal.SIGCONT)
             self._process.wait(30)
+        self._close()
 
 
 Start = Callable[..., Member]

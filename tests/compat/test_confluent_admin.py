@@ -100,6 +100,7 @@ def test_configs_are_described_and_altered_incrementally(admin: AdminClient, top
     assert configs_of(admin, ResourceType.TOPIC, topic)["retention.ms"].value == "604800000"
 
 
+@pytest.mark.filterwarnings("ignore:alter_configs has been deprecated")
 def test_configs_are_replaced_by_the_older_call(admin: AdminClient, topic: str) -> None:
     result_of(admin.create_topics([NewTopic(topic, 1, config={"retention.ms": "5000"})]))
     resource = ConfigResource(ResourceType.TOPIC, topic, set_config={"segment.bytes": "100000"})

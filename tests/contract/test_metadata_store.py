@@ -46,7 +46,8 @@ async def test_a_put_that_expects_no_key_is_refused_when_there_is_one(engine):
         with pytest.raises(VersionConflict):
             await store.put("a", b"second", expected_version=MUST_NOT_EXIST)
         entry = await store.get("a")
-        assert entry is not None and entry.value == b"first"
+        assert entry is not None
+        assert entry.value == b"first"
 
 
 @in_event_loop
@@ -132,7 +133,8 @@ async def test_an_ephemeral_key_that_exists_is_not_put_again_by_anyone(engine):
             with pytest.raises(VersionConflict):
                 await session.put_ephemeral("brokers/1", b"second")
         entry = await second.get("brokers/1")
-        assert entry is not None and entry.value == b"first"
+        assert entry is not None
+        assert entry.value == b"first"
 
 
 @in_event_loop
@@ -220,7 +222,7 @@ async def test_a_closed_store_is_unavailable_and_can_be_closed_twice(engine):
 @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", ".", "a/..", "a\0b"])
 async def test_what_is_not_a_path_is_not_a_key(engine, key):
     async with engine.session() as store:
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="key"):
             await store.put(key, b"x")
         assert await store.read_tree("") == {}
 
@@ -228,7 +230,7 @@ async def test_what_is_not_a_path_is_not_a_key(engine, key):
 @in_event_loop
 async def test_an_empty_value_is_refused(engine):
     async with engine.session() as store:
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="empty value"):
             await store.put("a", b"")
         assert await store.get("a") is None
 
@@ -255,7 +257,8 @@ async def test_compare_and_set_loses_no_increment_of_three_processes(engine):
             for child in (a, b, c):
                 assert await asyncio.to_thread(child.wait) == 0
         entry = await store.get("counter")
-        assert entry is not None and int(entry.value) == 3 * INCREMENTS
+        assert entry is not None
+        assert int(entry.value) == 3 * INCREMENTS
 
 
 EPHEMERAL = """
@@ -288,7 +291,8 @@ async def test_the_key_of_a_killed_process_can_be_taken_by_its_successor(engine)
             await vanished(store, watch, "brokers/7")
             await store.put_ephemeral("brokers/7", b"successor")
         entry = await store.get("brokers/7")
-        assert entry is not None and entry.value == b"successor"
+        assert entry is not None
+        assert entry.value == b"successor"
 
 
 @in_event_loop

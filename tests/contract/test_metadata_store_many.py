@@ -23,7 +23,8 @@ async def test_many_puts_are_each_a_compare_and_set_of_their_own(engine):
                 Put("anyhow/new", b"one"),
             ]
         )
-        assert isinstance(results[1], VersionConflict) and isinstance(results[3], VersionConflict)
+        assert isinstance(results[1], VersionConflict)
+        assert isinstance(results[3], VersionConflict)
         tree = await store.read_tree("")
         assert tree == {
             "topics/there": (b"two", results[0]),
@@ -63,7 +64,8 @@ async def test_a_guard_is_told_from_an_entry_that_lost(engine):
         guard = ("controller-epoch", await store.put("controller-epoch", b"1"))
         await store.put("topics/a", b"x")
         results = await store.put_many([Put("topics/a", b"y", 77), Put("topics/b", b"y")], guard=guard)
-        assert isinstance(results[0], VersionConflict) and results[1] == (await store.get("topics/b")).version
+        assert isinstance(results[0], VersionConflict)
+        assert results[1] == (await store.get("topics/b")).version
 
 
 @in_event_loop
@@ -83,14 +85,15 @@ async def test_ten_thousand_puts_in_one_go_are_all_made_and_reported(engine):
         assert lost == list(range(0, 10_000, 1000))
         tree = await other.read_tree("topics")
         assert {tree[f"topics/{number}"].version == again[number] for number in range(1, 1000)} == {True}
-        assert len(tree) == 10_000 and len((await anext(watch)).keys) >= 1
+        assert len(tree) == 10_000
+        assert len((await anext(watch)).keys) >= 1
 
 
 @in_event_loop
 async def test_a_key_twice_among_many_puts_is_refused_before_anything_is_written(engine):
     async with engine.session() as store:
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="twice"):
             await store.put_many([Put("a", b"x"), Put("b", b"x"), Put("a", b"y")])
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="empty value"):
             await store.put_many([Put("a", b"x"), Put("b", b"")])
         assert await store.read_tree("") == {}

@@ -1,4 +1,4 @@
-"""A topic deleted and made anew: nobody who decided by the first changes or removes the second, on any engine."""
+"""A topic is deleted and created again: a decision based on the first never changes or removes the second."""
 
 import contextlib
 from dataclasses import replace
@@ -90,8 +90,8 @@ async def test_a_broker_that_finishes_the_deletion_of_the_first_topic_does_not_r
         first = await client.create_topic("orders", REPLICAS)
         await client.delete_topic("orders")
         second = await client.create_topic("orders", REPLICAS)
-        async with late._current.turn:
-            # As when its image still has the first, and it has heard of nothing but the mark.
+        async with late._current.lock:
+            # As if its image still had the first topic and only the mark had been reported.
             await late._current.remove_topic(first)
             assert late.image.topics["orders"].topic_id == second.topic_id
         assert await client._store.get("topics/orders") == (second.encode(), second.version)

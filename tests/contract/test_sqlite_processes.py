@@ -6,8 +6,15 @@ import time
 
 import pytest
 
-from skep.metadata.sqlite import sqlite_sessions as sessions
-from skep.metadata.sqlite.sqlite_sessions import Beat, SessionLock, SilenceWatch, beat_of, forget, is_alive
+from skep.metadata.sqlite import sqlite_sessions
+from skep.metadata.sqlite.sqlite_sessions import (
+    Heartbeat,
+    SessionLock,
+    SilenceDetector,
+    is_alive,
+    last_heartbeat,
+    remove_session_file,
+)
 from tests.contract.conftest import in_event_loop, seen, told, vanished
 
 INCREMENTS = 30
@@ -35,7 +42,8 @@ async def test_five_processes_that_write_at_once_lose_no_increment_and_their_dea
             children = [stack.enter_context(sqlite_engine.process(WRITER, 30.0)) for _ in range(5)]
             assert [await told(child) for child in children] == ["done"] * 5
             entry = await store.get("counter")
-            assert entry is not None and int(entry.value) == 5 * INCREMENTS
+            assert entry is not None
+            assert int(entry.value) == 5 * INCREMENTS
             assert len(await store.children("brokers")) == 5
             for child in children:
                 child.kill()
@@ -67,32 +75,32 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(sessions, "time", self)
+        monkeypatch.setattr(sqlite_sessions, "time", self)
 
     def monotonic(self) -> float:
         return self.now
 
 
 def look_for(watch, clock, seconds, **numbers):
-    """Looks again and again for some time, at the same beats; those found silent at the last look."""
+    """Checks the same heartbeats repeatedly for some time. Returns the sessions that the last check found silent."""
     found = []
     for _ in range(round(seconds / 0.05)):
         clock.now += 0.05
-        found = watch.silent({name: Beat(number, timeout_s=6.0) for name, number in numbers.items()})
+        found = watch.silent({name: Heartbeat(number, timeout_s=6.0) for name, number in numbers.items()})
     return found
 
 
 def test_a_session_is_silent_when_it_has_not_beaten_for_its_timeout(monkeypatch):
     clock = Clock(monkeypatch)
-    watch = SilenceWatch()
+    watch = SilenceDetector()
     for half_second in range(20):
         silent = look_for(watch, clock, 0.5, stopped=1, beating=half_second)
         assert silent == (["stopped"] if half_second >= 12 else []), half_second
 
 
-def test_a_watcher_that_was_stopped_itself_buries_nobody_on_waking(monkeypatch):
+def test_a_watcher_that_was_stopped_itself_expires_no_session_when_it_resumes(monkeypatch):
     clock = Clock(monkeypatch)
-    watch = SilenceWatch()
+    watch = SilenceDetector()
     assert look_for(watch, clock, 5.0, a=1, b=1) == []
     clock.now += 3600
     assert look_for(watch, clock, 5.9, a=1, b=2) == []
@@ -103,11 +111,12 @@ def test_a_session_that_lives_beats_and_is_not_silent(tmp_path):
     session = SessionLock(tmp_path, timeout_s=0.8)
     session.acquire(lambda name: None)
     try:
-        watch, numbers = SilenceWatch(), set()
+        watch, numbers = SilenceDetector(), set()
         deadline = time.monotonic() + 30
         while len(numbers) < 6 and time.monotonic() < deadline:
-            beat = beat_of(tmp_path, session.name)
-            assert beat is not None and beat.timeout_s == 0.8
+            beat = last_heartbeat(tmp_path, session.name)
+            assert beat is not None
+            assert beat.timeout_s == 0.8
             numbers.add(beat.number)
             assert watch.silent({session.name: beat}) == []
         assert len(numbers) >= 6
@@ -117,16 +126,17 @@ def test_a_session_that_lives_beats_and_is_not_silent(tmp_path):
 
 
 @in_event_loop
-async def test_a_session_that_others_buried_says_so_and_its_key_is_put_anew(sqlite_engine, tmp_path):
+async def test_a_session_that_others_expired_says_so_and_its_key_is_put_again(sqlite_engine, tmp_path):
     async with sqlite_engine.session() as store:
         await store.put_ephemeral("brokers/1", b"first")
         (session,) = (tmp_path / "metadata.db-sessions").iterdir()
-        forget(session.parent, session.name)
+        remove_session_file(session.parent, session.name)
         await store.wait_session_end()
         assert await store.get("brokers/1") is None
         await store.put_ephemeral("brokers/1", b"second")
         ended = asyncio.ensure_future(store.wait_session_end())
         entry = await store.get("brokers/1")
-        assert entry is not None and entry.value == b"second"
+        assert entry is not None
+        assert entry.value == b"second"
         assert not ended.done()
         ended.cancel()

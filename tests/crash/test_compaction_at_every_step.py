@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.ids import LeaderEpoch, TopicPartition
 from skep.records.batch import read_header
@@ -17,6 +16,7 @@ from skep.records.builder import NewRecord, build_batch
 from skep.storage.directory.log_directory import LogDirectory
 from skep.storage.log.log import Log
 from tests.compacting import compact, records_of
+from tests.manual_clock import ManualClock
 from tests.memory_files import Crashed, MemoryFiles, Survivors
 
 PATH = "/var/data"

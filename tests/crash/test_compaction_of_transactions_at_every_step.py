@@ -11,7 +11,6 @@ from itertools import pairwise
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.ids import LeaderEpoch, Offset, TopicPartition
 from skep.records.batch import read_header
@@ -21,6 +20,7 @@ from skep.records.record import batches_in, iterate_records
 from skep.storage.directory.log_directory import LogDirectory
 from skep.storage.log.log import Log
 from tests.compacting import compact
+from tests.manual_clock import ManualClock
 from tests.memory_files import Crashed, MemoryFiles, Survivors
 
 PATH = "/var/data"

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.current_config import CurrentConfig
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import BrokerId, TopicPartition
@@ -23,11 +23,11 @@ from skep.base.loop.supervisor import Supervisor
 from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.group_records import decode_group_record
 from skep.coordination.groups.group_shard import GroupShard
-from skep.coordination.groups.offsets import offset_operations as committing
+from skep.coordination.groups.offsets import offset_operations
 from skep.coordination.groups.offsets.offset_operations import Committer, WantedOffset
 from skep.coordination.shard import ProducerStamp
 from skep.coordination.transaction_records import decode_transaction_record
-from skep.coordination.transactions.init_producer import Initialization
+from skep.coordination.transactions.init_producer import InitProducerRequest
 from skep.coordination.transactions.markers import MarkerWriter
 from skep.coordination.transactions.transaction_coordinator import TransactionCoordinator
 from skep.coordination.transactions.transaction_shard import TransactionShard
@@ -37,8 +37,9 @@ from skep.records.batch import read_header
 from skep.records.builder import NewRecord, build_batch
 from skep.records.end_txn_marker import read_marker
 from skep.records.record import batches_in, iterate_records
-from skep.replication.replica_manager import Replicas
+from skep.replication.replica_manager import ReplicaManager
 from skep.storage.directory.log_directory import LogDirectory
+from tests.manual_clock import ManualClock
 from tests.memory_files import Crashed, MemoryFiles, Survivors
 
 HERE = BrokerId(1)
@@ -92,22 +93,22 @@ class Life:
         self.clock, self.supervisor, executor = ManualClock(), Supervisor(), SlowExecutor()
         directory = LogDirectory(files, "/data", self.clock)
         directory.open()
-        self.replicas = Replicas(directory, Catalog(), config, self.clock, executor, self.supervisor)  # type: ignore[arg-type]
+        self.replicas = ReplicaManager(directory, Catalog(), config, self.clock, executor, self.supervisor)  # type: ignore[arg-type]
         rest = (self.replicas, self.clock, executor, self.supervisor, Slicer(self.clock))
         self.groups: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             GROUPS,
-            lambda context: GroupShard(context, lambda: SETTINGS, lambda: self.replicas._catalog.image),
+            lambda context: GroupShard(context, CurrentConfig(SETTINGS), lambda: self.replicas._catalog.image),
             decode_group_record,
             *rest,
         )
         markers = MarkerWriter(TRANSACTIONS, self.replicas, self.groups)
         self.runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
             TRANSACTIONS,
-            lambda context: TransactionShard(context, lambda: SETTINGS, markers),
+            lambda context: TransactionShard(context, CurrentConfig(SETTINGS), markers),
             decode_transaction_record,
             *rest,
         )
-        self.transactions = TransactionCoordinator(self.runtime, self.groups, lambda: SETTINGS)
+        self.transactions = TransactionCoordinator(self.runtime, self.groups, CurrentConfig(SETTINGS))
         self._next_producer_id = 100
         self.is_dead = False
         asyncio.get_running_loop().set_exception_handler(self._died)
@@ -146,7 +147,7 @@ class Life:
             return self._next_producer_id
 
         await self.complete()
-        asked = Initialization(ID, 60_000, None)
+        asked = InitProducerRequest(ID, 60_000, None)
         answer = await self.settled(self.transactions.init_producer_id(asked, next_id))
         if answer["error_code"] is ErrorCode.concurrent_transactions:
             await self.complete()
@@ -155,7 +156,7 @@ class Life:
         return ProducerStamp(answer["producer_id"], answer["producer_epoch"])
 
     async def complete(self) -> None:
-        await self.until(lambda: not self.runtime.shard_of(ID).finishing)
+        await self.until(lambda: not self.runtime.shard_of(ID).completions)
 
     async def transaction(self, producer: ProducerStamp, number: int, *, commit: bool) -> None:
         await self.settled(self.transactions.add_partitions(ID, producer, frozenset(PLACES), None))
@@ -176,12 +177,12 @@ class Life:
         await self.settled(
             self.groups.submit(
                 GROUP,
-                lambda shard: committing.commit_transactional(
+                lambda shard: offset_operations.commit_transactional(
                     shard, GROUP, Committer("", None, -1), producer, offsets, 3
                 ),
             )
         )
-        await self.settled(self.transactions.end(ID, producer, commit=commit, answer=None))
+        await self.settled(self.transactions.end(ID, producer, commit=commit, response=None))
 
     def committed_in(self, place: TopicPartition) -> list[int]:
         """As a read_committed reader finds them; nothing may be open."""

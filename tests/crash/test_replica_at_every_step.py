@@ -11,7 +11,6 @@ from itertools import count
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.ids import LeaderEpoch, Offset, TopicPartition
 from skep.records.batch import BatchHeader, is_intact, read_header
@@ -19,8 +18,9 @@ from skep.records.builder import NewRecord, build_batch
 from skep.records.record import batches_in
 from skep.storage.directory.log_directory import LogDirectory
 from skep.storage.log.log import Log
-from skep.storage.producers import producer_snapshots as snapshots
+from skep.storage.producers import producer_snapshots
 from tests.crash.transaction_model import view_of
+from tests.manual_clock import ManualClock
 from tests.memory_files import Crashed, MemoryFiles, Survivors
 
 PATH = "/var/data"
@@ -176,7 +176,7 @@ def check_and_go_on(follower: Follower, *, is_killed: bool) -> None:
 
 @pytest.fixture(autouse=True)
 def frequent_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "INTERVAL_BYTES", 300)
+    monkeypatch.setattr(producer_snapshots, "INTERVAL_BYTES", 300)
 
 
 def test_the_workload_has_what_is_tested() -> None:

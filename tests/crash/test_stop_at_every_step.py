@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.ids import LeaderEpoch, Offset, TopicPartition
 from skep.records.batch import is_intact, read_header
@@ -18,6 +17,7 @@ from skep.records.record import batches_in
 from skep.storage.directory.log_directory import LogDirectory
 from skep.storage.log.log import Log
 from skep.storage.log.retention import segments_to_delete
+from tests.manual_clock import ManualClock
 from tests.memory_files import Crashed, MemoryFiles, Survivors
 
 PATH = "/var/data"

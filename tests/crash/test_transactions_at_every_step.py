@@ -10,7 +10,6 @@ from itertools import count
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.ids import LeaderEpoch, Offset, TopicPartition
 from skep.records.batch import BatchHeader, read_header
@@ -18,8 +17,9 @@ from skep.records.builder import NewRecord, build_batch
 from skep.records.record import batches_in
 from skep.storage.directory.log_directory import LogDirectory
 from skep.storage.log.log import Log
-from skep.storage.producers import producer_snapshots as snapshots
+from skep.storage.producers import producer_snapshots
 from tests.crash.transaction_model import view_of
+from tests.manual_clock import ManualClock
 from tests.memory_files import Crashed, MemoryFiles, Survivors
 
 PATH = "/var/data"
@@ -152,7 +152,7 @@ def steps_of_workload() -> int:
 @pytest.fixture(autouse=True)
 def frequent_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in the middle of segments, as with 64 MiB of them."""
-    monkeypatch.setattr(snapshots, "INTERVAL_BYTES", 300)
+    monkeypatch.setattr(producer_snapshots, "INTERVAL_BYTES", 300)
 
 
 def test_the_workload_has_what_is_tested() -> None:

@@ -110,11 +110,13 @@ def faulty_broker(data_dir: Path, monkeypatch: pytest.MonkeyPatch, **options: st
 
     thread = threading.Thread(target=run, name="faulty broker", daemon=True)
     thread.start()
-    assert started.wait(PATIENCE_S) and not trouble, trouble
+    assert started.wait(PATIENCE_S)
+    assert not trouble, trouble
     try:
         yield FaultyBroker(broker, faults)
     finally:
         faults.heal()
         loop.call_soon_threadsafe(stopping.set)
         thread.join(PATIENCE_S)
-        assert not thread.is_alive() and not trouble, trouble
+        assert not thread.is_alive()
+        assert not trouble, trouble

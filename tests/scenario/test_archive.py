@@ -305,7 +305,7 @@ def test_a_topic_that_was_made_anew_is_refused(bootstrap: str, admin: AdminClien
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
     result = skep("archive", topic, "--to", tmp_path)
     assert result.exit_code == 1
-    assert "it was made anew" in str(result.exception)
+    assert "it was created again" in str(result.exception)
 
 
 def test_what_the_log_lost_before_it_was_archived_is_an_error_or_a_gap(

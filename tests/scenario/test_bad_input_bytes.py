@@ -71,10 +71,10 @@ def test_what_is_no_request_ends_the_connection_with_one_line(the_scene: Scene, 
 def test_the_line_names_the_api_where_it_is_known(the_scene: Scene) -> None:
     with the_scene.client() as client:
         client.send_frame(header(apis.FETCH.key, 99))
-        the_scene.expect_hang_up(client, "Fetch v99 is not served, only v4 to v18")
+        the_scene.expect_hang_up(client, "Fetch v99 is not served; served are v4 to v18")
     with the_scene.client() as client:
         client.send_frame(header(999, 0))
-        the_scene.expect_hang_up(client, "there is no API 999 here")
+        the_scene.expect_hang_up(client, "API key 999 is not served")
 
 
 def test_the_requests_before_the_bad_one_are_answered(the_scene: Scene) -> None:

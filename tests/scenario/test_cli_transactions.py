@@ -142,8 +142,8 @@ def test_aborting_by_id_ends_it_everywhere_and_shuts_its_producer_out(
     topic: str, transactional_id: str, producer: Producer
 ) -> None:
     refused = skep("transactions", "abort", transactional_id, stdin="n\n")
-    assert str(refused.exception) == "not confirmed, nothing is done"
-    assert refused.stderr == f"Abort the transaction of {transactional_id} and shut out its producer? [y/N] "
+    assert str(refused.exception) == "not confirmed; nothing was changed (use --yes to skip the question)"
+    assert refused.stderr == f"Abort the transaction of {transactional_id} and fence its producer? [y/N] "
     assert done("consume", topic, "--isolation-level", "read_committed") == ""
     [described] = json.loads(done("transactions", "describe", transactional_id, "--json"))
     assert described["state"] == "Ongoing"
@@ -168,24 +168,24 @@ def test_a_transaction_that_hangs_is_found_and_ended_where_it_hangs(hanging: Emb
     assert done("consume", "orders", "--isolation-level", "read_committed").split() == ["committed"]
 
     at = ("--topic", "orders", "--partition", 0, "--start-offset")
-    assert failed("transactions", "abort", *at, 999, "--yes").endswith("those open there begin at 2")
+    assert failed("transactions", "abort", *at, 999, "--yes").endswith("the open ones start at 2")
     done("transactions", "abort", *at, 2, "--yes")
-    assert "No transaction hangs." in skep("transactions", "find-hanging", "--older-than", "0ms").stderr
+    assert "There are no hanging transactions." in skep("transactions", "find-hanging", "--older-than", "0ms").stderr
     assert done("consume", "orders", "--isolation-level", "read_committed").split() == ["committed", "later"]
 
 
 def test_one_that_its_coordinator_will_end_does_not_hang(topic: str, producer: Producer) -> None:
     result = skep("transactions", "find-hanging", topic, "--older-than", "0ms")
-    assert (result.stdout, result.stderr) == ("", "No transaction hangs.\n")
+    assert (result.stdout, result.stderr) == ("", "There are no hanging transactions.\n")
     producer.abort_transaction(30)
 
 
 def test_what_cannot_be_is_said(topic: str) -> None:
-    assert failed("transactions", "describe", "nobody") == "no coordinator knows a transactional id 'nobody'"
-    assert "there is no state Sleeping" in failed("transactions", "list", "--state", "Sleeping")
+    assert failed("transactions", "describe", "nobody") == "there is no transactional id 'nobody'"
+    assert "'Sleeping' is not a state of transactions" in failed("transactions", "list", "--state", "Sleeping")
     assert "not a regular expression" in failed("transactions", "list", "--id", "(")
     assert "has no partition 7" in failed("transactions", "producers", f"{topic}:7")
-    assert "plain TCP only" in failed("transactions", "list", "-X", "security.protocol=SSL")
+    assert "supports plaintext only" in failed("transactions", "list", "-X", "security.protocol=SSL")
 
 
 def test_kafkas_command_prints_kafkas_columns(

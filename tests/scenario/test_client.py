@@ -106,7 +106,7 @@ def test_an_api_or_version_that_the_broker_does_not_have_is_said(skep_broker: Em
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not Kafka's protocol"),
         (b"\0\0\0\2\0\0", "not Kafka's protocol"),
         (b"\0\0\0\x05\0\0\0\1\0", "not Kafka's protocol"),
-        (b"\0\0\0\x0a\0\0\0\x63\0\0\0\0\0\0", "answered another request"),
+        (b"\0\0\0\x0a\0\0\0\x63\0\0\0\0\0\0", "sent a response that is not for ApiVersions"),
         (b"", "connection was closed"),
         (b"\0\0\1\0\0\0", "connection was closed"),
     ],
@@ -120,5 +120,5 @@ def test_a_peer_that_is_no_broker_is_said_in_one_line(answer: bytes, complaint: 
 
 def test_a_peer_that_keeps_quiet_is_given_up() -> None:
     with peer(None) as (host, port), Connection(host, port, client_id="test", timeout_s=0.2) as connection:
-        with pytest.raises(Unreachable, match="gave no answer to ApiVersions"):
+        with pytest.raises(Unreachable, match="sent no response to ApiVersions"):
             connection.ask(METADATA, {})

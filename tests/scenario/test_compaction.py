@@ -206,9 +206,11 @@ def test_a_damaged_log_is_left_alone_and_others_are_compacted(broker: EmbeddedBr
     produce(broker, other, [(f"key-{n % 30}", f"value {n}") for n in range(3000)])
     wait_until(lambda: len(consume(broker, other)) == 30, "the other log is compacted", timeout_s=PATIENCE_S)
     wait_until(
-        lambda: f"{topic}-0: is not compacted any more" in broker.log, "one line about the damage", timeout_s=PATIENCE_S
+        lambda: f"{topic}-0: the log is damaged and is no longer compacted" in broker.log,
+        "one line about the damage",
+        timeout_s=PATIENCE_S,
     )
-    assert broker.log.count("is not compacted any more") == 1
+    assert broker.log.count("the log is damaged and is no longer compacted") == 1
     assert first.read_bytes() == content
 
 

@@ -90,9 +90,9 @@ def test_a_topic_is_on_every_broker_unless_something_else_is_said(shared: Embedd
 
 
 def test_what_is_not_there_is_told(shared: EmbeddedCluster) -> None:
-    with pytest.raises(LookupError, match="there is no broker 4; there are 1, 2, 3"):
+    with pytest.raises(LookupError, match="there is no broker 4; the brokers are 1, 2, 3"):
         shared.kill(4)
-    with pytest.raises(LookupError, match="there is no partition 0 of a topic 'nowhere'"):
+    with pytest.raises(LookupError, match="there is no topic 'nowhere' with partition 0"):
         shared.leader_of("nowhere")
 
 

@@ -10,14 +10,16 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from skep.testing import EmbeddedBroker
+from tests.lengths import times
 from tests.raw_client import RawClient
 from tests.scenario.exactly_once_worker import INPUT, OUTPUT
 from tests.waiting import wait_until
 
-KILLS = 30
+KILLS = times(12, long=200)
 WORKERS = ("cook-1", "cook-2", "cook-3")
 PARTITIONS = 3
 ROOT = Path(__file__).parents[2]
@@ -134,7 +136,8 @@ def seed() -> int:
     return number
 
 
-def test_thirty_deaths_of_workers_and_broker_leave_every_input_reflected_once() -> None:
+@pytest.mark.long
+def test_many_deaths_of_workers_and_broker_leave_every_input_reflected_once() -> None:
     chance = random.Random(seed())
     with EmbeddedBroker(options=OPTIONS) as broker:
         servers = broker.bootstrap_servers

@@ -109,11 +109,11 @@ def test_connections_beyond_their_share_are_refused_and_those_who_are_there_use_
     with EmbeddedBroker() as broker, RawClient(broker.bootstrap_servers) as inside:
         inside.create_topic("t", partitions=200)
         crowd = [connect(broker) for _ in range(120)]
-        wait_until(lambda: "what else the process may open" in broker.log, "the log to say that no more get in")
+        wait_until(lambda: "the other file descriptors" in broker.log, "the log to say that no more get in")
         for _ in range(3):
             for partition in range(200):
                 inside.append("t", batch_of(b"x"), partition=partition)
-        assert broker.log.count("what else the process may open") == 1
+        assert broker.log.count("the other file descriptors") == 1
         assert len(os.listdir(f"/proc/{broker.pid}/fd")) < 300
         for connection in crowd:
             connection.close()

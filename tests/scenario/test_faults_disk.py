@@ -129,7 +129,7 @@ def test_a_disk_that_fills_up_loses_its_oldest_segments_first(tmp_path: Path, mo
             start = client.list_offset(TOPIC, -2).offset
             assert list(values_from(client, TOPIC, 0, start)) == [value(number) for number in range(start, 300)]
             assert client.append(TOPIC, batch_of(value(300))) == 300
-            assert "deleted early, the disk is filling up" in broker.log
+            assert "early, because the disk is filling up" in broker.log
 
 
 @flushing

@@ -1,6 +1,5 @@
 """Offsets over the wire: every shape of the requests, restarts, many groups, and what is refused."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -50,10 +49,10 @@ def fetch_groups(client: RawClient, *groups: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def ready(client: RawClient, topic: str) -> Iterator[RawClient]:
+def ready(client: RawClient, topic: str) -> RawClient:
     client.create_topic(topic, 3)
     find_coordinator(client, GROUP)
-    yield client
+    return client
 
 
 def test_offsets_come_back_in_every_shape(ready: RawClient, topic: str) -> None:

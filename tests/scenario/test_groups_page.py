@@ -11,9 +11,9 @@ from skep.testing import EmbeddedBroker
 PAGE = Path(__file__).parents[2] / "docs" / "GROUPS.md"
 PROGRAMS = {
     "skep": "main",
-    "kafka-console-consumer": "kafka_console_consumer",
-    "kafka-consumer-groups": "kafka_consumer_groups",
-    "kafka-transactions": "kafka_transactions",
+    "kafka-console-consumer": "kafka.kafka_console_consumer",
+    "kafka-consumer-groups": "kafka.kafka_consumer_groups",
+    "kafka-transactions": "kafka.kafka_transactions",
 }
 
 

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 import pytest
 
 from skep.testing import EmbeddedBroker
+from tests.lengths import times
 from tests.raw_client import RawClient
 from tests.raw_requests import batch_of
 from tests.scenario.kill_history import History, Reader
 from tests.scenario.kill_producers import BatchProducer, LibrdkafkaProducer
 from tests.waiting import wait_until
 
-KILLS = 50
+KILLS = times(15, long=200)
 OPTIONS = {
     "log.flush.interval.messages": "1",
     # Small, so that some deaths come while a segment is sealed and the next one begun.
@@ -81,7 +82,8 @@ def start_dying(broker: EmbeddedBroker, after_s: float) -> None:
     broker.kill()
 
 
-def test_fifty_deaths_under_load_lose_nothing_and_double_nothing() -> None:
+@pytest.mark.long
+def test_many_deaths_under_load_lose_nothing_and_double_nothing() -> None:
     chance = random.Random(seed())
     history, reader, checked = History(), Reader(PARTITIONS), 0
     with EmbeddedBroker(options=OPTIONS) as broker:

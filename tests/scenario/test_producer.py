@@ -14,9 +14,9 @@ from skep.client.admin import create_topic
 from skep.client.cluster_client import ClusterClient
 from skep.client.connection import Connection
 from skep.client.errors import ClientError, TimedOut
-from skep.client.produce import delivery as delivering
+from skep.client.produce import delivery
 from skep.client.produce import producer as producing
-from skep.client.produce.produce_pipe import Answered, ProducePipe
+from skep.client.produce.produce_pipe import Completed, ProducePipe
 from skep.client.produce.producer import Producer
 from skep.client.produce.transactions import end_transaction, init_producer_id, list_open_transactions
 from skep.records.columnar import RecordColumns, RecordTooLarge
@@ -70,26 +70,26 @@ def test_an_answer_that_is_lost_again_and_again_doubles_nothing(
     lost = 0
 
     class Lossy(ProducePipe):
-        """The third answer on each connection never arrives, though what it acknowledges is written."""
+        """The third response on each connection never arrives, though what it acknowledges is written."""
 
         taken = 0
 
-        def read(self) -> Iterator[Answered]:
+        def read(self) -> Iterator[Completed]:
             nonlocal lost
-            for answered in super().read():
+            for completed in super().read():
                 self.taken += 1
                 if self.taken == 3:
                     lost += 1
-                    self._under_way.appendleft(self._under_way_before)
-                    raise self._connection.broken(PRODUCE, ConnectionResetError())
-                yield answered
+                    self._requests.appendleft(self._completed)
+                    raise self._connection.lost(PRODUCE, ConnectionResetError())
+                yield completed
 
-        def _answer_in(self, frame: bytes) -> Answered:
-            self._under_way_before = self._under_way[0]
-            return super()._answer_in(frame)
+        def _complete(self, frame: memoryview) -> Completed:
+            self._completed = self._requests[0]
+            return super()._complete(frame)
 
-    monkeypatch.setattr(delivering, "ProducePipe", Lossy)
-    monkeypatch.setattr(delivering, "PAUSE_S", 0.001)
+    monkeypatch.setattr(delivery, "ProducePipe", Lossy)
+    monkeypatch.setattr(delivery, "PAUSE_S", 0.001)
     create_topic(cluster, topic, 2)
     with Producer(cluster, batch_bytes=1_000) as producer:
         for start in range(0, 5_000, 500):

@@ -12,11 +12,10 @@ import pytest
 
 import skep
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client.cluster_client import ClusterClient
+from skep.client.cluster_client import ClusterClient, shared_cluster
 from skep.client.errors import ClientError, OffsetOutOfRange, TimedOut, TopicGone, TopicRecreated
 from skep.client.fetch.partition_reader import PartitionReader
 from skep.client.list_offsets import EARLIEST, LATEST, list_offsets
-from skep.client.shared import shared_cluster
 from skep.client.topic_info import NO_ID, describe_topics, list_topics
 from skep.records.builder import NewRecord, build_batch
 from skep.records.compression import Codec
@@ -107,13 +106,13 @@ def test_partitions_starts_and_ends_are_those_asked_for(
     late = datetime.datetime.now(datetime.UTC)
     assert read(start=late) == []
     assert read(end=late) == both
-    with pytest.raises(ClientError, match="partitions 0 to 2, and no partition 3"):
+    with pytest.raises(ClientError, match="partitions 0 to 2, not 3"):
         read(partitions=[3])
-    with pytest.raises(ClientError, match="start names partition 1, which is not read"):
+    with pytest.raises(ClientError, match="start has partition 1, which is not read"):
         read(partitions=[0], start={1: 0})
-    with pytest.raises(ClientError, match="'begin' is no place"):
+    with pytest.raises(ClientError, match="'begin' is not a position"):
         read(start="begin")
-    with pytest.raises(ClientError, match="isolation is read_committed or read_uncommitted, not 'dirty'"):
+    with pytest.raises(ClientError, match="isolation must be read_committed or read_uncommitted, not 'dirty'"):
         read(isolation="dirty")
 
 
@@ -228,7 +227,7 @@ def test_an_open_transaction_ends_the_reading_of_committed_records(
         client.append(topic, batch_of(b"3."))
         assert numbers(skep.read_arrow(bootstrap, topic)) == [1]
         assert numbers(skep.read_arrow(bootstrap, topic, isolation="read_uncommitted")) == [1, 2, 3]
-        with pytest.raises(TimedOut, match=r"open transaction holds it back at offset 1, 3 is to be read"):
+        with pytest.raises(TimedOut, match=r"open transaction holds back records from offset 1 on: reading up to 3"):
             skep.read_arrow(bootstrap, topic, end=3, timeout_s=3)
         transactions.end(1, committed=True)
         assert numbers(skep.read_arrow(bootstrap, topic)) == [1, 2, 3]
@@ -345,8 +344,8 @@ def test_one_connection_serves_a_reader_after_the_other(client: RawClient, clust
     client.create_topic(topic)
     fill(client, topic, 100)
     taken = []
-    take = cluster.take_connection
-    cluster.take_connection = lambda node: taken.append(take(node)) or taken[-1]  # type: ignore[method-assign, func-returns-value]
+    take = cluster.acquire_connection
+    cluster.acquire_connection = lambda node: taken.append(take(node)) or taken[-1]  # type: ignore[method-assign, func-returns-value]
     for _ in range(3):
         assert sum(batch.num_rows for batch in PartitionReader(cluster, topic, None, 0, start=0, end=100)) == 100
     assert len(taken) == 3

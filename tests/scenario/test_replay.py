@@ -67,7 +67,7 @@ def test_a_replay_is_the_topic_again(bootstrap: str, admin: AdminClient, tmp_pat
     assert "Replayed 1,000 records" in done("replay", tmp_path, "--to", target)
     expected = in_log(bootstrap, topic)
     assert same_records(expected, in_log(bootstrap, target), without=("offset",))
-    assert "Nothing is left" in done("replay", tmp_path, "--to", target)
+    assert "Nothing to replay" in done("replay", tmp_path, "--to", target)
     assert in_log(bootstrap, target).num_rows == 1000
     fill(bootstrap, topic, 100, first=1000)
     done("archive", topic, "--to", tmp_path)
@@ -110,7 +110,7 @@ def test_a_target_with_fewer_partitions_is_refused_unless_keys_may_decide(
     assert "--repartition" in str(result.exception)
     assert in_log(bootstrap, target).num_rows == 0
     done("replay", tmp_path, "--to", target, "--repartition")
-    assert "Nothing is left" in done("replay", tmp_path, "--to", target, "--repartition")
+    assert "Nothing to replay" in done("replay", tmp_path, "--to", target, "--repartition")
     rows = in_log(bootstrap, target).to_pylist()
     assert sorted(str(row["value"]) for row in rows) == sorted(
         str(v) for v in in_log(bootstrap, topic)["value"].to_pylist()
@@ -268,7 +268,7 @@ def test_a_name_is_refused_for_another_replay_and_for_a_group_of_readers(
     ):
         result = skep(*arguments)
         assert (result.exit_code, "another --name" in str(result.exception)) == (1, True), arguments
-    assert "Nothing is left" in done(*replay_first, "--partition", 0, "--partition", 0)
+    assert "Nothing to replay" in done(*replay_first, "--partition", 0, "--partition", 0)
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": f"{target}-readers", "log_level": 0})
     reader.commit(offsets=[TopicPartition(target, 1, 5)], asynchronous=False)
     result = skep("replay", tmp_path, "--topic", topic, "--to", target, "--name", f"{target}-readers")
@@ -334,7 +334,7 @@ def test_of_two_replays_of_one_name_the_second_goes_on_and_the_first_says_so(
             with ClusterClient(bootstrap) as another:
                 replay(another, archive, target, name=f"{target}-replay")
 
-    with pytest.raises(ArchiveError, match="another replay with the name"):
+    with pytest.raises(ArchiveError, match="another replay with this name"):
         replay(cluster, archive, target, name=f"{target}-replay", transaction_bytes=1, progress=second)
     assert same_records(in_log(bootstrap, topic), in_log(bootstrap, target), without=("offset",))
 

@@ -195,7 +195,7 @@ def test_a_signal_is_a_clean_stop(tmp_path: Path, signal_number: int) -> None:
     assert (tmp_path / "data" / CLEAN_STOP_MARKER).exists()
     with serving(tmp_path / "data") as again, RawClient(again.address) as client:
         assert client.list_offset("eggs", -1).offset == 1
-        assert "was not stopped cleanly" not in again.stop()[2]
+        assert "no clean shutdown" not in again.stop()[2]
 
 
 def test_kill_9_is_no_clean_stop(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_kill_9_is_no_clean_stop(tmp_path: Path) -> None:
         served.stop(signal.SIGKILL)
     assert not (tmp_path / "data" / CLEAN_STOP_MARKER).exists()
     with serving(tmp_path / "data") as again:
-        assert "was not stopped cleanly" in again.stop()[2]
+        assert "no clean shutdown" in again.stop()[2]
 
 
 # Why it cannot start: one line, exit code 2.

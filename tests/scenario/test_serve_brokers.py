@@ -194,7 +194,7 @@ def test_a_broker_that_ends_is_said_and_started_again_on_its_port(tmp_path: Path
             client.create_topic("eggs")
         served.children[2].send_signal(signal_number)
         how = "was killed by SIGKILL" if signal_number == signal.SIGKILL else "ended with exit code 0"
-        wait_until(lambda: f"skep: broker 2 {how}; it is started again in 1 s\n" in served.log, "it is said")
+        wait_until(lambda: f"skep: broker 2 {how}; restarting it in 1 s\n" in served.log, "it is said")
         wait_until(lambda: served.printed.count(f"skep: broker 2 ready on {address},") == 2, "it is ready again")
         served.children |= served.brokers()
         assert 2 in known_brokers(address)
@@ -270,8 +270,8 @@ def test_one_broker_and_several_do_not_take_each_others_directory(tmp_path: Path
         served.wait_until_ready()
         assert served.stop() == 0
     lines = failed("--data-dir", tmp_path / "several", "--listen", "127.0.0.1:0")
-    assert lines == [f"skep: {tmp_path}/several has the data of several brokers: start them with --brokers, as before"]
+    assert lines == [f"skep: {tmp_path}/several has the data of several brokers; start them with --brokers"]
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / ".lock").touch()
     lines = failed("--brokers", 3, "--data-dir", tmp_path / "one", "--listen", "127.0.0.1:0")
-    assert lines == [f"skep: {tmp_path}/one has the data of a single broker: give the --brokers another --data-dir"]
+    assert lines == [f"skep: {tmp_path}/one has the data of a single broker; use another --data-dir with --brokers"]

@@ -21,7 +21,9 @@ def test_a_log_that_nobody_reads_holds_nobody_up(tmp_path: Path) -> None:
         command(options), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
     )
     try:
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         process.stdin.write(first_line(options))
         address = ready_address(process.stdout.readline().decode())
         assert address is not None

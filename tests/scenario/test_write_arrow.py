@@ -20,8 +20,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.client.admin import create_topic
 from skep.client.arrow.arrow_writer import WriteResult
 from skep.client.cluster_client import ClusterClient
-from skep.client.errors import ClientError, TimedOut
-from skep.client.produce.partitioner import RowRefused
+from skep.client.errors import ClientError, RowRefused, TimedOut
 from skep.client.produce.producer import Producer as ColumnProducer
 from skep.client.produce.record_layout import RecordLayout
 from skep.client.produce.row_writer import RowWriter

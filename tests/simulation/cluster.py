@@ -59,7 +59,7 @@ class Cluster(Faults):
                 self._do_crash(process, 0)
                 continue
             # Also of what was written and taken away again since it last heard of it.
-            for key in () if process.catalog._current.turn.locked() else WATCHED:
+            for key in () if process.catalog._current.lock.locked() else WATCHED:
                 process.hear_of(key)
             self.check()
         self._go_on_with(["thaw", "start", "finish", "catch_up", "control", "finish", "catch_up", "report", "finish"])

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import NamedTuple
 
-from skep.base.clock import ManualClock
 from skep.base.errors import Fenced, StoreUnavailable, VersionConflict
 from skep.base.ids import BrokerId
 from skep.metadata.layout import broker_key
 from skep.metadata.model import NO_LEADER, PartitionRecord, TopicRecord
+from tests.manual_clock import ManualClock
 from tests.simulation.model_store import TOPIC, Call, ModelStore
 from tests.simulation.process import Disk, Process, Request
 from tests.simulation.safety import Safety
@@ -105,7 +105,8 @@ class ClusterState:
 
     def _serve_call(self, process: Process, outcome: str) -> str:
         running = process.running
-        assert running is not None and running.call is not None
+        assert running is not None
+        assert running.call is not None
         call, said = running.call, ""
         try:
             result = self._execute(call) if outcome in ("answered", "unanswered") else None

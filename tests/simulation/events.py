@@ -136,7 +136,7 @@ class Events(ClusterState):
         return [
             (process, key)
             for process in self._awake()
-            if not process.catalog._current.turn.locked()
+            if not process.catalog._current.lock.locked()
             for key in process.unheard_keys()
         ]
 
@@ -207,7 +207,7 @@ class Events(ClusterState):
         return f"{fetcher.process.id} fetches from {leader.id}: {self._describe(fetcher.process)}"
 
     def _can_catch_up(self):
-        return [process for process in self._awake() if not process.catalog._current.turn.locked()]
+        return [process for process in self._awake() if not process.catalog._current.lock.locked()]
 
     def _do_catch_up(self, process, how):
         keys = process.unheard_keys()

@@ -15,7 +15,6 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import TopicPartition
 from skep.storage.log.appender import Appended
 from skep.storage.log.leader_epochs import LeaderEpochs
-from skep.storage.replica_log import ReplicaLog
 from tests.simulation.violation import Violation
 
 Entry = tuple[int, int]
@@ -63,6 +62,10 @@ class ModelLog:
         )
 
     @property
+    def state(self) -> "ModelLog":
+        return self
+
+    @property
     def log_end_offset(self) -> int:
         return len(self.entries)
 
@@ -85,7 +88,9 @@ class ModelLog:
     def unflushed_records(self) -> int:
         return len(self.entries) - self.synced
 
-    last_batch_epoch = ReplicaLog.last_batch_epoch
+    @property
+    def last_batch_epoch(self) -> int:
+        return self._epochs.epoch_before(self.log_end_offset)
 
     @property
     def latest_epoch(self) -> int:

@@ -16,11 +16,10 @@ from skep.controller.elections import _reports
 from skep.controller.reassignment import finished
 from skep.metadata.catalog import Catalog
 from skep.metadata.model import BrokerRecord, PartitionRecord
-from skep.replication.isr_updater import IsrChanges
+from skep.replication.isr_updater import IsrUpdater
 from skep.replication.partition.in_sync_replicas import Follower, InSyncReplicas
 from skep.replication.partition.partition import Partition
 from skep.storage.log.leader_epochs import LeaderEpochs
-from skep.storage.replica_log import ReplicaLog
 from tests.simulation.model_log import ModelLog
 from tests.simulation.process import Process
 
@@ -56,7 +55,7 @@ def histories_are_not_compared():
 
 
 def a_deposed_leader_may_change_the_isr():
-    return patch.object(IsrChanges, "_is_ours", lambda self, record, partition: True)
+    return patch.object(IsrUpdater, "_is_ours", lambda self, record, partition: True)
 
 
 def a_broker_out_of_sync_is_elected():
@@ -86,12 +85,12 @@ def who_leaves_an_isr_is_forgotten():
 
 
 def a_leader_below_min_insync_forgets_the_others():
-    right = IsrChanges._with_change
+    right = IsrUpdater._with_change
 
     def with_change(self, partition, record, change):
         return right(self, partition, record, change)._replace(last_isr=())
 
-    return patch.object(IsrChanges, "_with_change", with_change)
+    return patch.object(IsrUpdater, "_with_change", with_change)
 
 
 def the_first_one_back_leads():
@@ -123,7 +122,7 @@ def _both(first, second):
 def a_broker_registers_before_it_leaves_the_isrs():
     async def start(self):
         await self.membership.join(BrokerRecord(self.id, f"host{self.id}", 1))
-        await self.membership.begin_anew(self.replicas.may_have_lost)
+        await self.membership.prepare_restart(self.replicas.may_have_lost)
         self.disk.losses_settled()
         self.serve()
 
@@ -135,20 +134,20 @@ def a_restarted_leader_goes_on_in_its_epoch():
 
 
 def a_broker_goes_on_where_it_ended():
-    async def begin_anew(self, has_lost):
+    async def prepare_restart(self, has_lost):
         return
 
-    return patch.object(Membership, "begin_anew", begin_anew)
+    return patch.object(Membership, "prepare_restart", prepare_restart)
 
 
 def who_could_join_when_it_was_looked_at_joins():
-    right = IsrChanges._with_change
+    right = IsrUpdater._with_change
 
     def with_change(self, partition, record, change):
         with patch.object(InSyncReplicas, "may_be_added", lambda *_: True):
             return right(self, partition, record, change)
 
-    return patch.object(IsrChanges, "_with_change", with_change)
+    return patch.object(IsrUpdater, "_with_change", with_change)
 
 
 def an_image_that_comes_settles_the_proposal():
@@ -204,10 +203,10 @@ def the_registration_of_a_joining_follower_is_not_asked_for():
 def a_log_of_which_all_is_deleted_reports_no_epoch():
     """Then any log with a batch counts as longer."""
 
+    right = ModelLog.last_batch_epoch
+
     def last_batch_epoch(self):
-        if self.log_start_offset == self.log_end_offset:
-            return -1
-        return ReplicaLog.last_batch_epoch.fget(self)
+        return -1 if self.log_start_offset == self.log_end_offset else right.fget(self)
 
     return patch.object(ModelLog, "last_batch_epoch", property(last_batch_epoch))
 
@@ -219,7 +218,7 @@ def the_epoch_of_the_last_deleted_record_is_forgotten():
 
 def an_empty_log_goes_on_where_it_ends():
     """Though its leader has records before that, and nobody deleted these."""
-    return patch("skep.replication.follower.fetcher._may_begin_late", lambda log: False)
+    return patch("skep.replication.follower.followed_partition._may_start_late", lambda log: False)
 
 
 Plant = Callable[[], "contextlib.AbstractContextManager[Any]"]

@@ -1,8 +1,8 @@
 """One broker: what its disk keeps, and the process on it: the broker's own classes on the model's disk and store.
 
-Real here are ``Partition``, ``InSyncReplicas``, ``IsrChanges``, ``Fetcher``, ``Following``, ``Replicas`` (who leads and
-follows what), ``FollowerFetch``, ``Membership``, ``LogReports``, ``Catalog``, ``Controller`` and the handler of
-reassignments. They run one step at a time, as the schedule says, and are started as ``app.py`` starts them.
+Real here are ``Partition``, ``InSyncReplicas``, ``IsrUpdater``, ``Fetcher``, ``FetcherManager``, ``ReplicaManager``
+(who leads and follows what), ``FollowerFetch``, ``Membership``, ``LogEndReporter``, ``Catalog``, ``Controller`` and the
+handler of reassignments. They run one step at a time, as the schedule says, and are started as ``app.py`` starts them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from skep.base.clock import ManualClock
+from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId, TopicPartition
 from skep.base.loop.supervisor import Supervisor
@@ -25,29 +25,32 @@ from skep.metadata.current_image import OnChange
 from skep.metadata.layout import CONTROLLER, broker_key, image_after, image_of, topic_key
 from skep.metadata.model import BrokerRecord, PartitionRecord, TopicRecord
 from skep.replication.follower.fetcher import Fetcher
-from skep.replication.follower.fetcher_manager import Following
-from skep.replication.isr_updater import IsrChanges
+from skep.replication.follower.fetcher_manager import FetcherManager
+from skep.replication.isr_updater import IsrUpdater
 from skep.replication.leader_inquiry import later
-from skep.replication.log_end_reporter import LogReports
+from skep.replication.log_end_reporter import LogEndReporter
 from skep.replication.partition.partition import Partition
-from skep.replication.replica_manager import Replicas
-from skep.wire.fetch.fetch_request import FollowerPartition
-from skep.wire.fetch.fetch_response_reader import AnsweredPartition, FollowerAnswer
+from skep.replication.replica_manager import ReplicaManager
+from skep.wire.fetch.fetch_request import FetchPosition
+from skep.wire.fetch.fetch_response_reader import FetchResponse, FetchResponsePartition
+from tests.manual_clock import ManualClock
 from tests.simulation.model_log import Held, ModelLog
 from tests.simulation.model_store import TOPIC, Call, ModelStore, Running, StoreClient
 
 MAX_LAG_MS = 10_000
 WATCHED = [topic_key(TOPIC), CONTROLLER, *(broker_key(BrokerId(broker)) for broker in range(1, 5))]
-SETTINGS = SimpleNamespace(
-    replica_fetch_max_bytes=3,
-    num_replica_fetchers=1,
-    replica_fetch_backoff_ms=0,
-    replica_lag_time_max_ms=MAX_LAG_MS,
-    follower_replication_throttled_rate=1 << 40,
+SETTINGS: Any = SimpleNamespace(
+    cluster=SimpleNamespace(
+        replica_fetch_max_bytes=3,
+        num_replica_fetchers=1,
+        replica_fetch_backoff_ms=0,
+        replica_lag_time_max_ms=MAX_LAG_MS,
+        follower_replication_throttled_rate=1 << 40,
+        auto_leader_rebalance_enable=True,
+        leader_imbalance_per_broker_percentage=0,
+    ),
+    coordinator=SimpleNamespace(internal_replication_factors={}),
     topic_defaults=SimpleNamespace(unclean_leader_election_enable=False),
-    auto_leader_rebalance_enable=True,
-    internal_replication_factors={},
-    leader_imbalance_per_broker_percentage=0,
 )
 
 
@@ -96,7 +99,7 @@ class Disk:
         return Held(0, []) if log is None else log.held
 
 
-class _Replicas(Replicas):
+class _Replicas(ReplicaManager):
     """Without the files of partitions, and so without what is done in the background to remove them."""
 
     def config_of(self, topic):
@@ -107,7 +110,7 @@ class _Replicas(Replicas):
         partition = self._partitions.pop((name, index), None)
         if partition is not None:
             partition.follow(partition.leader_epoch)
-            self.on_role(partition, None)
+            self.on_role_change(partition, None)
         self._directory.logs.pop(topic_partition, None)
         self._directory.high_watermarks.pop(topic_partition, None)
 
@@ -115,7 +118,7 @@ class _Replicas(Replicas):
 class Request:
     """A fetch on its way: who asks, and the process that is asked."""
 
-    def __init__(self, fetcher: "ModelFetcher", leader: "Process", positions: list[FollowerPartition]) -> None:
+    def __init__(self, fetcher: "ModelFetcher", leader: "Process", positions: list[FetchPosition]) -> None:
         self.fetcher: ModelFetcher | None = fetcher
         self.leader = leader
         self.positions = positions
@@ -128,13 +131,13 @@ class ModelFetcher(Fetcher):
     def __init__(self, process: "Process", leader: BrokerId) -> None:
         self.process = process
         self.request: Request | None = None
-        self.answer: FollowerAnswer | None = None
+        self.answer: FetchResponse | None = None
         brokers = process.catalog
         super().__init__(
             leader,
             lambda broker: brokers.image.brokers.get(broker),
             lambda: process.membership.node,
-            lambda: SETTINGS,
+            CurrentConfig(SETTINGS),
             process.clock,
             SimpleNamespace(took=lambda size, now: 0.0),
             _nothing_to_wait_for,
@@ -146,9 +149,9 @@ class ModelFetcher(Fetcher):
 
     def ask(self, leader: "Process") -> Request | None:
         self._connected_to = self._address(self._leader)
-        self._changed |= self._delayed
-        self._delayed.clear()
-        positions = self._wanted(SETTINGS)
+        self._session.changed |= self._session.paused
+        self._session.paused.clear()
+        positions = self._session.positions(SETTINGS.cluster.replica_fetch_max_bytes)
         if positions:
             self.request = Request(self, leader, positions)
         return self.request
@@ -156,7 +159,7 @@ class ModelFetcher(Fetcher):
     def take(self) -> None:
         answer, self.answer = self.answer, None
         try:
-            self._take(answer).send(None)
+            self._handle_response(answer).send(None)
         except StopIteration:
             return
         raise AssertionError("taking an answer waits for nothing here")
@@ -181,12 +184,12 @@ async def _nothing_to_wait_for(partition: Partition) -> None:
     return
 
 
-class _Following(Following):
+class _Following(FetcherManager):
     def __init__(self, process: "Process", clock: ManualClock) -> None:
         super().__init__(
             lambda: process.membership.node,
             lambda: process.catalog.image,
-            lambda: SETTINGS,
+            CurrentConfig(SETTINGS),
             clock,
             _nothing_to_wait_for,
         )
@@ -230,15 +233,15 @@ class Process:
         client: Any = StoreClient()
         self.catalog = Catalog(client, broker_id)
         self.catalog.wait_until_free = _is_free  # type: ignore[method-assign]
-        self.catalog._current.become(image_of("c", store.values))
+        self.catalog._current.set_image(image_of("c", store.values))
         self.replicas = _Replicas(disk, self.catalog, None, clock, None, Supervisor(), broker_id)
         self.replicas.truncations = None  # a model's log is cut here and now
         self.membership = Membership(client, self.catalog, broker_id, 0)
         self.following = _Following(self, clock)
-        self.isr_changes = IsrChanges(broker_id, self.catalog, lambda: SETTINGS, clock, self._ask_others)
-        self.controller = Controller(self.catalog, broker_id, lambda: SETTINGS, clock)
-        self.log_reports = LogReports(lambda: self.membership.node, self.catalog)
-        self.replicas.on_role = self._role_changed
+        self.isr_updater = IsrUpdater(broker_id, self.catalog, CurrentConfig(SETTINGS), clock, self._ask_others)
+        self.controller = Controller(self.catalog, broker_id, CurrentConfig(SETTINGS), clock)
+        self.log_end_reporter = LogEndReporter(lambda: self.membership.node, self.catalog)
+        self.replicas.on_role_change = self._role_changed
         self.bugs: list[Exception] = []
         """What those raised who were told of a change; the catalog goes on without them."""
         self.catalog.on_change(self._noticing(self.replicas.image_changed))
@@ -246,14 +249,14 @@ class Process:
 
     def _role_changed(self, partition: Partition, record: PartitionRecord | None) -> None:
         self.following.role_changed(partition, record)
-        self.log_reports.role_changed(partition, record)
+        self.log_end_reporter.role_changed(partition, record)
 
     async def _ask_others(self, topics: Iterable[str]) -> None:
-        """As if another broker knew all that the store has: the most that ``second_opinion`` can be told."""
+        """As if another broker knew all that the store has: the most that ``leader_inquiry`` can be told."""
         stored = image_of("c", self.store.values).topics
         for name in topics:
             if (told := stored.get(name)) is not None:
-                await self.catalog.heard_of(name, lambda topic, told=told: self._after(topic, told))
+                await self.catalog.apply_elections(name, lambda topic, told=told: self._after(topic, told))
 
     def _after(self, topic: TopicRecord, told: TopicRecord) -> TopicRecord:
         pairs = zip(topic.partitions, told.partitions, strict=True)
@@ -290,7 +293,7 @@ class Process:
 
     async def start(self) -> None:
         """As ``app.py`` does it."""
-        await self.membership.begin_anew(self.replicas.may_have_lost)
+        await self.membership.prepare_restart(self.replicas.may_have_lost)
         self.disk.losses_settled()
         await self.membership.join(BrokerRecord(self.id, f"host{self.id}", 1))
         self.serve()
@@ -312,21 +315,21 @@ class Process:
         return [partition for partition in self.partitions if partition.is_leader]
 
     def wants_isr(self) -> bool:
-        return any(self.isr_changes._wanted(partition) is not None for partition in self.led)
+        return any(self.isr_updater._wanted(partition) is not None for partition in self.led)
 
     def change_isr(self) -> None:
-        self.run("change the ISR", self.isr_changes._change(TOPIC, self.led))
+        self.run("change the ISR", self.isr_updater._change(TOPIC, self.led))
 
     def wants_report(self) -> bool:
         node = self.membership.node
         records = self.catalog.image.topics[TOPIC].partitions
         return any(
             (node.id, node.epoch) not in [report[:2] for report in records[one.topic_partition.partition].reports]
-            for one in self.log_reports._leaderless
+            for one in self.log_end_reporter._leaderless
         )
 
     def report(self) -> None:
-        self.run("report its logs", self.log_reports._report(TOPIC, list(self.log_reports._leaderless)))
+        self.run("report its logs", self.log_end_reporter._report(TOPIC, list(self.log_end_reporter._leaderless)))
 
     def reassign(self, index: int, target: Sequence[BrokerId] | None) -> bool:
         """As a client asks for it; None calls off what is under way. Whether it came as far as asking the store."""
@@ -352,13 +355,13 @@ class Process:
         """Of the latest state, whatever came in between."""
         entry = self.store.values.get(key)
         self._heard[key] = entry
-        self.catalog._current.become(image_after(self.catalog.image, key, entry))
+        self.catalog._current.set_image(image_after(self.catalog.image, key, entry))
 
-    def answer_fetch(self, request: Request) -> FollowerAnswer:
+    def answer_fetch(self, request: Request) -> FetchResponse:
         pieces = [self._piece(position, request.by) for position in request.positions]
-        return FollowerAnswer(0, ErrorCode.none, 0, pieces)
+        return FetchResponse(0, ErrorCode.none, 0, pieces)
 
-    def _piece(self, position: FollowerPartition, by: FollowerFetch) -> AnsweredPartition:
+    def _piece(self, position: FetchPosition, by: FollowerFetch) -> FetchResponsePartition:
         wanted = Wanted(
             position.topic_id,
             position.partition,
@@ -373,8 +376,8 @@ class Process:
             partition.check_leader_epoch(wanted.current_leader_epoch)
             found = by.read(partition, wanted, wanted.max_bytes, lambda records: records, at_least_one=True)
         except KafkaError as error:
-            return AnsweredPartition(*key, error.code, -1, -1, -1, [])
-        return AnsweredPartition(
+            return FetchResponsePartition(*key, error.code, -1, -1, -1, [])
+        return FetchResponsePartition(
             *key,
             ErrorCode(found.error_code),
             found.high_watermark,

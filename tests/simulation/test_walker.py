@@ -2,12 +2,14 @@
 
 import pytest
 
+from tests.lengths import times
 from tests.simulation.walking import explain, look_for_violations
 
-SCHEDULES = 600
+SCHEDULES = times(300, long=6000)
 STEPS = 300
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first_seed", range(0, 4 * SCHEDULES, SCHEDULES))
 def test_no_schedule_breaks_a_promise(first_seed):
     report = look_for_violations(range(first_seed, first_seed + SCHEDULES), STEPS)

@@ -8,11 +8,10 @@ import json
 import os
 import re
 import subprocess
-import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Sequence
-from http import HTTPStatus
+from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -103,6 +102,13 @@ class StandaloneCluster:
 
     def complete(self) -> None:
         """Starts workers until all are there again, and waits for the master to know them."""
+        wait_until(self._is_complete, self._logs, PATIENCE_S)
+
+    def _is_complete(self) -> bool:
+        assert self._master is not None
+        assert self._master.poll() is None, f"the master ended: {self._logs()}"
+        # One that a test has killed, or that did not come up by itself.
+        self._workers = [worker for worker in self._workers if worker.poll() is None]
         while len(self._workers) < self._wanted:
             self._started += 1
             name = f"worker-{self._started}"
@@ -113,7 +119,7 @@ class StandaloneCluster:
                     *("--cores", "1", "--memory", "1g", "--work-dir", str(self._directory / name), self.url),
                 )
             )
-        wait_until(lambda: self.alive_workers() == self._wanted, self._logs, PATIENCE_S)
+        return self.alive_workers() == self._wanted
 
     def alive_workers(self) -> int:
         return sum(worker["state"] == "ALIVE" for worker in self._state()["workers"])
@@ -158,17 +164,17 @@ class StandaloneCluster:
         return int(wait_until(lambda: re.search(words, log.read_text()), self._logs, PATIENCE_S).group(1))
 
     def _state(self) -> dict[str, Any]:
+        """What the master says of its workers, and that it has none while it says nothing.
+
+        It listens before its pages are there, and has pages before they are JSON. On a busy machine it may close the
+        connection in the middle of one.
+        """
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._ui}/json/", timeout=PATIENCE_S) as answer:
-                state: dict[str, Any] = json.load(answer)
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._ui}/json/", timeout=PATIENCE_S) as response:
+                state: dict[str, Any] = json.load(response)
                 return state
-        except urllib.error.HTTPError as error:
-            # The master listens before its pages are there.
-            if error.code != HTTPStatus.NOT_FOUND:
-                raise
+        except (OSError, HTTPException, json.JSONDecodeError):
             return {"workers": []}
-        except json.JSONDecodeError:
-            return {"workers": []}  # nor is its JSON at once
 
     def _logs(self) -> str:
         """The ends of all logs, for who reads why the cluster did not come up."""

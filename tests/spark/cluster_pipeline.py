@@ -100,7 +100,8 @@ class ClusterPipeline:
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         def ready() -> bool:
-            assert self.run is not None and self.run.poll() is None, f"the run ended: {self._words()}"
+            assert self.run is not None
+            assert self.run.poll() is None, f"the run ended: {self._words()}"
             return condition()
 
         wait_until(ready, lambda: f"{what}: {self._words()}", PATIENCE_S)

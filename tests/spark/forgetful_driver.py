@@ -11,14 +11,17 @@ from pathlib import Path
 
 import py4j.clientserver
 
-from skep.cli.spark import spark_driver as spark_start
+from skep.cli.spark import spark_driver
 from tests.waiting import wait_until
 
 
 def main(folder: Path) -> None:
     py4j.clientserver.DEFAULT_WORKER_SLEEP_TIME = 0.01
-    spark_start.JVM_END_TIMEOUT_S = 3.0
-    with (folder / "spark.log").open("wb") as log, spark_start.spark_driver({"spark.master": "local[1]"}, log) as spark:
+    spark_driver.JVM_STOP_TIMEOUT_S = 3.0
+    with (
+        (folder / "spark.log").open("wb") as log,
+        spark_driver.spark_driver({"spark.master": "local[1]"}, log) as spark,
+    ):
         # What py4j complains about is to be seen here.
         logging.getLogger().filters.clear()
         given_back = spark._gateway._gateway_client.finalizer_deque

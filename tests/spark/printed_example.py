@@ -43,7 +43,8 @@ class PrintedExample:
 
     def the_rest(self) -> list[str]:
         """The commands that are left, of which none is a run; the lines that the last of them printed."""
-        assert self._commands and RUN not in self._commands
+        assert self._commands
+        assert RUN not in self._commands
         while self._commands:
             self._next()
         return self._printed.splitlines()

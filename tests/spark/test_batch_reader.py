@@ -14,8 +14,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pyspark_skep import DefaultSource
 from pyspark_skep.read import range_reader as reading_module
 from pyspark_skep.read.batch_reader import BatchReader
+from pyspark_skep.read.data_loss import DataLoss
 from pyspark_skep.read.lookup import TopicMissing
-from pyspark_skep.read.range_reader import DataLoss
 from pyspark_skep.read.row_schema import arrow_schema
 from skep.base.errors import OptionError
 from skep.client.cluster_client import ClusterClient
@@ -121,16 +121,16 @@ def test_offsets_by_partition_choose_where_to_start_and_end(topics: Topics, topi
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"startingOffsets": '{"T": {"0": 3}}'}, "it lacks T-1"),
-        ({"startingOffsets": '{"T": {"0": 3, "1": 0, "2": 0}}'}, "not read is T-2"),
-        ({"endingOffsets": '{"T": {"0": 3}}'}, "endingOffsets must name every partition"),
-        ({"startingOffsets": '{"T": {"0": 11, "1": 0}}'}, "T-0 ends at 10, 11 is asked for"),
-        ({"endingOffsets": '{"T": {"0": 11, "1": -1}}'}, "T-0 ends at 10, 11 is asked for"),
+        ({"startingOffsets": '{"T": {"0": 3}}'}, "missing: T-1"),
+        ({"startingOffsets": '{"T": {"0": 3, "1": 0, "2": 0}}'}, "not read: T-2"),
+        ({"endingOffsets": '{"T": {"0": 3}}'}, "endingOffsets must name exactly the partitions"),
+        ({"startingOffsets": '{"T": {"0": 11, "1": 0}}'}, "T-0 ends at 10, but 11 is given"),
+        ({"endingOffsets": '{"T": {"0": 11, "1": -1}}'}, "T-0 ends at 10, but 11 is given"),
         (
             {"startingOffsets": '{"T": {"0": 5, "1": 0}}', "endingOffsets": '{"T": {"0": 4, "1": -1}}'},
             "5 of T-0 is after 4",
         ),
-        ({"startingTimestamp": "20", "endingTimestamp": "10"}, "is after endingTimestamp"),
+        ({"startingTimestamp": "20", "endingTimestamp": "10"}, "is later than endingTimestamp"),
         ({"startingOffsets": '{"T": {"id": "x", "0": 0, "1": 0}}'}, "with the id x"),
         ({"startingTimestamp": "99999999999999"}, "startingOffsetsByTimestampStrategy=latest"),
     ],
@@ -304,17 +304,17 @@ def test_a_topic_that_is_deleted_or_recreated_under_a_read_is_noticed(topics: To
     strict, lenient = open_reader(topic), open_reader(topic, failOnDataLoss="false")
     [partition] = strict.partitions()
     topics.delete(topic)
-    with pytest.raises(DataLoss, match="is gone"):
+    with pytest.raises(DataLoss, match="was deleted"):
         list(strict.read(partition))
     assert list(lenient.read(partition)) == []
     topics.create(topic)
     topics.fill(topic, range(10))
-    with pytest.raises(DataLoss, match="deleted and made again"):
+    with pytest.raises(DataLoss, match="deleted and created again"):
         list(strict.read(partition))
     assert list(lenient.read(partition)) == []
 
 
 def test_another_schema_than_that_of_rows_is_refused(broker: EmbeddedBroker):
     source = DefaultSource({"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "t"})
-    with pytest.raises(OptionError, match="give no schema"):
+    with pytest.raises(OptionError, match="do not give a schema"):
         source.reader(StructType([StructField("value", StringType())]))

@@ -5,8 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from pyspark_skep.write import decisions
-from pyspark_skep.write import epoch_commit as commits
+from pyspark_skep.write import decisions, epoch_commit
 from pyspark_skep.write.decisions import Decision
 from pyspark_skep.write.driver_transaction import DriverTransaction
 from pyspark_skep.write.epoch_commit import abort_epoch, abort_job, commit_epoch, commit_job, open_topic
@@ -157,7 +156,8 @@ def test_tasks_that_time_out_before_the_epoch_ends_are_repaired(queries: Queries
         late = run.task(1, rows_of(query, 0)[4:])
         commit_epoch(run.access, query, 0, [early, late])
         found = decided(run, query)
-        assert found is not None and found.repaired == {early.transactional_id}
+        assert found is not None
+        assert found.repaired == {early.transactional_id}
     queries.expect(query, 0)
     queries.check()
 
@@ -326,7 +326,7 @@ def test_a_topic_of_decisions_from_before_forbids_unclean_elections_once_it_is_o
 
 def test_a_topic_of_decisions_that_is_as_it_should_be_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     with EmbeddedBroker() as broker, ClusterClient(broker.bootstrap_servers) as cluster:
-        monkeypatch.setattr(commits, "set_topic_config", lambda *_: pytest.fail("it is as it should be"))
+        monkeypatch.setattr(epoch_commit, "set_topic_config", lambda *_: pytest.fail("it is as it should be"))
         for _ in range(2):
             open_topic(PartitionAccess(cluster))
 
@@ -339,7 +339,7 @@ def test_a_client_that_may_not_change_configs_says_what_has_to_be_set(
 
     with EmbeddedBroker() as broker, ClusterClient(broker.bootstrap_servers) as cluster:
         create_topic(cluster, decisions.TOPIC, decisions.PARTITIONS, {"cleanup.policy": "compact"})
-        monkeypatch.setattr(commits, "set_topic_config", refuse)
+        monkeypatch.setattr(epoch_commit, "set_topic_config", refuse)
         open_topic(PartitionAccess(cluster))
     assert "should have unclean.leader.election.enable=false" in caplog.text
     assert "not allowed" in caplog.text

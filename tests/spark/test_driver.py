@@ -79,7 +79,7 @@ def test_a_jvm_that_is_killed_is_told_in_one_line(broker: EmbeddedBroker) -> Non
         assert (command.returncode, *told) == (
             1,
             "",
-            "skep: Spark's JVM ended with code -9 before the command was done\n",
+            "skep: Spark's JVM ended with exit code -9 before the command was done\n",
         )
 
 
@@ -128,7 +128,8 @@ def test_java_is_asked_once_about_itself(broker: EmbeddedBroker, tmp_path: Path)
     for command in _commands(tmp_path, broker.bootstrap_servers):
         (home / "asked").unlink(missing_ok=True)
         ran = _with_java(home, *command)
-        assert ran.returncode == 1 and "Spark did not start: " in ran.stderr, ran.stderr
+        assert ran.returncode == 1, ran.stderr
+        assert "Spark did not start: " in ran.stderr, ran.stderr
         asked = (home / "asked").read_text().splitlines()
         assert asked[:2] == ["-version", "--list-modules"]
         assert not {"-version", "--list-modules"} & set(asked[2:])
@@ -138,4 +139,5 @@ def test_java_is_asked_about_before_a_broker_is(tmp_path: Path) -> None:
     home = _noted_java(tmp_path, starts=False)
     for command in _commands(tmp_path, "127.0.0.1:1"):
         ran = _with_java(home, *command)
-        assert ran.returncode == 1 and f"{home}/bin/java is Java 11: " in ran.stderr, ran.stderr
+        assert ran.returncode == 1, ran.stderr
+        assert f"{home}/bin/java is Java 11: " in ran.stderr, ran.stderr

@@ -66,7 +66,7 @@ STORY = (
     r"\$ skep pipeline run ",
     r".* Run is COMPLETED\.",
     r".* clicks: 200 rows in ",
-    r".* what came out ",
+    r".* results ",
 )
 
 

@@ -177,7 +177,8 @@ def test_a_stream_from_topic_to_topic_goes_on_with_the_next_leaders(
     try:
         gate.wait()
         move_leader(cluster, filled, 0)
-        assert query.isActive and query.lastProgress is None, "the first epoch is under way"
+        assert query.isActive
+        assert query.lastProgress is None, "the first epoch is under way"
         gate.open()
         assert query.awaitTermination(PATIENCE_S), "the query ends"
         assert [progress["numInputRows"] for progress in query.recentProgress] == [ROWS * 9 // 10, ROWS // 10]

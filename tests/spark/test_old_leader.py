@@ -16,7 +16,7 @@ from pyspark_skep.write.epoch_commit import ensure_topic
 from pyspark_skep.write.partition_access import PartitionAccess
 from skep.client.cluster_client import ClusterClient
 from skep.client.produce.transactions import init_producer_id
-from skep.client.topic_info import place_of
+from skep.client.topic_info import find_leader
 from skep.testing import EmbeddedCluster
 from tests.cluster.fault_cluster import FaultCluster
 from tests.cluster.links import both_ways
@@ -83,5 +83,5 @@ def test_an_epoch_counts_once_though_a_driver_asks_a_leader_that_was_succeeded_a
 def leader_by(cluster: EmbeddedCluster, broker: int, query: str) -> int:
     """Who leads the decisions of a query, by the word of one broker."""
     with ClusterClient(cluster.brokers[broker]) as client:
-        leader = place_of(client, TOPIC, partition_of(query)).leader
+        leader = find_leader(client, TOPIC, partition_of(query)).leader
     return -1 if leader is None else leader.node_id

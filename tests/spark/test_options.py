@@ -2,13 +2,13 @@
 
 import pytest
 
+from pyspark_skep.given_options import parse_options
 from pyspark_skep.read.positions import EARLIEST, LATEST, AtEnd, AtOffsets, AtTime, AtTimes
 from pyspark_skep.read.read_options import (
     REFUSED,
     WITHOUT_EFFECT,
     ReadOptions,
     duration_ms,
-    parse_options,
     read_options,
 )
 from pyspark_skep.source import DefaultSource
@@ -109,7 +109,7 @@ def test_settings_of_the_java_consumer_and_of_security_are_refused_by_name():
         ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
         ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "is not a time"),
         ({"startingOffsetsByTimestampStrategy": "earliest"}, "must be one of error, latest"),
-        ({"endingOffsets": "earliest"}, "nothing to read"),
+        ({"endingOffsets": "earliest"}, "would read nothing"),
         ({"endingOffsets": '{"a": {"0": -2}}'}, "-2 is given for a-0"),
         ({"minPartitions": "0"}, "at least 1"),
         ({"maxRecordsPerPartition": "-1"}, "at least 1"),
@@ -127,12 +127,12 @@ def test_a_mistake_is_one_clear_error(options, words):
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
 def test_a_stream_has_no_end(name):
     value = {"endingOffsets": "latest", "endingTimestamp": "5"}.get(name, '{"orders": {"0": 5}}')
-    assert refusal(streaming=True, **{name: value}) == f"{name}: a stream has no end; it is for batch reads"
+    assert refusal(streaming=True, **{name: value}) == f"{name}: a stream has no end; use it in a batch read"
     read_options(GIVEN | {name: value}, streaming=False)
 
 
 def test_a_batch_does_not_start_at_the_end_and_has_no_progress_to_commit():
-    assert "latest is not possible for a batch" in refusal(streaming=False, startingOffsets="latest")
+    assert "a batch cannot start at latest" in refusal(streaming=False, startingOffsets="latest")
     assert "-1 is given for orders-0" in refusal(streaming=False, startingOffsets='{"orders": {"0": -1}}')
     assert "a batch read has none" in refusal(streaming=False, groupId="g")
     read_options(GIVEN | {"startingOffsets": "latest", "groupId": "g"}, streaming=True)
@@ -150,13 +150,13 @@ def test_what_is_let_through_without_effect_is_named_in_one_warning(caplog, name
     assert [record.getMessage() for record in caplog.records] == [
         f"option {name} has no effect: {WITHOUT_EFFECT[name]}"
     ]
-    assert "Of no effect, with a warning" in declared(ReadOptions)[name].doc
+    assert "Has no effect, with a warning" in declared(ReadOptions)[name].doc
 
 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"maxTriggerDelay": "1m"}, "without minOffsetsPerTrigger no micro-batch is held back"),
+        ({"maxTriggerDelay": "1m"}, "without minOffsetsPerTrigger no micro-batch is delayed"),
         ({"startingOffsetsByTimestampStrategy": "latest"}, "no starting time is given"),
         (
             {"startingOffsetsByTimestampStrategy": "latest", "endingTimestamp": "5", "startingTimestamp": " "},
@@ -168,7 +168,7 @@ def test_what_has_an_effect_only_beside_another_option_is_named_in_one_warning_w
     DefaultSource(GIVEN | {name.lower(): text for name, text in given.items()})
     [name] = given.keys() & {"maxTriggerDelay", "startingOffsetsByTimestampStrategy"}
     assert [record.getMessage() for record in caplog.records] == [f"option {name} has no effect: {why}"]
-    assert "Of no effect, with a warning" in declared(ReadOptions)[name].doc
+    assert "Has no effect, with a warning" in declared(ReadOptions)[name].doc
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_options_that_have_an_effect_come_without_a_warning(caplog, given):
 
 def test_a_stream_has_no_filters_pushed():
     assert refusal(streaming=True, pushFilters="true") == (
-        "pushFilters: Spark gives a stream no filters; it is for batch reads"
+        "pushFilters: Spark passes no filters to a stream; use it in a batch read"
     )
     read_options(GIVEN | {"pushFilters": "true"}, streaming=False)
 

@@ -166,5 +166,5 @@ def test_the_schema_id_of_a_registry_is_cut_off(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("schema", ['"string"', '{"type": "array", "items": "int"}'])
 def test_a_schema_that_is_no_record_is_refused(spark: SparkSession, schema: Any) -> None:
-    with pytest.raises(ValueError, match="has to be a record"):
+    with pytest.raises(ValueError, match="must be a record"):
         parse_avro(_records(spark, b""), schema)

@@ -41,7 +41,8 @@ class Server:
 
     def run(self, project: Path, *, dry: bool = False) -> str | None:
         """None, or what is wrong with the pipeline."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         print(json.dumps({"project": str(project), "dry": dry}), file=self._process.stdin, flush=True)
         answer = json.loads(self._process.stdout.readline())
         error: str | None = answer["error"]
@@ -168,7 +169,8 @@ def test_a_new_project_runs_as_it_is_and_goes_on_where_it_was(bootstrap: str, tm
     assert records(bootstrap, "orders.large") == records(bootstrap, "orders.bad") == []
 
     lines = done("pipeline", "run", str(project), "--master", "local[2]")
-    assert "orders: 6 rows" in lines and "orders: completed" in lines
+    assert "orders: 6 rows" in lines
+    assert "orders: completed" in lines
     assert table(project, "revenue") == [("basket", 1, 129.0), ("eggs", 2, 118.8), ("hen", 1, 43.0)]
 
     again = done(
@@ -211,7 +213,8 @@ def test_what_is_wrong_with_a_pipeline_is_told_in_one_line(
     text = (project / path).read_text()
     (project / path).write_text(text.replace(right, wrong, 1))
     error = server.run(project, dry=True)
-    assert error is not None and re.search(told, error), error
+    assert error is not None
+    assert re.search(told, error), error
     assert "\n" not in error
 
 
@@ -220,7 +223,8 @@ def test_a_topic_that_is_not_there_is_told_in_one_line(server: Server, bootstrap
     definition = project / PYTHON_FILE
     definition.write_text(definition.read_text().replace('"subscribe", "orders"', '"subscribe", "ordres"'))
     error = server.run(project)
-    assert error is not None and "\n" not in error
+    assert error is not None
+    assert "\n" not in error
     assert re.search(r"^flow \S+ failed: there is no topic .ordres.", error), error
 
 

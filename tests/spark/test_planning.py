@@ -125,9 +125,9 @@ def test_nothing_is_lost_when_logs_grow_and_partitions_are_added():
 @pytest.mark.parametrize(
     ("latest", "words"),
     [
-        (StreamOffsets(), "is not there any more"),
+        (StreamOffsets(), "of the checkpoint was deleted"),
         (offsets(OTHER, p0=9), "deleted and created again"),
-        (offsets(p1=9), "t-0 of the checkpoint is not there"),
+        (offsets(p1=9), "t-0 of the checkpoint does not exist"),
         (offsets(p0=4), "was read up to offset 5 and ends at 4"),
     ],
 )

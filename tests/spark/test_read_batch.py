@@ -81,7 +81,7 @@ def test_a_topic_is_a_table_of_sql(spark: SparkSession, topics: Topics, topic: s
         ({"startingOffset": "latest"}, "startingoffset: there is no such option; did you mean startingOffsets?"),
         ({"subscribePattern": "x"}, "subscribe and subscribePattern are given"),
         ({"subscribe": "no-such-topic"}, "there is no topic 'no-such-topic'"),
-        ({"startingOffsets": "latest"}, "latest is not possible for a batch"),
+        ({"startingOffsets": "latest"}, "a batch cannot start at latest"),
         ({"kafka.auto.offset.reset": "none"}, "option kafka.auto.offset.reset is not supported"),
         (
             {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "200"}

@@ -10,9 +10,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from pyspark_skep.write import decisions, partition_access
-from pyspark_skep.write import epoch_commit as commits
-from pyspark_skep.write import settlement as settling
+from pyspark_skep.write import decisions, epoch_commit, settlement
 from pyspark_skep.write.decisions import Decision, newest_decision
 from pyspark_skep.write.driver_transaction import DriverTransaction
 from pyspark_skep.write.epoch_commit import abort_epoch, commit_epoch, commit_job
@@ -21,9 +19,12 @@ from pyspark_skep.write.task_transactions import TaskTransaction
 from pyspark_skep.write.write_errors import CommitFailed, RowsLost
 from skep.base.errors import ErrorCode, KafkaError
 from skep.client.admin import create_topic
-from skep.client.cluster_client import ClusterClient
+from skep.client.cluster_client import ClusterClient, Node
+from skep.client.list_offsets import LATEST
 from skep.client.produce.transactions import init_producer_id, list_open_transactions
 from skep.testing import EmbeddedBroker
+from skep.wire.apis import LIST_OFFSETS, Api
+from skep.wire.codec import Body
 from tests.spark.driver_model import KEEPS_ALL, PARTITIONS, Queries, Run, decide, decided, rows_of
 
 
@@ -112,12 +113,12 @@ def test_an_old_leader_that_answers_all_reads_does_not_hide_a_decision(
         before = decided_up_to(run, query, epoch=0)
         asked: list[int] = []
 
-        def old(topic: str, partition: int, which: int, isolation_level: int) -> int:
+        def old(topic: str, partition: int, which: int, *, committed: bool = False) -> int:
             """The end of the log is where it was before epoch 1 was decided, the first twenty times it is asked for."""
-            if topic == decisions.TOPIC and which == partition_access.LATEST and len(asked) < 20:
+            if topic == decisions.TOPIC and which == LATEST and len(asked) < 20:
                 asked.append(1)
                 return before
-            return ask(topic, partition, which, isolation_level)
+            return ask(topic, partition, which, committed=committed)
 
         monkeypatch.setattr(run.access, "_offset", old)
         commit_epoch(run.access, query, 1, tasks)
@@ -139,15 +140,19 @@ def decided_up_to(run: Run, query: str, epoch: int) -> int:
 def test_a_leader_that_does_not_know_its_end_yet_is_asked_again(
     queries: Queries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed, left = partition_access._listed, [3]
-
-    def not_available(answer: Any) -> Any:
-        left[0] -= 1
-        return listed(answer) if left[0] < 0 else SimpleNamespace(error_code=ErrorCode.offset_not_available)
-
-    monkeypatch.setattr(partition_access, "_listed", not_available)
     with queries.start(queries.query()) as run:
+        ask_node, refused = run.cluster.ask_node, []
+
+        def not_available(node: Node, api: Api, body: Body) -> Any:
+            if api is not LIST_OFFSETS or len(refused) == 3:
+                return ask_node(node, api, body)
+            refused.append(node)
+            row = SimpleNamespace(partition_index=0, error_code=ErrorCode.offset_not_available)
+            return SimpleNamespace(topics=[SimpleNamespace(name=queries.topic, partitions=[row])])
+
+        monkeypatch.setattr(run.cluster, "ask_node", not_available)
         assert run.access.last_stable_offset(queries.topic, 0) == 0
+        assert len(refused) == 3
 
 
 def test_a_leader_that_never_knows_more_ends_with_an_error(queries: Queries, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +220,7 @@ def test_metadata_that_lack_a_topic_for_a_moment_are_not_believed(
 def test_a_topic_that_one_broker_knows_is_not_gone_whatever_another_says(
     queries: Queries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "BELIEVED_AFTER_S", 0.1)
+    monkeypatch.setattr(settlement, "BELIEVED_AFTER_S", 0.1)
     query = queries.query()
     with queries.start(query) as run:
         tasks = aborted(run, query)
@@ -250,7 +255,7 @@ def test_rows_of_a_topic_that_was_deleted_went_with_it(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(settling, "BELIEVED_AFTER_S", 0.3)
+    monkeypatch.setattr(settlement, "BELIEVED_AFTER_S", 0.3)
     query = queries.query()
     with queries.start(query) as run:
         tasks = aborted(run, query)
@@ -335,24 +340,25 @@ def test_a_driver_that_was_replaced_and_still_aborts_costs_a_repair_and_no_row(
     queries: Queries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = queries.query()
-    abort_open, commit_open = commits._abort_open, commits._commit_open
+    abort_open, commit_open = epoch_commit._abort_open, epoch_commit._commit_open
     with queries.start(query) as old, queries.start(query) as new:
 
         def after_the_decision(access: PartitionAccess, tasks: Any) -> Any:
-            monkeypatch.setattr(commits, "_commit_open", commit_open)
+            monkeypatch.setattr(epoch_commit, "_commit_open", commit_open)
             abort_open(old.access, query)
             return commit_open(access, tasks)
 
         def while_another_decides(access: PartitionAccess, name: str) -> None:
-            monkeypatch.setattr(commits, "_abort_open", abort_open)
-            monkeypatch.setattr(commits, "_commit_open", after_the_decision)
+            monkeypatch.setattr(epoch_commit, "_abort_open", abort_open)
+            monkeypatch.setattr(epoch_commit, "_commit_open", after_the_decision)
             commit_epoch(new.access, query, 0, new.tasks(rows_of(query, 0), 2))
             abort_open(access, name)
 
-        monkeypatch.setattr(commits, "_abort_open", while_another_decides)
+        monkeypatch.setattr(epoch_commit, "_abort_open", while_another_decides)
         abort_epoch(old.access, query, 0)
         found = decided(new, query)
-        assert found is not None and len(found.repaired) == 2, "the tasks were aborted after they had been decided"
+        assert found is not None
+        assert len(found.repaired) == 2, "the tasks were aborted after they had been decided"
     queries.expect(query, 0)
     queries.check()
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from skep.cli import output
 from skep.cli.failures import CommandError
-from skep.cli.spark.sql_command import _complaints, _print_csv, _print_json, _print_table
+from skep.cli.spark.sql_command import _print_csv, _print_json, _print_table, _query_errors
 from skep.cli.spark.sql_views import add_view
 from skep.testing import EmbeddedBroker
 from tests.spark.conftest import Topics
@@ -83,13 +83,13 @@ def test_an_empty_topic_is_an_empty_table(
     ("query", "told"),
     [
         ("SELECT * FROM ordrs", "there is no topic 'ordrs'; did you mean orders?"),
-        ("SELECT * FROM a.b", "topic 'a.b' has a name that is written in backticks: `a.b`"),
+        ("SELECT * FROM a.b", "write the name of topic 'a.b' in backticks: `a.b`"),
         ("SELEC 1", "Syntax error at or near 'SELEC'"),
         ("SELECT nothing FROM VALUES (1) AS t(one)", "Did you mean one of the following? [`one`]; line 1 pos 7"),
     ],
 )
 def test_what_is_wrong_with_a_query_is_told_in_one_line(spark: SparkSession, query: str, told: str) -> None:
-    with pytest.raises(CommandError) as refused, _complaints(["orders", "a.b"]):
+    with pytest.raises(CommandError) as refused, _query_errors(["orders", "a.b"]):
         spark.sql(query).collect()
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -126,7 +126,7 @@ def test_values_of_all_kinds_are_printed_as_a_table_as_json_and_as_csv(
 
 
 def test_a_name_that_two_columns_have_is_refused_in_json(spark: SparkSession) -> None:
-    with pytest.raises(CommandError, match="two columns have the name a"):
+    with pytest.raises(CommandError, match="two columns are named a"):
         _print_json(spark.sql("SELECT 1 AS a, 2 AS a"))
 
 
@@ -143,7 +143,7 @@ def test_fields_that_differ_in_case_only_are_one_column_and_a_word(
     rows = _ask(spark, broker, topic, "SELECT id FROM TOPIC ORDER BY _offset", "ID INT, id INT")
     assert rows == [Row(id=1), Row(id=None)]
     # Spark's JVM may have words of its own there.
-    word = f"Topic {topic} has fields that differ in case only; no columns, but in _value: ID."
+    word = f"Topic {topic}: fields that differ from a column only in case are found in _value only: ID."
     assert word in capfdbinary.readouterr().err.decode().splitlines()
 
 
@@ -169,5 +169,5 @@ def test_a_schema_for_a_topic_that_is_not_asked_for_is_refused(broker: EmbeddedB
     ran = skep("sql", "SELECT 1", "--schema", "x=id INT", "--bootstrap", broker.bootstrap_servers)
     assert (ran.returncode, ran.stderr) == (
         2,
-        "skep: --schema is about topic 'x', which the query does not name\n",
+        "skep: --schema x=...: the query does not use topic 'x'\n",
     )

@@ -5,17 +5,18 @@ both it would answer reads with what was committed before. The driver's protocol
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 from unittest import mock
 
 import pytest
 
-from pyspark_skep.write import decisions, partition_access
+from pyspark_skep.write import decisions
 from pyspark_skep.write.epoch_commit import commit_epoch, ensure_topic
 from pyspark_skep.write.partition_access import PartitionAccess
 from pyspark_skep.write.task_transactions import driver_id
 from skep.client.cluster_client import ClusterClient
-from skep.client.topic_info import Place, place_of
+from skep.client.topic_info import find_leader
 from skep.testing import EmbeddedCluster
 from tests.cluster.coordinators import COORDINATOR_PARTITIONS, transaction_coordinator_of
 from tests.cluster.fault_cluster import FaultCluster
@@ -24,7 +25,7 @@ from tests.cluster.scenes import create
 from tests.spark.driver_model import KEEPS_ALL, PARTITIONS, Queries, rows_of
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.timeout(300)]
 
 OPTIONS = {
     "offsets.topic.num.partitions": str(COORDINATOR_PARTITIONS),
@@ -70,7 +71,7 @@ class Scene:
     def leader_by(self, broker: int) -> int:
         """Who leads the decisions, by the word of one broker."""
         with ClusterClient(self.cluster.brokers[broker]) as client:
-            _, leader = place_of(client, decisions.TOPIC, decisions.partition_of(self.query))
+            _, leader = find_leader(client, decisions.TOPIC, decisions.partition_of(self.query))
         return -1 if leader is None else leader.node_id
 
     def wait_for_successor(self, deposed: int) -> None:
@@ -130,13 +131,15 @@ def test_an_epoch_counts_once_though_the_second_driver_asks_a_leader_that_was_fr
     others = scene.others(deposed)
     waking = threading.Timer(0.5, on_sqlite.resume, [deposed])
 
-    def by_its_word(cluster: ClusterClient, topic: str, partition: int) -> Place:
-        """Asks the frozen broker who leads the decisions. It is woken when the first such question waits for it."""
-        if topic != decisions.TOPIC:
-            return place_of(cluster, topic, partition)
+    metadata = ClusterClient.metadata
+
+    def by_its_word(cluster: ClusterClient, topics: Iterable[str] | None = None) -> Any:
+        """Asks the frozen broker who leads the decisions. It is woken when the first such request waits for it."""
+        if topics is None or list(topics) != [decisions.TOPIC]:
+            return metadata(cluster, topics)
         if not waking.is_alive() and not waking.finished.is_set():
             waking.start()
-        return place_of(asking, topic, partition)
+        return metadata(asking, topics)
 
     on_sqlite.pause(deposed)
     try:
@@ -144,7 +147,7 @@ def test_an_epoch_counts_once_though_the_second_driver_asks_a_leader_that_was_fr
         scene.commit(2, asks=others, tasks_ask=others)
         with (
             ClusterClient(on_sqlite.brokers[deposed], timeout_s=60) as asking,
-            mock.patch.object(partition_access, "place_of", by_its_word),
+            mock.patch.object(ClusterClient, "metadata", by_its_word),
         ):
             scene.commit(3, asks=others, tasks_ask=others)
     finally:

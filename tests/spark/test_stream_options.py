@@ -173,7 +173,8 @@ def test_the_progress_of_a_query_with_group_id_is_seen_with_skep_groups_describe
     topics.fill(hundred, range(100, 107), partition=1)
     shown = done("groups", "describe", group, "--bootstrap-server", broker.bootstrap_servers)
     head, *table = shown.splitlines()
-    assert head.startswith(f"{group} ") and head.endswith(" lag 7")
+    assert head.startswith(f"{group} ")
+    assert head.endswith(" lag 7")
     assert [line.split()[:5] for line in table if hundred in line] == [
         [hundred, "0", "50", "50", "0"],
         [hundred, "1", "50", "57", "7"],

@@ -10,8 +10,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 from pyspark_skep import DefaultSource
 from pyspark_skep.read import lookup, stream_reader
+from pyspark_skep.read.data_loss import DataLoss
 from pyspark_skep.read.lookup import TopicMissing
-from pyspark_skep.read.range_reader import DataLoss
 from pyspark_skep.read.stream_reader import StreamReader
 from pyspark_skep.write import decisions
 from skep.base.errors import OptionError
@@ -85,7 +85,7 @@ def test_the_default_start_is_the_end_of_the_topic(topics: Topics, topic: str, b
 
 def test_a_start_beyond_the_end_is_refused(topics: Topics, topic: str, open_stream: Open):
     topics.create(topic)
-    with pytest.raises(OptionError, match="ends at 0, 5 is asked for"):
+    with pytest.raises(OptionError, match="ends at 0, but 5 is given"):
         open_stream(topic, startingOffsets=f'{{"{topic}": {{"0": 5}}}}').initialOffset()
 
 
@@ -175,7 +175,7 @@ def test_a_deleted_topic_ends_the_query_or_is_left_out(topics: Topics, topic: st
     topics.delete(topic)
     with pytest.raises(TopicMissing, match=f"there is no topic '{topic}'"):
         latest(strict, start)
-    with pytest.raises(DataLoss, match=f"topic '{topic}' of the checkpoint is not there any more"):
+    with pytest.raises(DataLoss, match=f"topic '{topic}' of the checkpoint was deleted"):
         latest(pattern, start)
     with pytest.raises(DataLoss, match="was deleted before a micro-batch of it was read"):
         strict.partitions(start, end)
@@ -212,7 +212,7 @@ def test_a_checkpoint_of_another_topic_is_an_error(topics: Topics, topic: str, o
     topics.create(topic)
     other = topics.create(f"{topic}-other")
     start = open_stream(other).initialOffset()
-    with pytest.raises(DataLoss, match=f"topic '{other}' of the checkpoint is not there any more, or not one"):
+    with pytest.raises(DataLoss, match=f"topic '{other}' of the checkpoint was deleted, or this"):
         latest(open_stream(topic), start)
     end = latest(open_stream(topic, failOnDataLoss="false"), start)
     assert numbers(end) == {topic: {"0": 0}, other: {"0": 0}}
@@ -303,7 +303,7 @@ def test_a_group_that_refuses_is_a_warning(
     topics.create(topic)
     reader = open_stream(topic, groupId="g")
     reader.commit(reader.initialOffset())
-    assert "progress is not committed to group 'g': the group has members" in caplog.text
+    assert "cannot commit progress to group 'g': the group has members" in caplog.text
 
 
 def test_a_broker_that_restarts_between_micro_batches_costs_time_only(topics: Topics, topic: str, skep_fresh_broker):
@@ -353,7 +353,9 @@ def test_a_topic_that_is_missing_from_one_answer_is_not_read_again(
     topics.fill(topic, range(2))
     third = latest(reader, second)
     assert rows(reader, second, third) == [(topic, 0, 5), (topic, 0, 6)]
-    assert caplog.text.count("is not there any more") == 1, "each trigger finds it anew, and one warning is enough"
+    assert caplog.text.count("of the checkpoint was deleted") == 1, (
+        "each trigger finds it anew, and one warning is enough"
+    )
 
 
 def test_a_first_micro_batch_that_is_replayed_has_the_rows_it_was_planned_with(

@@ -36,16 +36,16 @@ def test_what_spark_hands_on_of_its_own_is_let_through() -> None:
         ({}, "kafka.bootstrap.servers must be given"),
         ({"kafka.bootstrap.servers": "host:port"}, "not an address like HOST:PORT"),
         ({**SERVERS, "delivery": "exactly-twice"}, "must be one of exactly-once, at-least-once"),
-        ({**SERVERS, "kafka.acks": "0"}, "kafka.acks=0: only all is there"),
-        ({**SERVERS, "kafka.enable.idempotence": "false"}, "doubles rows"),
-        ({**SERVERS, "kafka.transactional.id": "x"}, "kafka.transactional.id is not supported: every task has an id"),
+        ({**SERVERS, "kafka.acks": "0"}, "kafka.acks=0: only all is supported"),
+        ({**SERVERS, "kafka.enable.idempotence": "false"}, "duplicates rows"),
+        ({**SERVERS, "kafka.transactional.id": "x"}, "kafka.transactional.id is not supported: every task has its own"),
         ({**SERVERS, "kafka.value.serializer": "x"}, "kafka.value.serializer is not supported"),
         ({**SERVERS, "kafka.compression.type": "brotli"}, "kafka.compression.type=brotli"),
         ({**SERVERS, "kafka.transaction.timeout.ms": "soon"}, "kafka.transaction.timeout.ms=soon"),
-        ({**SERVERS, "kafka.sasl.mechanism": "PLAIN"}, "only PLAINTEXT connections are there"),
+        ({**SERVERS, "kafka.sasl.mechanism": "PLAIN"}, "only PLAINTEXT connections are supported"),
         ({**SERVERS, "kafka.metadata.max.age.ms": "5"}, "kafka.metadata.max.age.ms is not supported"),
         ({**SERVERS, "tpoic": "x"}, "tpoic: there is no such option; did you mean topic?"),
-        ({**SERVERS, "subscribe": "x"}, "that is an option of reading"),
+        ({**SERVERS, "subscribe": "x"}, "it is an option of reads"),
     ],
 )
 def test_what_means_nothing_is_refused_by_name(given: dict[str, str], problem: str) -> None:
@@ -57,12 +57,12 @@ def test_what_means_nothing_is_refused_by_name(given: dict[str, str], problem: s
 @pytest.mark.parametrize(
     ("given", "warning"),
     [
-        ({"kafka.linger.ms": "5"}, "option kafka.linger.ms has no effect: rows come by the thousand"),
-        ({"path": "x"}, "option path has no effect: rows go to the topic"),
+        ({"kafka.linger.ms": "5"}, "option kafka.linger.ms has no effect: rows arrive in batches of thousands"),
+        ({"path": "x"}, "option path has no effect: rows are written to the topic"),
         ({"includeheaders": "false"}, "option includeHeaders has no effect: a column headers is always written"),
         (
             {"delivery": "at-least-once", "kafka.transaction.timeout.ms": "5000"},
-            "option kafka.transaction.timeout.ms has no effect: with delivery=at-least-once there is no transaction",
+            "option kafka.transaction.timeout.ms has no effect: delivery=at-least-once uses no transaction",
         ),
     ],
 )

@@ -136,7 +136,7 @@ def test_the_option_topic_goes_before_the_column(
     [
         ("SELECT '1' AS key", {"topic": "t"}, "append", "rows need a column value"),
         ("SELECT 1 AS value", {"topic": "t"}, "append", "column value is int, but must be string or binary"),
-        ("SELECT '1' AS value", {}, "append", "no topic is named"),
+        ("SELECT '1' AS value", {}, "append", "no topic is given"),
         ("SELECT '1' AS value, 1 AS topic", {}, "append", "column topic is int, but must be string"),
         ("SELECT '1' AS value, 1L AS partition", {"topic": "t"}, "append", "column partition is bigint"),
         ("SELECT '1' AS value, 'x' AS headers", {"topic": "t"}, "append", "column headers is string"),
@@ -144,7 +144,7 @@ def test_the_option_topic_goes_before_the_column(
         ("SELECT '1' AS value", {"topic": "t"}, "overwrite", "a topic cannot be overwritten"),
         ("SELECT '1' AS value", {"topic": "t"}, "ignore", "UNSUPPORTED_DATA_SOURCE_SAVE_MODE"),
         ("SELECT '1' AS value", {"topic": "t"}, "error", "UNSUPPORTED_DATA_SOURCE_SAVE_MODE"),
-        ("SELECT '1' AS value", {"topic": "t", "kafka.acks": "1"}, "append", "kafka.acks=1: only all is there"),
+        ("SELECT '1' AS value", {"topic": "t", "kafka.acks": "1"}, "append", "kafka.acks=1: only all is supported"),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_any_task_runs(

@@ -20,14 +20,16 @@ from skep.client.admin import create_topic
 from skep.client.cluster_client import ClusterClient
 from skep.client.produce.transactions import list_open_transactions
 from skep.testing import EmbeddedBroker
+from tests.lengths import times
 from tests.spark.driver_model import PARTITIONS, committed_rows
 from tests.spark.pipelining import environment
 
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).parents[2]
-KILLS = 10
-ROWS = 4800
+KILLS = times(4, long=20)
+ROWS = 480 * (KILLS + 1)
+"""Eight epochs for each run, of which it gets to the end of some four."""
 PATIENCE_S = 400.0
 
 

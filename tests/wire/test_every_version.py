@@ -19,6 +19,7 @@ from kio.serial import entity_reader
 
 from skep.base.clock import SystemClock
 from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import ErrorCode
 from skep.base.files.os_files import OsFiles
 from skep.base.ids import BrokerId
@@ -35,7 +36,7 @@ from skep.metadata.catalog import Catalog
 from skep.metadata.model import BrokerRecord
 from skep.metadata.sqlite.sqlite_store import SqliteStore
 from skep.replication.partition.time_lookups import TimeLookups
-from skep.replication.replica_manager import Replicas
+from skep.replication.replica_manager import ReplicaManager
 from skep.storage.directory.log_directory import LogDirectory
 from skep.wire import apis
 from skep.wire.apis import SERVED, Api
@@ -72,18 +73,18 @@ class Served:
         await self._store.open()
         await catalog.open()
         config = BrokerConfig()
-        replicas = Replicas(
+        replicas = ReplicaManager(
             self._logs, catalog, config.topic_defaults, clock, self._threads.background, self._supervisor
         )
         await replicas.load()
         catalog.on_change(replicas.image_changed)
         slicer = Slicer(clock)
         coordinators = Coordinators(
-            BrokerId(1), lambda: config, catalog, replicas, clock, self._threads.reads, self._supervisor, slicer
+            BrokerId(1), CurrentConfig(config), catalog, replicas, clock, self._threads.reads, self._supervisor, slicer
         )
         catalog.on_change(coordinators.image_changed)
         self.services = Services(
-            config=config,
+            current_config=CurrentConfig(config),
             static_config={},
             node=await catalog.register_broker(BrokerRecord(BrokerId(1), "skep.example", 9092)),
             catalog=catalog,

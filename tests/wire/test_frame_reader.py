@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skep.base.errors import DecodeError
-from skep.wire import frame_reader as framing
+from skep.wire import frame_reader
 from skep.wire.frame_reader import BUFFERS_KEPT, FIRST_GROWTH, FrameReader, LargeBuffers, ReceiveBudget
 
 SCRATCH = 64
@@ -206,7 +206,7 @@ def test_a_request_larger_than_the_whole_budget_still_finishes():
 def test_requests_that_together_exceed_the_budget_all_finish_and_hold_little_more_than_it(sizes, random):
     """Each reads on when it is woken, as connections do; no two may wait for each other for ever."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(framing, "FIRST_GROWTH", 2 * SCRATCH)
+        patch.setattr(frame_reader, "FIRST_GROWTH", 2 * SCRATCH)
         budget = ReceiveBudget(8 * SCRATCH)
         readers = [a_reader(budget) for _ in sizes]
         left = [framed(bytes([n]) * size) for n, size in enumerate(sizes)]

@@ -165,7 +165,7 @@ def test_an_unknown_tagged_field_within_a_known_one_is_skipped():
 def test_a_known_tagged_field_that_is_not_as_long_as_it_says_is_refused():
     tags = b"\1" + b"\0\4\3idx"  # the string fills three of the four bytes
     body = struct.pack(">iiibii", 0, 1, 1, 0, 0, -1) + b"\1\1\1" + tags
-    with pytest.raises(DecodeError, match="announces 4 bytes and has 3"):
+    with pytest.raises(DecodeError, match="announces 4 bytes but has 3"):
         decode_request(FETCH.key, 15, memoryview(body), 0)
 
 

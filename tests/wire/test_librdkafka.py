@@ -7,7 +7,6 @@ process; Produce and Fetch are packed by hand here, in versions that are plain s
 import contextlib
 import socket
 import struct
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -35,10 +34,10 @@ EXPECTED = [Record(Offset(n), r.timestamp, r.key, r.value, tuple(r.headers)) for
 
 
 @pytest.fixture(scope="module")
-def mock_broker() -> Iterator[tuple[Producer, str, int]]:
+def mock_broker() -> tuple[Producer, str, int]:
     keeper = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1})
     [broker] = keeper.list_topics(timeout=PATIENCE_S).brokers.values()
-    yield keeper, broker.host, broker.port
+    return keeper, broker.host, broker.port
 
 
 def ask(host: str, port: int, api: int, version: int, body: bytes) -> bytes:

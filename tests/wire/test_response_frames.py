@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skep.base.errors import DecodeError
-from skep.wire.response_frames import LARGEST_SPARE, SCRATCH_SIZE, AnswerFrames
+from skep.wire.response_frames import LARGEST_SPARE, SCRATCH_SIZE, ResponseFrames
 
 
 def stream_of(answers: list[bytes]) -> bytes:
     return b"".join(struct.pack(">i", len(answer)) + answer for answer in answers)
 
 
-def fed(frames: AnswerFrames, stream: bytes, sizes: list[int]) -> list[memoryview]:
+def fed(frames: ResponseFrames, stream: bytes, sizes: list[int]) -> list[memoryview]:
     """The frames that come out when the socket gives at most that much each time; the last size is used on and on."""
     found, position, turn = [], 0, 0
     while position < len(stream):
@@ -35,16 +35,16 @@ def test_what_comes_out_is_what_was_sent(answers: list[bytes], sizes: list[int])
     if sizes[-1] < 20:
         sizes = [*sizes, 5000]
     # Kept until the end: a frame must not change when later ones are received.
-    assert [bytes(frame) for frame in fed(AnswerFrames(1 << 20), stream_of(answers), sizes)] == answers
+    assert [bytes(frame) for frame in fed(ResponseFrames(1 << 20), stream_of(answers), sizes)] == answers
 
 
 def test_byte_by_byte() -> None:
     answers = [b"0001", b"0002 and more", b"0003"]
-    assert fed(AnswerFrames(100), stream_of(answers), [1]) == answers
+    assert fed(ResponseFrames(100), stream_of(answers), [1]) == answers
 
 
 def test_the_rest_of_a_long_answer_is_received_in_its_place() -> None:
-    frames = AnswerFrames(1 << 20)
+    frames = ResponseFrames(1 << 20)
     stream = stream_of([b"x" * 500_000])
     assert fed(frames, stream[:1000], [1000]) == []
     assert len(frames.get_buffer()) == len(stream) - 1000
@@ -55,15 +55,15 @@ def test_the_rest_of_a_long_answer_is_received_in_its_place() -> None:
 
 @pytest.mark.parametrize("length", [-1, 0, 3, 101, struct.unpack(">i", b"HTTP")[0]])
 def test_a_length_that_no_answer_has_is_refused(length: int) -> None:
-    with pytest.raises(DecodeError, match=f"an answer of {length} bytes, 100 are allowed"):
-        fed(AnswerFrames(100), struct.pack(">i", length) + b"abcdef", [100])
+    with pytest.raises(DecodeError, match=f"a response of {length} bytes; the limit is 100"):
+        fed(ResponseFrames(100), struct.pack(">i", length) + b"abcdef", [100])
 
 
 def test_the_room_of_an_answer_that_is_given_back_serves_for_the_next_long_one() -> None:
-    frames = AnswerFrames(1 << 20)
+    frames = ResponseFrames(1 << 20)
     (first,) = fed(frames, stream_of([b"1" * 500_000]), [SCRATCH_SIZE])
     (kept,) = fed(frames, stream_of([b"2" * 500_000]), [SCRATCH_SIZE])
-    frames.give_back(first)
+    frames.recycle(first)
     (second,) = fed(frames, stream_of([b"3" * 400_000]), [SCRATCH_SIZE])
     assert second.obj is first.obj
     assert bytes(second) == b"3" * 400_000
@@ -73,10 +73,10 @@ def test_the_room_of_an_answer_that_is_given_back_serves_for_the_next_long_one()
 
 
 def test_what_is_given_back_of_short_or_enormous_answers_is_not_kept() -> None:
-    frames = AnswerFrames(LARGEST_SPARE + 100_000)
+    frames = ResponseFrames(LARGEST_SPARE + 100_000)
     (short,) = fed(frames, stream_of([b"1" * 100]), [SCRATCH_SIZE])
     (enormous,) = fed(frames, stream_of([b"2" * (LARGEST_SPARE + 1)]), [SCRATCH_SIZE])
-    frames.give_back(short)
-    frames.give_back(enormous)
+    frames.recycle(short)
+    frames.recycle(enormous)
     (next_one,) = fed(frames, stream_of([b"3" * 400_000]), [SCRATCH_SIZE])
     assert next_one.obj not in (short.obj, enormous.obj)

@@ -1,6 +1,6 @@
-"""Changes of a database's table, from the topic ``customers.changes``, as a table with one row for each change.
+"""The changes of a database table, from the topic ``customers.changes``, as a table with one row for each change.
 
-The records have the id of the customer as their key, so the changes of one customer are in one partition and in order.
+The key of a record is the customer's id, so the changes of one customer are in one partition, in order.
 """
 
 from pyspark import pipelines as dp

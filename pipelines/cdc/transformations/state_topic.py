@@ -1,6 +1,6 @@
-"""The current state as the topic ``customers``, which is compacted: the last record of a key is how that customer is.
+"""The current state as the compacted topic ``customers``: the last record of a key is that customer's state.
 
-A deleted customer is a record without a value; the broker removes the key, and after a while that record too.
+A deleted customer is a record without a value. The broker removes the key, and later that record too.
 """
 
 from pyspark import pipelines as dp
@@ -15,5 +15,5 @@ dp.create_sink("customers_topic", "skep", {"kafka.bootstrap.servers": BOOTSTRAP,
 @dp.append_flow(target="customers_topic")
 def state_to_topic() -> DataFrame:
     state = F.when(F.col("op") != "delete", F.to_json(F.struct("id", "name", "city")))
-    # No shuffle on the way: a partition's rows are written in the order in which they were read.
+    # There is no shuffle: a partition's rows are written in the order in which they were read.
     return spark.readStream.table("new_changes").select(F.col("id").cast("string").alias("key"), state.alias("value"))

@@ -1,8 +1,7 @@
-"""Clicks from the topic ``clicks``: as they are, counted by minute and page, and put together to visits.
+"""Clicks from the topic ``clicks``: as a table, counted by minute and page, and grouped into visits.
 
-A minute is counted, and a visit is over, when it is certain that no more clicks of it will come: when a click two
-minutes younger than its end was seen. A click may be that late and no later; what comes after that is left out of both,
-and is in the table ``clicks`` only.
+A minute is counted, and a visit ends, when no more clicks of it are expected: when a click two minutes after its end
+has been seen. A click may be two minutes late. A later one is in the table ``clicks`` only.
 """
 
 from pyspark import pipelines as dp
@@ -31,8 +30,8 @@ def clicks() -> DataFrame:
     return from_topic()
 
 
-# The two below read the topic and not the table: Spark wants to know the columns of what gets a watermark at once, and
-# the tables of a pipeline are known when all of its files have been read.
+# The two tables below read the topic and not the table ``clicks``: withWatermark needs the columns at once, but the
+# tables of a pipeline are known only when all of its files have been read.
 
 
 @dp.table

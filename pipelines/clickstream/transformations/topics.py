@@ -1,4 +1,4 @@
-"""What was counted, as topics: ``page-views`` and ``sessions``."""
+"""The counts as topics: ``page-views`` and ``sessions``."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame

@@ -1,4 +1,4 @@
-"""Orders with the title and the price of what was ordered, into a topic and a table; the others to dead letters."""
+"""Orders with the title and price of their product, in a topic and a table. Bad orders go to a dead-letter topic."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame
@@ -23,8 +23,8 @@ def checked_orders() -> DataFrame:
     products = spark.read.table("products")
     joined = orders.join(F.broadcast(products), F.col("data.product") == F.col("product"), "left")
     unknown = F.when(F.col("title").isNull(), F.concat(F.lit("no product '"), F.col("data.product"), F.lit("'")))
-    # By select: withColumn has Spark look at once what there is. From the second run on it then finds the products of
-    # the run before, and this flow no longer waits for the one that fills them anew.
+    # select, not withColumn: withColumn makes Spark resolve the tables at once. From the second run on it would find
+    # the products of the previous run, and this flow would not wait for the flow that fills them again.
     origin = ("key", "value", "topic", "partition", "offset", "timestamp")
     return joined.select(*origin, "data", "title", "price", F.coalesce("error", unknown).alias("error"))
 

@@ -1,4 +1,4 @@
-"""What there is to buy, from a file. Read anew in every run, so a changed price counts for the orders of the next."""
+"""The products, from a file. It is read in every run, so a changed price applies to the orders of the next run."""
 
 from pathlib import Path
 

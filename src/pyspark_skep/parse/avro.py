@@ -1,9 +1,11 @@
-"""Avro's binary encoding, read by a schema: Spark's ``from_avro`` needs a jar that is not in its wheel.
+"""A decoder of Avro's binary encoding. Spark's ``from_avro`` needs a jar that is not in its wheel.
 
-``reader_of`` turns a schema into a function once; it reads one value and says where the next begins. ``type_of`` is the
-type that Spark gives the same schema. Logical types are date, timestamp-millis, timestamp-micros and, over bytes,
-decimal; others are read as what is beneath them. Left out: schema resolution; the bytes are read by the schema they
-were written with. Unions are those with null.
+``reader_of`` compiles a schema into a function that reads one value and returns it with the position after it.
+``type_of`` returns the type that Spark has for the same schema. The supported logical types are date,
+timestamp-millis, timestamp-micros and, over bytes, decimal; others are read as their underlying type. Unions may be of
+one type and null.
+
+Left out: schema resolution. The bytes are read with the schema that they were written with.
 """
 
 import datetime
@@ -39,14 +41,14 @@ class NotAvro(ValueError):
 
 
 def type_of(schema: Any, depth: int = 0) -> T.DataType:
-    """ValueError for a schema that is not supported: recursive, or a union of more than a type and null."""
+    """Returns Spark's type. Raises ValueError for a recursive schema, or a union of more than one type and null."""
     if depth > MAX_DEPTH:
-        raise ValueError("an Avro schema that contains itself has no columns")
+        raise ValueError("recursive Avro schemas are not supported")
     if isinstance(schema, list):
         return type_of(_not_null(schema)[0], depth + 1)
     if isinstance(schema, str):
         if schema not in _PLAIN:
-            raise ValueError(f"'{schema}' is no type of Avro, or a name that is used a second time")
+            raise ValueError(f"'{schema}' is not an Avro type; references to named types are not supported")
         return _PLAIN[schema]
     kind = schema["type"]
     if schema.get("logicalType") == "decimal" and kind == "bytes":
@@ -66,7 +68,7 @@ def type_of(schema: Any, depth: int = 0) -> T.DataType:
 
 
 def reader_of(schema: Any) -> Reader:
-    """Call ``type_of`` first: it refuses what cannot be read."""
+    """Returns the reader of a schema. Call ``type_of`` first: it refuses what is not supported."""
     if isinstance(schema, list):
         return _union(schema)
     if isinstance(schema, str):
@@ -97,7 +99,7 @@ def reader_of(schema: Any) -> Reader:
 
 
 def read_whole(reader: Reader, data: bytes, start: int = 0) -> Any:
-    """The one value in ``data``. NotAvro when it ends too early, goes on too long, or is impossible."""
+    """Returns the single value in ``data``. Raises NotAvro if the data is too short, too long or invalid."""
     try:
         value, end = reader(data, start)
     except (IndexError, UnicodeDecodeError, OverflowError, struct.error, decimal.InvalidOperation) as error:
@@ -110,7 +112,7 @@ def read_whole(reader: Reader, data: bytes, start: int = 0) -> Any:
 def _not_null(union: list[Any]) -> list[Any]:
     others = [branch for branch in union if branch != "null"]
     if len(others) != 1:
-        raise ValueError("a union in an Avro schema may be of one type, or of null and one type")
+        raise ValueError("a union in an Avro schema must have one type, or null and one type")
     return others
 
 
@@ -121,7 +123,7 @@ def _take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
 
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
-    """Zig-zag, seven bits a byte, the lowest first; at most ten bytes."""
+    """Reads a zig-zag varint: seven bits per byte, the lowest first, at most ten bytes."""
     number = 0
     for shift in range(0, 70, 7):
         byte = data[at]
@@ -187,7 +189,7 @@ def _record(fields: list[tuple[str, Reader]]) -> Reader:
 
 
 def _blocks(item: Reader, *, keyed: bool) -> Reader:
-    """Arrays and maps come in blocks; a negative count has the size in bytes after it."""
+    """Reads an array or a map, which is a sequence of blocks. A negative count is followed by the size in bytes."""
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
         items: list[Any] = []
@@ -203,7 +205,7 @@ def _blocks(item: Reader, *, keyed: bool) -> Reader:
                 if keyed:
                     key, at = _PLAIN_READERS["string"](data, at)
                 value, at = item(data, at)
-                # Items of no bytes: a count of billions would fill the memory with them.
+                # Items of zero bytes are refused: a count of billions would fill the memory.
                 if at == before:
                     raise NotAvro
                 items.append((key, value) if keyed else value)

@@ -1,8 +1,8 @@
 """The fields of a schema that is written as DDL: ``id BIGINT NOT NULL, at STRUCT<x: INT, y: INT NOT NULL>``.
 
-Spark parses such text itself, but through Spark Connect that is a question to the server, and inside a pipeline's query
-function questions are refused. What is needed here is little: names, the words of the types, and what must be there.
-Types are not checked; Spark does that when it gets the same text.
+Spark can parse such text, but through Spark Connect that is a request to the server, and requests are refused inside a
+pipeline's query function. Only the names, the type names and NOT NULL are needed here. Types are not checked; Spark
+does that when it gets the same text.
 """
 
 import re
@@ -26,7 +26,7 @@ class Field(NamedTuple):
 
 
 def fields_of(schema: str | StructType) -> tuple[Field, ...]:
-    """ValueError for text in which there is a field without a name or a type."""
+    """Returns the fields of a schema. Raises ValueError if a field has no name or no type."""
     return tuple(_field(text) for text in _split(schema)) if isinstance(schema, str) else _of_struct(schema)
 
 
@@ -45,7 +45,7 @@ def _of_struct(schema: StructType) -> tuple[Field, ...]:
 def _field(text: str) -> Field:
     found = _NAME.match(text)
     if found is None or not found[3].strip():
-        raise ValueError(f"a field of a schema is written NAME TYPE, not '{text.strip()}'")
+        raise ValueError(f"invalid schema field '{text.strip()}': expected NAME TYPE")
     name = found[1].replace("``", "`") if found[1] else found[2]
     kind = _COMMENT.sub("", found[3])
     bare = _NOT_NULL.sub("", kind)
@@ -55,7 +55,7 @@ def _field(text: str) -> Field:
 
 
 def _split(text: str) -> Iterator[str]:
-    """The parts between commas that are in no brackets and no quotes."""
+    """Yields the parts between commas outside of brackets and quotes."""
     depth, start, quote = 0, 0, ""
     for place, letter in enumerate(text):
         if quote:

@@ -1,7 +1,7 @@
-"""The option ``archive``: a batch read goes on below the beginning of the log, in what ``skep archive`` wrote.
+"""The option ``archive``: a batch read takes offsets below the log start from the files of ``skep archive``.
 
-The log has a partition from its first offset on; what is asked for below that comes from the archive's files. Each
-offset is read from one of the two, so nothing comes twice. What neither has is reported as lost.
+Offsets from the log start on are read from the log, and those below it from the archive. Each offset is read from one
+of the two, so no record is returned twice. Offsets that neither has are reported as lost.
 """
 
 import dataclasses
@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_skep.read.data_loss import report_loss
 from pyspark_skep.read.filters import Pushed
 from pyspark_skep.read.lookup import Lookup, time_of
 from pyspark_skep.read.offset_ranges import OffsetRange, split_ranges
-from pyspark_skep.read.positions import EARLIEST, AtEnd, AtOffsets, Position, TopicPartition
-from pyspark_skep.read.range_reader import report_loss, rows_of
+from pyspark_skep.read.positions import EARLIEST, AtEnd, AtOffsets, Position
 from pyspark_skep.read.read_options import ReadOptions
+from pyspark_skep.read.row_schema import rows_of
 from skep.base.errors import OptionError
+from skep.base.ids import TopicPartition
 from skep.client.archive.archive_folder import Archive, ArchiveError, ArchiveFile, LostFiles, is_after, topic_folder
 from skep.client.topic_info import TopicInfo
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ArchivePartition(InputPartition):
-    """A range of archived offsets with the files that they are in, the work of one task."""
+    """The work of one task: a range of archived offsets and the files that hold them."""
 
     range: OffsetRange
     files: tuple[ArchiveFile, ...]
@@ -37,7 +39,7 @@ class Archives:
     """The archives of the topics that a query reads, as they were when it was planned."""
 
     def __init__(self, options: ReadOptions, topics: Mapping[str, TopicInfo]) -> None:
-        """OptionError for a topic that has none, or whose archive is of another topic of that name."""
+        """Raises OptionError if a topic has no archive, or if the archive belongs to another topic of the same name."""
         self._options = options
         self._archives = {name: open_archive(options, info) for name, info in topics.items()}
 
@@ -48,7 +50,7 @@ class Archives:
         partitions: Collection[TopicPartition],
         log_starts: Mapping[TopicPartition, int],
     ) -> dict[TopicPartition, int]:
-        """As ``Lookup.resolve``, with archive and log taken as one."""
+        """Resolves the position as ``Lookup.resolve`` does, over the archive and the log together."""
         if isinstance(position, AtEnd | AtOffsets):
             found = lookup.resolve(position, partitions)
             return {one: self._earliest(one, at) if _is_earliest(position, one) else at for one, at in found.items()}
@@ -56,17 +58,19 @@ class Archives:
 
         found = {}
         for one in partitions:
-            archive, timestamp_ms = self._archives[one[0]], time_of(position, one)
-            offset = first_offset_from(archive, one[1], timestamp_ms, log_starts[one])
-            # A file that is gone may have had an earlier one.
-            self._report_lost(archive.lost(one[1], 0, log_starts[one] if offset is None else offset, timestamp_ms))
+            archive, timestamp_ms = self._archives[one.topic], time_of(position, one)
+            offset = first_offset_from(archive, one.partition, timestamp_ms, log_starts[one])
+            # A file that is missing may have held an earlier match.
+            self._report_lost(
+                archive.lost(one.partition, 0, log_starts[one] if offset is None else offset, timestamp_ms)
+            )
             if offset is not None:
                 found[one] = offset
         return found | lookup.resolve(position, [one for one in partitions if one not in found])
 
     def _earliest(self, one: TopicPartition, log_start: int) -> int:
-        part = self._archives[one[0]].partitions.get(one[1])
-        # Without one it has come since the last run, and should have everything from 0 on.
+        part = self._archives[one.topic].partitions.get(one.partition)
+        # A partition that the archive does not know was added after the last run of ``skep archive``; it starts at 0.
         return 0 if part is None else min(part.start, log_start)
 
     def _report_lost(self, lost: Iterable[LostFiles]) -> None:
@@ -74,7 +78,7 @@ class Archives:
             report_loss(str(one), fail=self._options.fail_on_data_loss)
 
     def tasks(self, wanted: OffsetRange, pushed: Pushed, log_start: int) -> list[ArchivePartition]:
-        """Who reads a range that lies below the beginning of the log. Days that the filters rule out are not read."""
+        """Returns the tasks that read a range below the log start. Days that the filters exclude are skipped."""
         from skep.client.archive.archive_reader import in_tasks
 
         archive = self._archives[wanted.topic]
@@ -99,11 +103,13 @@ def open_archive(options: ReadOptions, topic: TopicInfo) -> Archive:
     try:
         archive = Archive.open(folder)
     except ArchiveError as error:
-        raise OptionError(f"archive: {error} (skep archive {topic.name} --to {options.archive} makes one)") from None
+        raise OptionError(
+            f"archive: {error} (create one with: skep archive {topic.name} --to {options.archive})"
+        ) from None
     if archive.topic_id != topic.topic_id:
         raise OptionError(
-            f"archive: {folder} is of a topic '{archive.topic}' with the id {archive.topic_id}, and this one has the "
-            f"id {topic.topic_id}: it was made anew, or is on another cluster"
+            f"archive: {folder} holds topic '{archive.topic}' with the id {archive.topic_id}, but this topic has the "
+            f"id {topic.topic_id}: it was deleted and created again, or it is in another cluster"
         )
     return archive
 
@@ -116,7 +122,7 @@ def read_archived(options: ReadOptions, task: ArchivePartition) -> "Iterator[pa.
 
 
 def read_gone(options: ReadOptions, gone: OffsetRange) -> "Iterator[pa.RecordBatch] | None":
-    """What the log has lost since the query was planned; None unless the archive has all of it."""
+    """Returns what the log has lost since the query was planned, or None if the archive lacks some of it."""
     archive = open_archive(options, TopicInfo(gone.topic, gone.topic_id, 0))
     place = gone.partition, gone.start, gone.end
     if archive.missing(*place) or archive.lost(*place):

@@ -1,12 +1,12 @@
 """Filters that Spark pushes down to a batch read, as conditions on partitions and offsets.
 
-    topic, partition   decide whether a partition is read at all; nothing is left for Spark to check
-    offset             bounds on the range that is read; nothing is left either
-    timestamp          a lower bound only, by the broker's index: records before the first one that is not older are all
-                       older. Timestamps in a log are in no order that could be relied on, so Spark still checks each
-                       row, and an upper bound saves nothing; except in archives, whose files are of one day each
+    topic, partition   decide whether a partition is read at all; Spark need not check the rows again
+    offset             bounds the range that is read; Spark need not check the rows again
+    timestamp          a lower bound only, by the broker's time index: all records before the first one at or after the
+                       bound are older. Timestamps in a log are not ordered, so Spark still checks each row, and an
+                       upper bound saves nothing, except in archives, whose files hold one day each
 
-What is not understood is left to Spark; a filter is never taken for more than it says.
+Filters that are not understood are left to Spark. A filter never excludes more than it says.
 """
 
 import dataclasses
@@ -50,17 +50,17 @@ _TESTS: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 @dataclasses.dataclass
 class Pushed:
-    """What was taken of the filters. Filters are and-ed, so each makes it narrower."""
+    """The conditions taken from the filters. Filters are joined by AND, so each one narrows the read."""
 
     conditions: list[Filter] = dataclasses.field(default_factory=list)
     start: int = 0
     end: int | None = None
     from_timestamp_ms: int | None = None
     until_timestamp_ms: int | None = None
-    """The last millisecond that can match: of use where files are known to have the records of one day (archives)."""
+    """The last millisecond that can match. Only archives use it: their files hold the records of one day each."""
 
     def take(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Those that Spark still has to check."""
+        """Takes what it can of the filters. Returns those that Spark still has to check."""
         return [one for one in filters if not self._take(one)]
 
     def reads(self, topic: str, partition: int) -> bool:
@@ -68,7 +68,7 @@ class Pushed:
         return all(_holds(one, values) for one in self.conditions)
 
     def narrow(self, start: int, end: int) -> tuple[int, int]:
-        """The part of a range that can match; empty ones have their end at their start."""
+        """Returns the part of a range that can match. An empty part ends at its start."""
         start = max(start, self.start)
         end = end if self.end is None else min(end, self.end)
         return start, max(start, end)
@@ -121,10 +121,10 @@ class Pushed:
             before = self.until_timestamp_ms
             self.until_timestamp_ms = until_ms if before is None else min(before, until_ms)
         if isinstance(one, In | EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
-            # Rounded up: a record's time is in whole milliseconds, so none lies between. Of `>` it keeps one
-            # millisecond too many, which Spark sorts out.
+            # Rounded up: timestamps are whole milliseconds, so no record lies between. For `>` this keeps one
+            # millisecond too many, and Spark filters it.
             timestamp_ms = -((_EPOCH - min(values)) // _MICROSECOND // 1000)
-            if timestamp_ms >= 0:  # a broker finds no earlier times, and records without one have -1
+            if timestamp_ms >= 0:  # brokers cannot look up earlier times, and records without a timestamp have -1
                 self.from_timestamp_ms = max(self.from_timestamp_ms or 0, timestamp_ms)
 
 
@@ -143,7 +143,7 @@ def _is_understood(one: Filter, kind: type) -> bool:
     if type(one) not in _TESTS:
         return False
     value: Any = getattr(one, "value", None)
-    # With a null among its values, IN is never false; what is neither true nor false is Spark's business.
+    # With a null among its values, IN is never false. Spark handles that case.
     return all(_is(kind, entry) for entry in value) if isinstance(one, In) else _is(kind, value)
 
 

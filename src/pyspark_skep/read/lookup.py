@@ -1,8 +1,8 @@
-"""What the driver asks of brokers to plan a read: which partitions there are, where they begin and end.
+"""The requests with which the driver plans a read: which partitions exist, and where they begin and end.
 
-A broker that does not answer is asked again, for ``kafka.default.api.timeout.ms`` and at least
-``fetchOffset.numRetries`` times: that it is being restarted costs a query time. A topic that is said not to be there is
-asked for ``fetchOffset.numRetries`` times more, for a broker may be behind in what it knows.
+A request that gets no response is sent again for ``kafka.default.api.timeout.ms`` and at least
+``fetchOffset.numRetries`` times, so a broker that restarts only delays a query. A request for a topic that is reported
+missing is repeated ``fetchOffset.numRetries`` times, because the metadata of a broker may be stale.
 """
 
 import re
@@ -18,16 +18,15 @@ from pyspark_skep.read.positions import (
     AtTime,
     AtTimes,
     Position,
-    TopicPartition,
     parse_assign,
 )
 from pyspark_skep.read.read_options import ReadOptions
 from pyspark_skep.write.decisions import TOPIC as DECISIONS
 from skep.base.errors import ErrorCode, KafkaError, OptionError
-from skep.client.cluster_client import ClusterClient
+from skep.base.ids import TopicPartition
+from skep.client.cluster_client import ClusterClient, shared_cluster
 from skep.client.errors import TimedOut, Unreachable
 from skep.client.list_offsets import list_ends, list_offsets
-from skep.client.shared import shared_cluster
 from skep.client.topic_info import TopicInfo, describe_topics, list_topics
 
 T = TypeVar("T")
@@ -41,11 +40,11 @@ MISSING = frozenset(
 
 
 class TopicMissing(Exception):
-    """A topic or partition that the query names is not there."""
+    """A topic or partition that the query names does not exist."""
 
 
 class Lookup:
-    """Asks as one query's options say. Has no connection of its own, so it can be sent to other processes."""
+    """Sends the requests of one query. It holds no connection, so Spark can pickle it to other processes."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -59,12 +58,12 @@ class Lookup:
         )
 
     def topics(self, *, may_be_missing: bool = False) -> dict[str, TopicInfo]:
-        """The topics that the query reads, as they are now. TopicMissing for one that is named and not there."""
+        """Returns the topics that the query reads. Raises TopicMissing if one that is named does not exist."""
         if self._options.subscribe_pattern:
             # Java's Pattern.matcher(...).matches(), which Kafka's consumers use, is fullmatch here.
             pattern = re.compile(self._options.subscribe_pattern.strip())
-            every = self._patiently(lambda: list_topics(self.cluster))
-            # No pattern means the sink's own topic, as none means those of the brokers.
+            every = self._retry(lambda: list_topics(self.cluster))
+            # No pattern matches the sink's own topic, as none matches the internal topics of brokers.
             return {info.name: info for info in every if pattern.fullmatch(info.name) and info.name != DECISIONS}
         names = {topic for topic, _ in self._assigned} if self._assigned else set(self._options.subscribe)
         found = self.describe(names)
@@ -74,31 +73,33 @@ class Lookup:
         return found
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Those of the named topics that are there."""
+        """Returns those of the named topics that exist."""
         found = self._describe(sorted(names))
         if found is not None:
             return found
-        # Which one is missing can only be found out by asking for each.
+        # The response does not say which one is missing, so each is requested alone.
         each = [self._describe([name]) for name in sorted(names)]
         return {info.name: info for one in each if one is not None for info in one.values()}
 
     def _describe(self, names: list[str]) -> dict[str, TopicInfo] | None:
-        """None when one of them is not there."""
+        """Returns None if one of them does not exist."""
         try:
-            return self._patiently(lambda: describe_topics(self.cluster, names))
+            return self._retry(lambda: describe_topics(self.cluster, names))
         except KafkaError as error:
             if error.code in MISSING:
                 return None
             raise
 
     def partitions(self, topics: Mapping[str, TopicInfo], *, may_be_missing: bool = False) -> list[TopicPartition]:
-        """Every partition of these topics, or the assigned ones. TopicMissing for an assigned one that is not there."""
-        every = [(info.name, number) for info in topics.values() for number in range(info.partition_count)]
+        """Returns all partitions of these topics, or the assigned ones. Raises TopicMissing if one does not exist."""
+        every = [
+            TopicPartition(info.name, number) for info in topics.values() for number in range(info.partition_count)
+        ]
         if self._assigned is None:
             return every
         missing = sorted(set(self._assigned) - set(every))
         if missing and not may_be_missing:
-            raise TopicMissing("there is no partition " + ", ".join(f"{topic}-{number}" for topic, number in missing))
+            raise TopicMissing("there is no partition " + ", ".join(map(str, missing)))
         return [one for one in self._assigned if one not in missing]
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -107,24 +108,24 @@ class Lookup:
     def latest(
         self, partitions: Collection[TopicPartition], at_least: Mapping[TopicPartition, int] | None = None
     ) -> dict[TopicPartition, int]:
-        """Where reading ends for now: with ``read_committed`` before the oldest open transaction.
+        """Returns the end of each partition: with ``read_committed`` the last stable offset.
 
-        ``at_least`` are ends that there were before; what lies below them is not believed at once (``list_ends``).
+        ``at_least`` holds ends that were seen before. A lower end is confirmed before it is returned (``list_ends``).
         """
         known = at_least or {}
         wanted = {one: known.get(one, 0) for one in partitions}
-        return self._patiently(lambda: list_ends(self.cluster, wanted, committed=self._options.committed))
+        return self._retry(lambda: list_ends(self.cluster, wanted, committed=self._options.committed))
 
     def from_time(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first offset whose record is not older; None where there is no such record."""
+        """Returns the first offset whose timestamp is at or after the given one, or None if there is no such record."""
         committed = self._options.committed
-        return self._patiently(lambda: list_offsets(self.cluster, wanted, committed=committed))
+        return self._retry(lambda: list_offsets(self.cluster, wanted, committed=committed))
 
     def _ends(self, partitions: Collection[TopicPartition], end: int) -> dict[TopicPartition, int]:
         return {one: offset or 0 for one, offset in self.from_time(dict.fromkeys(partitions, end)).items()}
 
     def resolve(self, position: Position, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset of each partition at ``position``, which was checked against the query's partitions before."""
+        """Returns the offset of each partition at ``position``. Call ``check_named`` first."""
         if isinstance(position, AtEnd):
             return self._ends(partitions, position.end)
         if isinstance(position, AtOffsets):
@@ -135,10 +136,9 @@ class Lookup:
         found = self.from_time(times)
         unmatched = [one for one, offset in found.items() if offset is None]
         if unmatched and position.option.startswith("starting") and self._strategy == "error":
-            topic, number = unmatched[0]
             raise OptionError(
-                f"{position.option}: {topic}-{number} has no record at or after {times[topic, number]}; with "
-                "startingOffsetsByTimestampStrategy=latest reading would start at its end"
+                f"{position.option}: {unmatched[0]} has no record at or after {times[unmatched[0]]}; set "
+                "startingOffsetsByTimestampStrategy=latest to start at its end"
             )
         return {one: offset for one, offset in found.items() if offset is not None} | self.latest(unmatched)
 
@@ -146,7 +146,7 @@ class Lookup:
     def _strategy(self) -> str:
         return self._options.starting_offsets_by_timestamp_strategy
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
+    def _retry(self, ask: Callable[[], T]) -> T:
         options = self._options
         deadline = time.monotonic() + options.default_api_timeout_ms / 1000
         pause_s = options.fetch_offset_retry_interval_ms / 1000
@@ -160,8 +160,8 @@ class Lookup:
             except KafkaError as error:
                 if error.code not in MISSING or retries >= options.fetch_offset_num_retries:
                     raise
-                # The one that was asked may not have heard of a topic yet.
-                self.cluster.look_elsewhere()
+                # The metadata of this broker may not have the topic yet.
+                self.cluster.switch_metadata_broker()
             retries += 1
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -172,23 +172,23 @@ def time_of(position: AtTime | AtTimes, one: TopicPartition) -> int:
 
 
 def check_named(position: Position, partitions: Collection[TopicPartition], topics: Mapping[str, TopicInfo]) -> None:
-    """A position that is given by partition has to name each one that is read, and no other, as in Spark."""
+    """Raises OptionError unless a position by partition names exactly the partitions that are read, as in Spark."""
     if isinstance(position, AtOffsets):
         named = set(position.offsets)
         for topic, topic_id in position.topic_ids.items():
             if topic in topics and str(topics[topic].topic_id) != topic_id:
                 raise OptionError(
-                    f"{position.option}: topic '{topic}' has the id {topics[topic].topic_id}, and the offsets are of "
-                    f"a topic of that name with the id {topic_id}"
+                    f"{position.option}: the offsets are of a topic '{topic}' with the id {topic_id}, but the topic "
+                    f"now has the id {topics[topic].topic_id}; it was deleted and created again"
                 )
     elif isinstance(position, AtTimes):
         named = set(position.timestamps_ms)
     else:
         return
     problems = [
-        f"{problem} {', '.join(f'{topic}-{number}' for topic, number in sorted(some))}"
-        for problem, some in (("it lacks", set(partitions) - named), ("not read is", named - set(partitions)))
+        f"{problem} {', '.join(map(str, sorted(some)))}"
+        for problem, some in (("missing:", set(partitions) - named), ("not read:", named - set(partitions)))
         if some
     ]
     if problems:
-        raise OptionError(f"{position.option} must name every partition that is read: {'; '.join(problems)}")
+        raise OptionError(f"{position.option} must name exactly the partitions that are read; {'; '.join(problems)}")

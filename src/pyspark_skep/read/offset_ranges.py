@@ -1,4 +1,4 @@
-"""Which offsets a task reads: ranges cut and limited, by arithmetic alone.
+"""The offsets that tasks read: ranges are split and limited here, without I/O.
 
 The rules are those of Spark's Kafka source (``KafkaOffsetRangeCalculator`` and the rate limit of its micro-batches),
 so that a query has the same tasks with either.
@@ -9,17 +9,21 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from pyspark_skep.read.positions import TopicPartition
+from skep.base.ids import TopicPartition
 
 
 class OffsetRange(NamedTuple):
-    """Offsets of one partition, from ``start`` up to and without ``end``."""
+    """Offsets of one partition from ``start`` (included) to ``end`` (excluded)."""
 
     topic: str
     topic_id: UUID
     partition: int
     start: int
     end: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
     @property
     def size(self) -> int:
@@ -29,11 +33,11 @@ class OffsetRange(NamedTuple):
 def split_ranges(
     ranges: Iterable[OffsetRange], *, min_partitions: int = 0, max_records_per_partition: int = 0
 ) -> list[OffsetRange]:
-    """The ranges with something in them, cut where the options ask for it; 0 is not asked for.
+    """Returns the ranges that are not empty, split as the options say; an option of 0 is not set.
 
-    First none is left with more than ``max_records_per_partition`` offsets. If these are still fewer than
-    ``min_partitions``, the large ones are cut in proportion to their size, about as often as is missing: ranges too
-    small to be cut count as one each, and do not take part in the proportion.
+    First, ranges are split so that none has more than ``max_records_per_partition`` offsets. If there are still fewer
+    than ``min_partitions``, the large ones are split in proportion to their size. Ranges too small to be split count as
+    one each and are left out of the proportion.
     """
     pieces = [piece for piece in ranges if piece.size > 0]
     if max_records_per_partition:
@@ -53,7 +57,7 @@ def split_ranges(
 
 
 def cut(piece: OffsetRange, parts: int) -> list[OffsetRange]:
-    """``piece`` in this many parts that differ by at most one offset, without those that would be empty."""
+    """Splits ``piece`` into this many parts whose sizes differ by at most one. Empty parts are left out."""
     found = []
     start, remaining = piece.start, piece.size
     for part in range(parts):
@@ -66,17 +70,17 @@ def cut(piece: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 def _share(size: int, total: int, parts: int) -> int:
-    # Java's Math.round, which Spark uses: halves go up. Python's round takes them to the even neighbour.
+    # As Java's Math.round, which Spark uses: halves round up. Python's round() rounds them to even.
     return max(math.floor(size / total * parts + 0.5), 1)
 
 
 def limit_offsets(
     limit: int, begin: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Where to end instead of at ``end``, so that about ``limit`` offsets are read, shared out by what each has.
+    """Returns ends that limit a read to about ``limit`` offsets, in proportion to what each partition has.
 
-    A partition with little is given at least one offset, so a few more than ``limit`` may be read. One that has
-    nothing, or fewer than nothing (its log was cut), ends where ``end`` says.
+    A partition with records gets at least one offset, so a few more than ``limit`` may be read. A partition without
+    new records, also one whose log was truncated, keeps its ``end``.
     """
     sizes = {key: end[key] - begin[key] for key in end if end[key] > begin[key]}
     total = sum(sizes.values())

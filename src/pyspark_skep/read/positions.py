@@ -1,6 +1,6 @@
-"""Where a read starts or ends, as the options say it: earliest, latest, by offsets, by time.
+"""Positions: where a read starts or ends, as the options give it: earliest, latest, by offsets or by time.
 
-A position is what was asked for; which offsets that is, is found out with the brokers (``lookup.py``).
+``lookup.py`` resolves a position to offsets, with requests to brokers.
 """
 
 import dataclasses
@@ -8,15 +8,15 @@ import json
 from typing import Any
 
 from skep.base.errors import OptionError
+from skep.base.ids import TopicPartition
 
 EARLIEST, LATEST = -2, -1
-"""Kafka's numbers for the two ends of a log, in JSON as in ListOffsets."""
+"""Kafka's numbers for the two ends of a log, in the options' JSON and in ListOffsets."""
 
-TopicPartition = tuple[str, int]
 TOPIC_ID = "id"
-"""The key in offsets as JSON, next to those of partitions, under which the offsets of a stream have the topic's id."""
+"""The JSON key of the topic's id in the offsets of a stream, beside the keys of partitions."""
 STARTED_AT = "started at"
-"""The key under which the end of a stream's first micro-batch has the offsets that it begins with, as JSON again."""
+"""The JSON key of the offsets at which a stream's first micro-batch starts, in the offsets at which it ends."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class AtEnd:
 
 @dataclasses.dataclass(frozen=True)
 class AtOffsets:
-    """An offset for each partition, or EARLIEST or LATEST. ``topic_ids`` has those that were given."""
+    """An offset, EARLIEST or LATEST for each partition. ``topic_ids`` holds the topic ids that were given."""
 
     option: str
     offsets: dict[TopicPartition, int]
@@ -37,7 +37,7 @@ class AtOffsets:
 
 @dataclasses.dataclass(frozen=True)
 class AtTime:
-    """The first record of every partition that is not older."""
+    """The first record of every partition at or after a time."""
 
     option: str
     timestamp_ms: int
@@ -45,7 +45,7 @@ class AtTime:
 
 @dataclasses.dataclass(frozen=True)
 class AtTimes:
-    """The same, with a time for each partition."""
+    """The first record at or after a time that is given for each partition."""
 
     option: str
     timestamps_ms: dict[TopicPartition, int]
@@ -55,17 +55,17 @@ Position = AtEnd | AtOffsets | AtTime | AtTimes
 
 
 def choose_starting(timestamp: str, by_timestamp: str, offsets: str, *, streaming: bool) -> Position:
-    """The starting position by three options, in Spark's order of precedence."""
+    """Returns the starting position from three options, in Spark's order of precedence."""
     default = AtEnd(LATEST if streaming else EARLIEST)
     position = _choose("starting", timestamp, by_timestamp, offsets, default)
     if not streaming:
-        _refuse_end(position, LATEST, "startingOffsets: latest is not possible for a batch, it would read nothing")
+        _refuse_end(position, LATEST, "startingOffsets: a batch cannot start at latest, it would read nothing")
     return position
 
 
 def choose_ending(timestamp: str, by_timestamp: str, offsets: str) -> Position:
     position = _choose("ending", timestamp, by_timestamp, offsets, AtEnd(LATEST))
-    _refuse_end(position, EARLIEST, "endingOffsets: earliest is not possible, there would be nothing to read")
+    _refuse_end(position, EARLIEST, "endingOffsets: a batch cannot end at earliest, it would read nothing")
     return position
 
 
@@ -75,9 +75,9 @@ def _choose(side: str, timestamp: str, by_timestamp: str, offsets: str, default:
     if by_timestamp:
         name = f"{side}OffsetsByTimestamp"
         found, _ = _by_partition(name, by_timestamp)
-        for (topic, partition), value in found.items():
+        for one, value in found.items():
             if value < 0:
-                raise OptionError(f"{name}: {value} of {topic}-{partition} is not a time in milliseconds")
+                raise OptionError(f"{name}: {value} of {one} is not a time in milliseconds")
         return AtTimes(name, found)
     name = f"{side}Offsets"
     word = offsets.strip().lower()
@@ -88,11 +88,9 @@ def _choose(side: str, timestamp: str, by_timestamp: str, offsets: str, default:
     if not word.startswith("{"):
         raise OptionError(f"{name}={offsets}: expected earliest, latest or JSON like {{'orders': {{'0': 23}}}}")
     found, topic_ids = _by_partition(name, offsets)
-    for (topic, partition), offset in found.items():
+    for one, offset in found.items():
         if offset < EARLIEST:
-            raise OptionError(
-                f"{name}: {offset} of {topic}-{partition} is not an offset, nor -2 (earliest) or -1 (latest)"
-            )
+            raise OptionError(f"{name}: {offset} of {one} is not an offset, nor -2 (earliest) or -1 (latest)")
     return AtOffsets(name, found, topic_ids)
 
 
@@ -100,9 +98,9 @@ def _refuse_end(position: Position, end: int, text: str) -> None:
     if isinstance(position, AtEnd) and position.end == end:
         raise OptionError(text)
     if isinstance(position, AtOffsets):
-        for (topic, partition), offset in position.offsets.items():
+        for one, offset in position.offsets.items():
             if offset == end:
-                raise OptionError(f"{text} ({end} is given for {topic}-{partition})")
+                raise OptionError(f"{text} ({end} is given for {one})")
 
 
 def _timestamp(name: str, text: str) -> int:
@@ -112,15 +110,15 @@ def _timestamp(name: str, text: str) -> int:
 
 
 def parse_assign(text: str) -> list[TopicPartition]:
-    """``{"orders": [0, 1]}`` as partitions, in order and each once."""
+    """Parses ``{"orders": [0, 1]}``. Returns the partitions sorted, without duplicates."""
     topics = _json_object("assign", text)
     found = set()
     for topic, partitions in topics.items():
         if not isinstance(partitions, list) or not all(_is_number(entry) and entry >= 0 for entry in partitions):
             raise OptionError(f"assign: expected a list of partition numbers for '{topic}', like [0, 1]")
-        found |= {(topic, partition) for partition in partitions}
+        found |= {TopicPartition(topic, partition) for partition in partitions}
     if not found:
-        raise OptionError("assign: names no partition")
+        raise OptionError("assign: it names no partition")
     return sorted(found)
 
 
@@ -138,7 +136,7 @@ def _by_partition(name: str, text: str) -> tuple[dict[TopicPartition, int], dict
             elif not (partition.isascii() and partition.isdecimal() and _is_number(value)):
                 raise OptionError(f"{name}: {partition!r}: {value!r} of '{topic}' is not a partition and a number")
             else:
-                offsets[topic, int(partition)] = value
+                offsets[TopicPartition(topic, int(partition))] = value
     return offsets, topic_ids
 
 

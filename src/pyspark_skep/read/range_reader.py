@@ -1,15 +1,15 @@
-"""What a task does: a range of offsets of one partition as Arrow batches, in the columns of Spark's rows."""
+"""The work of a read task: returns a range of offsets of one partition as Arrow batches of Spark's rows."""
 
 import dataclasses
-import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_skep.read.data_loss import report_loss
 from pyspark_skep.read.offset_ranges import OffsetRange
 from pyspark_skep.read.read_options import ReadOptions
-from pyspark_skep.read.row_schema import arrow_schema
+from pyspark_skep.read.row_schema import ROWS_PER_BATCH, rows_of
 from pyspark_skep.worker_heap import settle
 
 if TYPE_CHECKING:
@@ -17,20 +17,6 @@ if TYPE_CHECKING:
 
     from skep.client.errors import OffsetOutOfRange
     from skep.client.fetch.partition_reader import PartitionReader
-
-ROWS_PER_BATCH = 10_000
-_log = logging.getLogger(__name__)
-
-
-class DataLoss(Exception):
-    """Records that should have been read are gone, and ``failOnDataLoss`` is true."""
-
-
-def report_loss(text: str, *, fail: bool) -> None:
-    """DataLoss, or a warning when the query is to go on without the records."""
-    if fail:
-        raise DataLoss(f"{text}. Records may be lost; with failOnDataLoss=false the query goes on with what is there")
-    _log.warning("%s. Records may be lost; the query goes on, because failOnDataLoss is false", text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +27,11 @@ class RangePartition(InputPartition):
 
 
 def read_range(options: ReadOptions, offsets: OffsetRange) -> "Iterator[pa.RecordBatch]":
-    """The records of the range. Where its beginning is gone meanwhile: DataLoss, or from where the log begins."""
+    """Yields the records of the range.
+
+    When the log no longer has the start of the range, the archive is read instead if it has all of that part.
+    Otherwise this raises DataLoss or, with ``failOnDataLoss=false``, continues where the log starts.
+    """
     from skep.client.errors import OffsetOutOfRange, TopicGone, TopicRecreated
 
     while offsets.size > 0:
@@ -52,7 +42,7 @@ def read_range(options: ReadOptions, offsets: OffsetRange) -> "Iterator[pa.Recor
             return
         except (TopicGone, TopicRecreated) as error:
             report_loss(
-                f"{error}; offsets {reader.position} to {offsets.end} were to be read", fail=options.fail_on_data_loss
+                f"{error}; offsets {reader.position} to {offsets.end - 1} were not read", fail=options.fail_on_data_loss
             )
             return
         except OffsetOutOfRange as error:
@@ -62,7 +52,7 @@ def read_range(options: ReadOptions, offsets: OffsetRange) -> "Iterator[pa.Recor
                     yield from archived
                     offsets = offsets._replace(start=min(error.log_start, offsets.end))
                     continue
-            report_loss(f"{error}; {offsets.end} was to be read up to", fail=options.fail_on_data_loss)
+            report_loss(f"{error}; the task reads up to offset {offsets.end}", fail=options.fail_on_data_loss)
             if not error.wanted < error.log_start < offsets.end:
                 return
             offsets = offsets._replace(start=error.log_start)
@@ -71,17 +61,17 @@ def read_range(options: ReadOptions, offsets: OffsetRange) -> "Iterator[pa.Recor
 def _from_archive(
     options: ReadOptions, offsets: OffsetRange, error: "OffsetOutOfRange"
 ) -> "Iterator[pa.RecordBatch] | None":
-    """What the log lost since the query was planned, if the archive has it."""
+    """Returns the records that the log lost since the query was planned, or None if the archive lacks some of them."""
     from pyspark_skep.read.archives import read_gone
 
     return read_gone(options, offsets._replace(start=error.wanted, end=min(error.log_start, offsets.end)))
 
 
 def _open(options: ReadOptions, offsets: OffsetRange) -> "PartitionReader":
+    from skep.client.cluster_client import shared_cluster
     from skep.client.fetch.partition_reader import PartitionReader
-    from skep.client.shared import shared_cluster
 
-    # One for each process: Spark uses a Python worker for task after task.
+    # One client for each process: Spark reuses a Python worker for many tasks.
     cluster = shared_cluster(
         options.bootstrap_servers, client_id=options.client_id, timeout_s=options.request_timeout_ms / 1000
     )
@@ -98,21 +88,3 @@ def _open(options: ReadOptions, offsets: OffsetRange) -> "PartitionReader":
         max_rows=ROWS_PER_BATCH,
         timeout_s=options.poll_timeout_ms / 1000,
     )
-
-
-def rows_of(batches: "Iterable[pa.RecordBatch]", offsets: OffsetRange, headers: bool) -> "Iterator[pa.RecordBatch]":
-    """The batches with topic and partition added: slices of two columns that are made once."""
-    import numpy as np
-    import pyarrow as pa
-
-    schema = arrow_schema(headers)
-    length = 0
-    for batch in batches:
-        count = batch.num_rows
-        if count > length:
-            length = max(count, ROWS_PER_BATCH)
-            topics = pa.repeat(pa.scalar(offsets.topic, pa.string()), length)
-            partitions = pa.array(np.full(length, offsets.partition, np.int32))
-        key, value, *rest = batch.columns
-        columns = [key, value, topics.slice(0, count), partitions.slice(0, count), *rest]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)

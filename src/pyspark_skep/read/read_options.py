@@ -1,24 +1,21 @@
-"""The options of reading, each declared once: Spark's name for it, default, check and a sentence.
+"""The options of reads, each declared once: Spark's name, default, check and a sentence.
 
-Spark hands options over with their names in lower case, whatever the user wrote; here they are found again whatever
-their case. Every option of Spark's Kafka source works or is refused by name; a Kafka consumer's own settings
-(``kafka.*``) are taken where they mean something here and refused with the reason where not, for a setting that is
-silently ignored is a surprise kept for later. The few that queries on ``format("kafka")`` often have, and that change
-no row, are let through with a warning that names them.
+Every option of Spark's Kafka source works or is refused by name. A setting of a Kafka consumer (``kafka.*``) is
+accepted if it has a meaning here and refused with a reason if not: a setting that is ignored silently surprises its
+user later. A few that queries on ``format("kafka")`` often set, and that change no row, are accepted with a warning.
 """
 
 import dataclasses
 import logging
 import re
 from collections.abc import Mapping
-from typing import TypeVar
 
+from pyspark_skep.given_options import parse_options, warn_without_effect
 from pyspark_skep.read.positions import Position, choose_ending, choose_starting, parse_assign
-from skep.base.config.option import Check, OptionType, anything, at_least, declared, meant, one_of, option
+from skep.base.config.option import Check, OptionType, anything, at_least, declared, one_of, option
 from skep.base.errors import OptionError
 
 LONG = OptionType.LONG
-C = TypeVar("C")
 
 _log = logging.getLogger(__name__)
 _DURATION = re.compile(r"\s*(-?[0-9]+)\s*(us|ms|s|m|min|h|d)?\s*", re.ASCII)
@@ -30,11 +27,11 @@ def _a_duration(value: str) -> str | None:
 
 
 def _a_folder(value: str) -> str | None:
-    return "must be a folder that the driver and all executors see" if "://" in value else None
+    return "must be a folder that the driver and all executors can read, not a URL" if "://" in value else None
 
 
 def duration_ms(text: str) -> int:
-    """``15m`` in milliseconds; a bare number is milliseconds, as in Spark's settings."""
+    """Returns a duration such as ``15m`` in milliseconds. A number without a unit is milliseconds, as in Spark."""
     found = _DURATION.fullmatch(text.lower())
     assert found is not None, "checked when it was parsed"
     return int(int(found[1]) * _UNIT_MS[found[2]])
@@ -45,21 +42,21 @@ def _only(value: str, why: str) -> Check:
 
 
 WITHOUT_EFFECT = {
-    "groupIdPrefix": "no consumer group is joined, so none needs a name",
-    "kafka.group.id": "no consumer group is joined; to see progress in a group use groupId",
+    "groupIdPrefix": "no consumer group is joined, so no group id is generated",
+    "kafka.group.id": "no consumer group is joined; use groupId to commit progress to a group",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class ReadOptions:
-    """What a reader was asked for. Text that is empty and numbers that are 0 were not given."""
+    """The options of a reader. Empty text and the number 0 mean that the option was not given."""
 
     bootstrap_servers: str = option(
-        "kafka.bootstrap.servers", "", anything, "Addresses of brokers, HOST:PORT separated by commas."
+        "kafka.bootstrap.servers", "", anything, "Addresses of brokers: HOST:PORT, separated by commas."
     )
     subscribe: tuple[str, ...] = option("subscribe", (), anything, "Topics to read, separated by commas.")
     subscribe_pattern: str = option(
-        "subscribePattern", "", anything, "A regular expression; topics whose whole name it matches are read."
+        "subscribePattern", "", anything, "A regular expression. Topics whose whole name it matches are read."
     )
     assign: str = option("assign", "", anything, 'Partitions to read, as JSON: {"orders": [0, 1]}.')
     starting_offsets: str = option(
@@ -67,7 +64,7 @@ class ReadOptions:
         "",
         anything,
         'earliest, latest, or JSON {"orders": {"0": 23, "1": -2}} with -2 for earliest and -1 for latest. '
-        "By default earliest for a batch and latest for a stream.",
+        "The default is earliest for a batch and latest for a stream.",
     )
     ending_offsets: str = option(
         "endingOffsets", "", anything, "latest, or JSON as in startingOffsets with -1 for latest. Batch only."
@@ -76,134 +73,162 @@ class ReadOptions:
         "startingTimestamp",
         "",
         anything,
-        "Milliseconds since 1970: reading starts at the first record that is not older. Goes before "
+        "Milliseconds since 1970. Reading starts at the first record at or after this time. Takes precedence over "
         "startingOffsetsByTimestamp and startingOffsets.",
     )
     ending_timestamp: str = option(
         "endingTimestamp",
         "",
         anything,
-        "Milliseconds since 1970: reading ends before the first record that is not older. Batch only. Goes before "
-        "endingOffsetsByTimestamp and endingOffsets.",
+        "Milliseconds since 1970. Reading ends before the first record at or after this time. Batch only. Takes "
+        "precedence over endingOffsetsByTimestamp and endingOffsets.",
     )
     starting_offsets_by_timestamp: str = option(
         "startingOffsetsByTimestamp",
         "",
         anything,
-        'As startingTimestamp, per partition: {"orders": {"0": 1700000000000}}. Goes before startingOffsets.',
+        'startingTimestamp by partition: {"orders": {"0": 1700000000000}}. Takes precedence over startingOffsets.',
     )
     ending_offsets_by_timestamp: str = option(
-        "endingOffsetsByTimestamp", "", anything, "As endingTimestamp, per partition. Goes before endingOffsets."
+        "endingOffsetsByTimestamp",
+        "",
+        anything,
+        "endingTimestamp for each partition. Takes precedence over endingOffsets.",
     )
     starting_offsets_by_timestamp_strategy: str = option(
         "startingOffsetsByTimestampStrategy",
         "error",
         one_of("error", "latest"),
-        "What to do when a partition has no record at or after the starting time: fail, or start at its end. Of no "
-        "effect, with a warning, where no starting time is given.",
+        "What to do if a partition has no record at or after the starting time: error fails the query, latest starts "
+        "at the partition's end. Has no effect, with a warning, if no starting time is given.",
     )
     fail_on_data_loss: bool = option(
         "failOnDataLoss",
         True,
         anything,
-        "Whether the query fails when records that it should have read are gone (retention, a deleted or recreated "
-        "topic). If not, it goes on with what is there and logs a warning.",
+        "Whether the query fails if records that it should read were deleted (by retention, or with their topic). If "
+        "false, it logs a warning and continues with the records that are left.",
     )
     poll_timeout_ms: int = option(
         "kafkaConsumer.pollTimeoutMs",
         120_000,
         at_least(1),
-        "How long a task waits without any progress for a broker before it fails.",
+        "How long a task waits for brokers without progress before it fails.",
         type=LONG,
     )
     fetch_offset_num_retries: int = option(
-        "fetchOffset.numRetries", 3, at_least(0), "How often the driver at least asks again for offsets."
+        "fetchOffset.numRetries",
+        3,
+        at_least(0),
+        "How often the driver repeats a failed request for offsets, at the least.",
     )
     fetch_offset_retry_interval_ms: int = option(
-        "fetchOffset.retryIntervalMs", 10, at_least(0), "Pause before the driver asks again, at first.", type=LONG
+        "fetchOffset.retryIntervalMs",
+        10,
+        at_least(0),
+        "How long the driver waits before the first repetition. The wait doubles each time, up to 1 s.",
+        type=LONG,
     )
     min_partitions: int = option(
-        "minPartitions", 0, at_least(1), "Large partitions are cut so that there are about this many tasks."
+        "minPartitions", 0, at_least(1), "Partitions are split so that there are about this many tasks."
     )
     max_records_per_partition: int = option(
-        "maxRecordsPerPartition", 0, at_least(1), "Partitions are cut so that no task has more offsets.", type=LONG
+        "maxRecordsPerPartition",
+        0,
+        at_least(1),
+        "Partitions are split so that no task reads more offsets than this.",
+        type=LONG,
     )
     min_offsets_per_trigger: int = option(
         "minOffsetsPerTrigger",
         0,
         at_least(1),
-        "A micro-batch waits until there are this many offsets, at most for maxTriggerDelay.",
+        "A micro-batch waits until there are this many new offsets, but no longer than maxTriggerDelay.",
         type=LONG,
     )
     max_offsets_per_trigger: int = option(
         "maxOffsetsPerTrigger",
         0,
         at_least(1),
-        "Offsets of one micro-batch, shared out over the partitions by how much each has.",
+        "Offsets that one micro-batch reads at most, divided among the partitions in proportion to what each has.",
         type=LONG,
     )
     max_trigger_delay: str = option(
         "maxTriggerDelay",
         "15m",
         _a_duration,
-        "How long minOffsetsPerTrigger may hold a micro-batch back. Of no effect, with a warning, without that.",
+        "How long minOffsetsPerTrigger may delay a micro-batch. Has no effect, with a warning, without that option.",
     )
     include_headers: bool = option("includeHeaders", False, anything, "Whether rows have the column headers.")
     push_filters: bool = option(
         "pushFilters",
         False,
         anything,
-        "Whether filters on topic, partition, offset and timestamp narrow what a batch fetches; also needs "
-        "spark.sql.python.filterPushdown.enabled. Batch only, and only for a DataFrame that is used in one query, "
-        "once: Spark keeps what it planned with the filters of the first use, and later uses would lack rows.",
+        "Whether filters on topic, partition, offset and timestamp limit what a batch fetches. Also needs "
+        "spark.sql.python.filterPushdown.enabled. Batch only, and only for a DataFrame that is used once, in one "
+        "query: Spark keeps the plan with the filters of the first use, and later uses would miss rows.",
     )
     archive: str = option(
         "archive",
         "",
         _a_folder,
-        "The folder that `skep archive` writes to: what the log no longer has is read from there. Batch only.",
+        "The folder that `skep archive` writes to. Records that the log no longer has are read from there. Batch only.",
     )
     group_id: str = option(
         "groupId",
         "",
         anything,
-        "A consumer group that the progress of a stream is also committed to, so that its lag can be seen with "
-        "ordinary tools. Of no meaning for where the query starts.",
+        "A consumer group to which a stream also commits its progress, so that ordinary tools show its lag. It does "
+        "not affect where the query starts.",
     )
     group_id_prefix: str = option(
-        "groupIdPrefix", "", anything, f"Of no effect, with a warning: {WITHOUT_EFFECT['groupIdPrefix']}."
+        "groupIdPrefix", "", anything, f"Has no effect, with a warning: {WITHOUT_EFFECT['groupIdPrefix']}."
     )
     kafka_group_id: str = option(
-        "kafka.group.id", "", anything, f"Of no effect, with a warning: {WITHOUT_EFFECT['kafka.group.id']}."
+        "kafka.group.id", "", anything, f"Has no effect, with a warning: {WITHOUT_EFFECT['kafka.group.id']}."
     )
     isolation_level: str = option(
         "kafka.isolation.level",
         "read_committed",
         one_of("read_committed", "read_uncommitted"),
-        "Whether records of open and aborted transactions are left out. Spark's Kafka source reads them by default; "
-        "here the default is to leave them out.",
+        "read_committed omits the records of open and aborted transactions. The default of Spark's Kafka source is "
+        "read_uncommitted.",
     )
-    client_id: str = option("kafka.client.id", "skep-spark", anything, "The name in the broker's logs and metrics.")
+    client_id: str = option(
+        "kafka.client.id", "skep-spark", anything, "The client id that brokers show in logs and metrics."
+    )
     fetch_max_bytes: int = option(
-        "kafka.fetch.max.bytes", 2 << 20, at_least(1), "Bytes of one answer. A larger record batch comes whole."
+        "kafka.fetch.max.bytes",
+        2 << 20,
+        at_least(1),
+        "Bytes of one response at most. A larger record batch is returned whole.",
     )
     max_partition_fetch_bytes: int = option(
-        "kafka.max.partition.fetch.bytes", 0, at_least(1), "The same: each answer is of one partition."
+        "kafka.max.partition.fetch.bytes",
+        0,
+        at_least(1),
+        "The same limit, because each request fetches one partition. The lower of the two applies.",
     )
     request_timeout_ms: int = option(
-        "kafka.request.timeout.ms", 30_000, at_least(1), "How long to wait for one answer of a broker."
+        "kafka.request.timeout.ms", 30_000, at_least(1), "How long to wait for one response of a broker."
     )
     default_api_timeout_ms: int = option(
         "kafka.default.api.timeout.ms",
         60_000,
         at_least(1),
-        "How long the driver waits for brokers that do not answer before the query fails.",
+        "How long the driver retries brokers that do not respond before the query fails.",
     )
     security_protocol: str = option(
-        "kafka.security.protocol", "PLAINTEXT", _only("PLAINTEXT", "only PLAINTEXT is there"), "PLAINTEXT."
+        "kafka.security.protocol",
+        "PLAINTEXT",
+        _only("PLAINTEXT", "only PLAINTEXT is supported"),
+        "Only PLAINTEXT is supported.",
     )
     check_crcs: str = option(
-        "kafka.check.crcs", "true", _only("true", "the checksum of a batch is always checked"), "true."
+        "kafka.check.crcs",
+        "true",
+        _only("true", "the checksum of a batch is always checked"),
+        "Only true: checksums are always checked.",
     )
 
     @property
@@ -223,8 +248,8 @@ class ReadOptions:
         return choose_ending(self.ending_timestamp, self.ending_offsets_by_timestamp, self.ending_offsets)
 
 
-_NO_GROUP = "no consumer group is joined, Spark decides which task reads what"
-_ONE_SOURCE = "say with startingOffsets where to start; Spark keeps track of what was read"
+_NO_GROUP = "no consumer group is joined; Spark decides which task reads what"
+_ONE_SOURCE = "set startingOffsets to say where to start; Spark keeps track of what was read"
 _BYTES = "keys and values are bytes; cast or parse the columns"
 REFUSED = {
     "kafka.auto.offset.reset": _ONE_SOURCE,
@@ -239,92 +264,57 @@ REFUSED = {
     "kafka.session.timeout.ms": _NO_GROUP,
     "kafka.heartbeat.interval.ms": _NO_GROUP,
     "kafka.max.poll.interval.ms": _NO_GROUP,
-    "kafka.max.poll.records": "rows go to Spark in Arrow batches; there is no poll",
-    "kafka.fetch.min.bytes": "where a read ends is known before it starts, so nothing waits for more bytes",
-    "kafka.fetch.max.wait.ms": "where a read ends is known before it starts, so nothing waits for more bytes",
-    "kafka.retry.backoff.ms": "the driver's pause is fetchOffset.retryIntervalMs",
-    "provider": "Spark does not hand the options of a table of its catalog to a Python data source, so CREATE TABLE "
+    "kafka.max.poll.records": "rows are passed to Spark in Arrow batches; there is no poll",
+    "kafka.fetch.min.bytes": "the end of a read is known before it starts, so no fetch waits for more bytes",
+    "kafka.fetch.max.wait.ms": "the end of a read is known before it starts, so no fetch waits for more bytes",
+    "kafka.retry.backoff.ms": "set fetchOffset.retryIntervalMs for the driver",
+    "provider": "Spark does not pass the options of a catalog table to a Python data source, so CREATE TABLE "
     "... USING skep cannot work; use CREATE TEMPORARY VIEW ... USING skep OPTIONS (...)",
-    "path": "topics are named by subscribe, subscribePattern or assign",
-    "topic": "that is an option of writing; to read, name topics with subscribe",
+    "path": "name topics with subscribe, subscribePattern or assign",
+    "topic": "it is an option of writes; to read, name topics with subscribe",
 }
-_JVM = "it is a setting of Kafka's Java consumer that means nothing here"
-_SECURITY = ("kafka.ssl.", "kafka.sasl.")
 STREAM_ONLY = ("min_offsets_per_trigger", "max_offsets_per_trigger", "max_trigger_delay")
 BATCH_ONLY = ("ending_offsets", "ending_timestamp", "ending_offsets_by_timestamp", "archive")
 
 
-def parse_options(config: C, given: Mapping[str, str], refused: Mapping[str, str]) -> C:
-    """``config`` with the given options set. OptionError, naming it, for one that is unknown or refused."""
-    known = declared(config)
-    spelled = {name.lower(): name for name in known}
-    reasons = {name.lower(): (name, why) for name, why in refused.items()}
-    values = {}
-    for name, text in given.items():
-        lower = name.lower()
-        if lower in spelled:
-            row = known[spelled[lower]]
-            values[row.field] = row.parse(text)
-        elif lower in reasons:
-            raise OptionError("option {} is not supported: {}".format(*reasons[lower]))
-        elif lower.startswith(_SECURITY):
-            raise OptionError(f"option {name} is not supported: only PLAINTEXT connections are there")
-        elif lower.startswith("kafka."):
-            raise OptionError(f"option {name} is not supported: {_JVM}{meant(lower, spelled)}")
-        else:
-            raise OptionError(f"{name}: there is no such option{_meant(lower, spelled)}")
-    changed: C = dataclasses.replace(config, **values)  # type: ignore[type-var]
-    return changed
-
-
 def is_read(given: Mapping[str, str]) -> bool:
-    """Whether options are those of reading; a source is made before Spark says what for."""
+    """Returns whether the options are those of a read. Spark creates a source before it says what for."""
     return not {"subscribe", "subscribepattern", "assign"}.isdisjoint(name.lower() for name in given)
 
 
 def warn_of_ignored(given: Mapping[str, str]) -> None:
-    """A word for what never means anything in a read, and for what does not without another option."""
+    """Warns of options that never affect a read, and of those that do not without another option."""
     lowered = {name.lower() for name, text in given.items() if text.strip()}
     reasons = dict(WITHOUT_EFFECT)
     if "minoffsetspertrigger" not in lowered:
-        reasons["maxTriggerDelay"] = "without minOffsetsPerTrigger no micro-batch is held back"
+        reasons["maxTriggerDelay"] = "without minOffsetsPerTrigger no micro-batch is delayed"
     if lowered.isdisjoint({"startingtimestamp", "startingoffsetsbytimestamp"}):
         reasons["startingOffsetsByTimestampStrategy"] = "no starting time is given"
     warn_without_effect(given, reasons)
 
 
-def warn_without_effect(given: Mapping[str, str], reasons: Mapping[str, str]) -> None:
-    """A word for each given option that ``reasons`` names."""
-    lowered = {name.lower() for name in given}
-    for name, why in reasons.items():
-        if name.lower() in lowered:
-            _log.warning("option %s has no effect: %s", name, why)
-
-
-def _meant(lower: str, spelled: Mapping[str, str]) -> str:
-    hint = meant(lower, spelled)
-    for name in spelled:
-        hint = hint.replace(f" {name}?", f" {spelled[name]}?")
-    return hint
-
-
 def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> ReadOptions:
-    """The options of a read, all that can be checked without a broker checked. None: batch or stream is not known."""
+    """Returns the options of a read, checked as far as possible without a broker.
+
+    ``streaming`` is None when it is not known whether the read is a batch or a stream.
+    """
     options = parse_options(ReadOptions(), given, REFUSED)
     _check_topics(options)
     if not options.bootstrap_servers.strip():
-        raise OptionError("kafka.bootstrap.servers must be given: addresses of brokers, HOST:PORT separated by commas")
+        raise OptionError(
+            "kafka.bootstrap.servers must be given: addresses of brokers as HOST:PORT, separated by commas"
+        )
     if 0 < options.max_offsets_per_trigger < options.min_offsets_per_trigger:
         raise OptionError(
             f"minOffsetsPerTrigger={options.min_offsets_per_trigger} is more than "
             f"maxOffsetsPerTrigger={options.max_offsets_per_trigger}"
         )
-    # Read for their mistakes only; the readers read them again.
+    # Parsed here only to raise errors; the readers parse them again.
     options.starting(streaming=streaming is not False)
     options.ending()
     if streaming is True:
-        _refuse_given(options, BATCH_ONLY, "a stream has no end; it is for batch reads")
-        _refuse_given(options, ("push_filters",), "Spark gives a stream no filters; it is for batch reads")
+        _refuse_given(options, BATCH_ONLY, "a stream has no end; use it in a batch read")
+        _refuse_given(options, ("push_filters",), "Spark passes no filters to a stream; use it in a batch read")
     elif streaming is False:
         _check_batch(options)
     return options
@@ -335,7 +325,7 @@ def _check_topics(options: ReadOptions) -> None:
     given = [name for name in ("subscribe", "subscribePattern", "assign") if getattr(options, rows[name].field)]
     if len(given) != 1:
         problem = f"{' and '.join(given)} are given" if given else "none is given"
-        raise OptionError(f"exactly one of subscribe, subscribePattern and assign names what to read; {problem}")
+        raise OptionError(f"set exactly one of subscribe, subscribePattern and assign; {problem}")
     if options.subscribe_pattern:
         try:
             re.compile(options.subscribe_pattern.strip())
@@ -349,9 +339,11 @@ def _check_topics(options: ReadOptions) -> None:
 
 def _check_batch(options: ReadOptions) -> None:
     if options.group_id:
-        raise OptionError("groupId: progress is committed by streams; a batch read has none")
+        raise OptionError("groupId: only streams commit progress; a batch read has none")
     if options.archive and not options.committed:
-        raise OptionError("archive: it has committed records only, and kafka.isolation.level is read_uncommitted")
+        raise OptionError(
+            "archive: an archive holds only committed records, but kafka.isolation.level is read_uncommitted"
+        )
     for name, row in declared(ReadOptions).items():
         if row.field in STREAM_ONLY and getattr(options, row.field) != row.default:
             _log.warning("option %s has no effect on a batch read", name)

@@ -1,21 +1,23 @@
-"""The offsets of a stream as Spark keeps them in its checkpoint, and what must have been lost between two of them.
+"""The offsets of a stream as Spark keeps them in its checkpoint, and the losses between two of them.
 
     {"orders": {"id": "5e1c...", "0": 23, "1": 7}}
     {"orders": {"id": "5e1c...", "0": 23, "1": 7, "started at": {"0": 20, "1": 7}}}
 
-This is the form of Spark's Kafka source, with the topic's id added: a topic that was deleted and created again has
-the same name and other records, and offsets of the one mean nothing in the other. Spark compares offsets as text, so
-the order of keys is always the same.
+This is the format of Spark's Kafka source with the topic's id added. A topic that was deleted and created again has
+the same name and other records, and the offsets of one mean nothing in the other. Spark compares offsets as text, so
+the order of keys is fixed.
 
-Spark keeps where each micro-batch ends, and so where the next one begins, but not where the first one does: it asks the
-source again, which has other answers after retention, or at another ``latest``. So the end of the first one says it.
+Spark stores where each micro-batch ends, which is where the next one starts, but not where the first one starts. After
+a restart it calls ``initialOffset`` again, whose result changes with retention or with ``latest``. So the end offsets
+of the first micro-batch also hold its start ("started at").
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from pyspark_skep.read.positions import STARTED_AT, TOPIC_ID, TopicPartition
+from pyspark_skep.read.positions import STARTED_AT, TOPIC_ID
+from skep.base.ids import TopicPartition
 
 
 class TopicOffsets(NamedTuple):
@@ -24,9 +26,9 @@ class TopicOffsets(NamedTuple):
 
 
 class StreamOffsets(dict[str, TopicOffsets]):
-    """Topics with the offset of each of their partitions: the next to be read.
+    """The next offset to read for each partition, by topic.
 
-    ``started_at`` does not count when two are compared; it is there only for who ends a stream's first micro-batch.
+    ``started_at`` is set only in the end offsets of a stream's first micro-batch. Comparisons ignore it.
     """
 
     started_at: "StreamOffsets | None" = None
@@ -41,7 +43,7 @@ class StreamOffsets(dict[str, TopicOffsets]):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "StreamOffsets":
-        """Raises ValueError for offsets that are of another source: those of the Kafka source have no ids."""
+        """Raises ValueError for offsets of another source. Those of Spark's Kafka source have no ids."""
         found = cls()
         for topic, entries in value.items():
             if not isinstance(entries, dict) or TOPIC_ID not in entries:
@@ -60,18 +62,18 @@ class StreamOffsets(dict[str, TopicOffsets]):
     def partitions(self) -> Iterator[tuple[TopicPartition, int]]:
         for topic, entry in self.items():
             for partition, offset in entry.offsets.items():
-                yield (topic, partition), offset
+                yield TopicPartition(topic, partition), offset
 
-    def known(self, topic: str, topic_id: UUID, partition: int) -> int | None:
-        """The offset of a partition, if it is of this very topic."""
-        entry = self.get(topic)
-        return entry.offsets.get(partition) if entry is not None and entry.topic_id == topic_id else None
+    def known(self, one: TopicPartition, topic_id: UUID) -> int | None:
+        """Returns the offset of a partition if the topic has this id, and None otherwise."""
+        entry = self.get(one.topic)
+        return entry.offsets.get(one.partition) if entry is not None and entry.topic_id == topic_id else None
 
     def with_missing(self, start: "StreamOffsets") -> "StreamOffsets":
-        """With the topics and partitions of ``start`` that are not here, where they are there.
+        """Returns these offsets with the topics and partitions added that only ``start`` has.
 
-        A topic may be missing from one answer only. Where it was read up to must not be forgotten, or all of it would
-        be read again; if it was deleted, that it is still named here does no harm.
+        A topic may be missing from a single response. If its position were dropped, all of it would be read again. If
+        it was deleted, the entry does no harm.
         """
         found = StreamOffsets(self)
         for topic, was in start.items():
@@ -83,10 +85,12 @@ class StreamOffsets(dict[str, TopicOffsets]):
         return found
 
     def replaced(self, offsets: Mapping[TopicPartition, int]) -> "StreamOffsets":
-        """The same topics and partitions with other offsets."""
+        """Returns the same topics and partitions with other offsets."""
         return StreamOffsets(
             {
-                topic: TopicOffsets(entry.topic_id, {number: offsets[topic, number] for number in entry.offsets})
+                topic: TopicOffsets(
+                    entry.topic_id, {number: offsets[TopicPartition(topic, number)] for number in entry.offsets}
+                )
                 for topic, entry in self.items()
             }
         )
@@ -101,17 +105,17 @@ def _by_number(entries: Mapping[str, Any]) -> dict[int, int]:
 
 
 def losses(start: StreamOffsets, latest: StreamOffsets) -> Iterator[str]:
-    """A sentence for each way in which records after ``start`` can no longer be read, by what there is now."""
+    """Yields a sentence for each reason why records after ``start`` can no longer be read, compared with ``latest``."""
     for topic, was in start.items():
         now = latest.get(topic)
         if now is None:
-            yield f"topic '{topic}' of the checkpoint is not there any more, or not one that this query reads"
+            yield f"topic '{topic}' of the checkpoint was deleted, or this query does not read it"
         elif now.topic_id != was.topic_id:
             yield f"topic '{topic}' was deleted and created again (its id was {was.topic_id}, it is {now.topic_id})"
         else:
             for partition, offset in was.offsets.items():
                 end = now.offsets.get(partition)
                 if end is None:
-                    yield f"{topic}-{partition} of the checkpoint is not there, or not one that this query reads"
+                    yield f"{topic}-{partition} of the checkpoint does not exist, or this query does not read it"
                 elif end < offset:
                     yield f"{topic}-{partition} was read up to offset {offset} and ends at {end} now"

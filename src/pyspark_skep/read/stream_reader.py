@@ -1,15 +1,16 @@
-"""Streaming reads: from where the last micro-batch ended to where the topics end now.
+"""Streaming reads: each micro-batch reads from the end of the last one to the current end of the topics.
 
-Spark keeps one of these on its driver for as long as a query runs, in a process of its own, and asks it for offsets;
-tasks have copies that only ``read``. Spark gives ``start`` back to us from its checkpoint, so it may be from before
-anything: topics may have been deleted, created again, cut by retention, and options may have been changed in between.
-What must have been lost by that is looked for before each micro-batch.
+Spark keeps one reader on its driver, in a process of its own, for as long as a query runs, and calls it for offsets.
+Tasks have copies that only ``read``. ``start`` comes from Spark's checkpoint and may be old: topics may have been
+deleted, created again or truncated by retention since, and options may have changed. Each micro-batch is checked for
+such losses before it is read.
 """
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -20,13 +21,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from pyspark_skep.read.data_loss import report_loss
 from pyspark_skep.read.lookup import MISSING, Lookup, check_named
 from pyspark_skep.read.offset_ranges import OffsetRange, limit_offsets, split_ranges
-from pyspark_skep.read.positions import AtOffsets, TopicPartition
-from pyspark_skep.read.range_reader import RangePartition, read_range, report_loss
+from pyspark_skep.read.positions import AtOffsets
+from pyspark_skep.read.range_reader import RangePartition, read_range
 from pyspark_skep.read.read_options import ReadOptions, duration_ms
 from pyspark_skep.read.stream_offsets import StreamOffsets, TopicOffsets, losses
 from skep.base.errors import KafkaError, OptionError
+from skep.base.ids import TopicPartition
 from skep.client.errors import ClientError
 from skep.client.topic_info import TopicInfo
 
@@ -39,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Between calls it keeps only what can be asked again: where the topics ended last, when a batch last started."""
+    """Keeps nothing between calls that it could not look up again: the last known ends, when a batch last started."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -58,17 +61,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_named(starting, partitions, topics)
         offsets = self._lookup.resolve(starting, partitions)
         if isinstance(starting, AtOffsets):
-            for (topic, number), end in self._lookup.latest(partitions).items():
-                if offsets[topic, number] > end:
-                    raise OptionError(
-                        f"startingOffsets: {topic}-{number} ends at {end}, {offsets[topic, number]} is asked for"
-                    )
+            for one, end in self._lookup.latest(partitions).items():
+                if offsets[one] > end:
+                    raise OptionError(f"startingOffsets: {one} ends at {end}, but {offsets[one]} is given")
         self._initial = _stream_offsets(topics, offsets)
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        # Spark hands back to latestOffset what is said here, and has no limit with both a minimum and a maximum: the
-        # minimum is then taken from the options.
+        # Spark passes this limit to latestOffset. It has no limit with both a minimum and a maximum; with both, the
+        # minimum is taken from the options there.
         if self._options.max_offsets_per_trigger:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger:
@@ -80,14 +81,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = StreamOffsets.from_json(start)
-        # Spark asks for the next micro-batch when the last one is done, so all before `start` is. Only here the last
-        # batch of a query that has nothing more to read can be committed: `commit` comes with the batch after it.
+        # Spark calls this when the last micro-batch is done, so everything before `start` has been processed. The last
+        # batch of a query can only be committed here: Spark calls `commit` for it with the batch after it.
         self._commit_to_group(begin)
         latest = self._target
         if latest is None:
             latest = self._ask_latest(begin)
         elif any(losses(begin, latest)):
-            # It was asked for before it was known what was read already.
+            # The target was looked up without `start`, so an end below it was not confirmed.
             latest = self._target = self._ask_latest(begin)
         for text in losses(begin, latest):
             self._report_once(text)
@@ -99,7 +100,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise
             self._latest = latest = self._still_there(latest).with_missing(begin)
             end = self._limited(begin, latest, limit)
-        # Spark compares as text, so that nothing new has to be the very same.
+        # Spark compares offsets as text: without new records the text must stay identical.
         if end == begin:
             return start
         if begin == self._initial:
@@ -108,13 +109,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_json()
 
     def _report_once(self, text: str) -> None:
-        """Each micro-batch finds anew what is still missing."""
+        """Every micro-batch finds the same loss again; it is reported once."""
         if text not in self._reported:
             report_loss(text, fail=self._options.fail_on_data_loss)
             self._reported.add(text)
 
     def _still_there(self, latest: StreamOffsets) -> StreamOffsets:
-        """Without the topics that were deleted since ``latest`` was asked for; with AvailableNow that is long ago."""
+        """Returns ``latest`` without topics deleted since; with AvailableNow it was looked up long ago."""
         now = self._lookup.describe(latest)
         found = StreamOffsets()
         for topic, entry in latest.items():
@@ -128,7 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._latest.to_json() if self._latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        ranges = _once_more(lambda: self._ranges(StreamOffsets.from_json(start), StreamOffsets.from_json(end)))
+        ranges = _twice_if_missing(lambda: self._ranges(StreamOffsets.from_json(start), StreamOffsets.from_json(end)))
         pieces = split_ranges(
             ranges,
             min_partitions=self._options.min_partitions,
@@ -144,20 +145,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit_to_group(StreamOffsets.from_json(end))
 
     def _ask_latest(self, since: StreamOffsets | None = None) -> StreamOffsets:
-        """``since`` is what was read up to before."""
+        """Looks up the current ends. ``since`` holds the offsets that were read up to before."""
         may_be_missing = not self._options.fail_on_data_loss
 
         def ask() -> StreamOffsets:
             topics = self._lookup.topics(may_be_missing=may_be_missing)
             partitions = self._lookup.partitions(topics, may_be_missing=may_be_missing)
             at_least = {
-                (topic, number): before
-                for topic, number in partitions
-                if since is not None and (before := since.known(topic, topics[topic].topic_id, number)) is not None
+                one: before
+                for one in partitions
+                if since is not None and (before := since.known(one, topics[one.topic].topic_id)) is not None
             }
             return _stream_offsets(topics, self._lookup.latest(partitions, at_least))
 
-        return _once_more(ask)
+        return _twice_if_missing(ask)
 
     def _limited(self, start: StreamOffsets, latest: StreamOffsets, limit: ReadLimit) -> StreamOffsets:
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
@@ -168,22 +169,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return latest
         end = dict(latest.partitions())
         begin = self._begin_of(start, latest)
-        # With AvailableNow there is nothing to wait for: what is below the minimum is the rest.
-        if least and self._target is None and self._is_to_wait(sum(end[one] - begin[one] for one in end), least):
+        # With AvailableNow there is nothing to wait for: what is left may be below the minimum.
+        if least and self._target is None and self._must_wait(sum(end[one] - begin[one] for one in end), least):
             return start
         return latest.replaced(limit_offsets(most, begin, end)) if most else latest
 
     def _begin_of(self, start: StreamOffsets, latest: StreamOffsets) -> dict[TopicPartition, int]:
-        """Where reading goes on in each partition of ``latest``: new ones, and new topics, at their beginning."""
-        begin = {
-            (topic, number): start.known(topic, latest[topic].topic_id, number)
-            for (topic, number), _ in latest.partitions()
-        }
+        """Returns where to continue in each partition of ``latest``. New ones are read from their beginning."""
+        begin = {one: start.known(one, latest[one.topic].topic_id) for one, _ in latest.partitions()}
         new = [one for one, offset in begin.items() if offset is None]
         earliest = self._lookup.earliest(new) if new else {}
         return {one: earliest[one] if offset is None else offset for one, offset in begin.items()}
 
-    def _is_to_wait(self, count: int, least: int) -> bool:
+    def _must_wait(self, count: int, least: int) -> bool:
         now_s = monotonic()
         delay_s = duration_ms(self._options.max_trigger_delay) / 1000
         if self._started_s is not None and now_s - self._started_s < delay_s and count < least:
@@ -193,12 +191,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ranges(self, start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange]:
         fail = self._options.fail_on_data_loss
-        # A micro-batch without data may begin and end where the first one ended.
+        # A micro-batch without data may start and end where the first one ended.
         if end.started_at is not None and start.started_at is None:
             start = end.started_at
         there = StreamOffsets()
         wanted = _without_done(start, end)
-        # Asked for anew, and not by the options: Spark may have planned `end` long ago, in another run.
+        # Looked up again, by name and not by the options: Spark may have planned `end` long ago, in another run.
         now = self._lookup.describe(wanted)
         for topic, entry in wanted.items():
             if topic not in now or now[topic].topic_id != entry.topic_id:
@@ -209,29 +207,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         partitions = [one for one, _ in there.partitions()]
         earliest, latest = self._lookup.earliest(partitions), self._lookup.latest(partitions, dict(there.partitions()))
         found = []
-        for (topic, number), planned in there.partitions():
-            topic_id = there[topic].topic_id
-            first, last = self._bounds(start, topic, topic_id, number, planned, earliest[topic, number])
-            if last > latest[topic, number]:
-                report_loss(
-                    f"{topic}-{number} is to be read up to {last} and ends at {latest[topic, number]}", fail=fail
-                )
-                last = latest[topic, number]
-            found.append(OffsetRange(topic, topic_id, number, first, last))
+        for one, planned in there.partitions():
+            topic_id = there[one.topic].topic_id
+            first, last = self._bounds(start, one, topic_id, planned, earliest[one])
+            if last > latest[one]:
+                report_loss(f"{one} is to be read up to {last} and ends at {latest[one]}", fail=fail)
+                last = latest[one]
+            found.append(OffsetRange(one.topic, topic_id, one.partition, first, last))
         return found
 
     def _bounds(
-        self, start: StreamOffsets, topic: str, topic_id: Any, number: int, planned: int, earliest: int
+        self, start: StreamOffsets, one: TopicPartition, topic_id: UUID, planned: int, earliest: int
     ) -> tuple[int, int]:
-        """First and last offset to be read, when what is before ``earliest`` is gone."""
-        known = start.known(topic, topic_id, number)
-        was_added = known is None and topic in start and start[topic].topic_id == topic_id
-        # A partition that came to a topic while the query ran was empty then, so all that it ever had is to be read.
-        # Of a topic that is new to the query, what retention took before was never promised.
+        """Returns the start and the end to read, given that records before ``earliest`` are deleted."""
+        known = start.known(one, topic_id)
+        was_added = known is None and one.topic in start and start[one.topic].topic_id == topic_id
+        # A partition that was added while the query ran was empty then, so all of its records must be read. For a topic
+        # that is new to the query, records that retention deleted earlier were never promised.
         first = known if known is not None else 0 if was_added else earliest
         if first < min(earliest, planned):
             report_loss(
-                f"{topic}-{number} is to be read from offset {first} and begins at {earliest}",
+                f"{one} is to be read from offset {first} and begins at {earliest}",
                 fail=self._options.fail_on_data_loss,
             )
         return max(first, earliest), planned
@@ -243,17 +239,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         try:
             there = self._lookup.describe(done)
-            offsets = {(topic, number): offset for (topic, number), offset in done.partitions() if topic in there}
+            offsets = {one: offset for one, offset in done.partitions() if one.topic in there}
             commit_group_offsets(self._lookup.cluster, self._options.group_id, offsets)
         except (KafkaError, ClientError) as error:
-            # For people to look at, and the query does not read it: no reason to fail. The next batch tries again.
-            _log.warning("progress is not committed to group '%s': %s", self._options.group_id, error)
+            # The group is for monitoring and the query does not read it, so this is no reason to fail. The next batch
+            # tries again.
+            _log.warning("cannot commit progress to group '%s': %s", self._options.group_id, error)
         else:
             self._committed = done
 
 
-def _once_more(ask: Callable[[], T]) -> T:
-    """A topic may be deleted after the first of several questions; the first one asked again then says so clearly."""
+def _twice_if_missing(ask: Callable[[], T]) -> T:
+    """A topic may be deleted between two requests of ``ask``. A second run then fails at its first request, clearly."""
     try:
         return ask()
     except KafkaError as error:
@@ -263,17 +260,17 @@ def _once_more(ask: Callable[[], T]) -> T:
 
 
 def _without_done(start: StreamOffsets, end: StreamOffsets) -> StreamOffsets:
-    """What of ``end`` is not read yet. The rest may be gone, and is not asked for."""
+    """Returns the part of ``end`` that is not read yet. The rest may be deleted and must not be looked up."""
     found = StreamOffsets()
-    for (topic, number), offset in end.partitions():
-        topic_id = end[topic].topic_id
-        if start.known(topic, topic_id, number) != offset:
-            found.setdefault(topic, TopicOffsets(topic_id, {})).offsets[number] = offset
+    for one, offset in end.partitions():
+        topic_id = end[one.topic].topic_id
+        if start.known(one, topic_id) != offset:
+            found.setdefault(one.topic, TopicOffsets(topic_id, {})).offsets[one.partition] = offset
     return found
 
 
 def _stream_offsets(topics: Mapping[str, TopicInfo], offsets: Mapping[TopicPartition, int]) -> StreamOffsets:
-    """Topics in ``topics`` of which no partition is read are left out."""
+    """Returns the offsets grouped by topic. Topics without a partition in ``offsets`` are left out."""
     found = StreamOffsets()
     for (topic, number), offset in sorted(offsets.items()):
         found.setdefault(topic, TopicOffsets(topics[topic].topic_id, {})).offsets[number] = offset

@@ -1,17 +1,18 @@
 """Decisions: which transactions make up an epoch of a query, recorded in the compacted topic ``__spark_commits``.
 
-A record of it, key the query's id, value JSON::
+The key of a record is the query's id. Its value is JSON::
 
     {"version": 1, "epoch": 7, "repaired": ["spark/<query>/<run>/3.0"], "topics": {"orders": "<topic id>"},
      "tasks": [{"id": "spark/<query>/<run>/0.0", "producer": [4001, 0], "wrote": {"orders": [[0, 120, 219, 100]]}}]}
 
-``wrote`` has partition, first offset, last offset, number of rows; ``topics`` tells a topic from a later one of the
-same name, and lacks those that were gone when it was decided. A query needs its newest decision only; compaction
-keeps that one. It is found from the end of the partition backwards, because it is nearly always among the last records.
+``wrote`` lists partition, first offset, last offset and number of rows. ``topics`` holds topic ids, to tell a topic
+from a later one of the same name; topics that did not exist any more at the decision are missing. A query needs only
+its newest decision, which compaction keeps. The search goes from the end of the partition backwards, because that
+decision is nearly always among the last records.
 
-A leader that was succeeded and does not know it has an old end. A driver that took it for the end would miss the newest
-decision and decide its epoch again. So the driver first writes a *mark* in its own transaction, with acks=all, and
-reads decisions below the mark's offset only. A mark is a tombstone of a key that no query has; compaction removes it.
+A deposed leader that does not know it yet has an old log end. A driver that trusted it would miss the newest decision
+and decide its epoch again. So the driver first writes a *mark* in its own transaction, with acks=all, and reads only
+decisions below the mark's offset. A mark is a tombstone of a key that no query has; compaction removes it.
 docs/decisions/0007-exactly-once-sink.md has the proof.
 """
 
@@ -30,13 +31,13 @@ from skep.records.record import iterate_records
 
 TOPIC = "__spark_commits"
 PARTITIONS = 8
-"""Also the divisor that finds a query's partition: more partitions, should somebody add them, stay empty."""
+"""Also the divisor that maps a query to its partition. Partitions that are added later stay empty."""
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 TOPIC_CONFIGS = {"cleanup.policy": "compact", "max.message.bytes": str(64 << 20), UNCLEAN_ELECTION: "false"}
 """A decision has some 30 bytes for each task and partition: 1,000 tasks that write 1,000 partitions each still fit.
 
-A leader from outside the ISR may lack decisions, and no mark shows that. Whatever the broker's default is, none may be
-elected here.
+A leader from outside the ISR may lack decisions, and no mark would show that. So unclean elections are disabled for
+this topic, whatever the broker's default is.
 """
 VERSION = 1
 _FIRST_STEP = 64
@@ -46,8 +47,7 @@ _PAUSE_S = 0.05
 
 @dataclass(frozen=True)
 class Decision:
-    """``repaired`` has the ids of those tasks whose rows were written again by the driver, and whose transactions no
-    longer matter."""
+    """``repaired`` holds the ids of tasks whose rows the driver wrote again. Their transactions no longer matter."""
 
     epoch: int
     tasks: tuple[TaskTransaction, ...]
@@ -76,7 +76,7 @@ def partition_of(query: str) -> int:
 
 
 def mark_key(query: str) -> bytes:
-    """The key of the records that mark how far a driver of this query reads."""
+    """Returns the key of the mark records of a query."""
     return f"{query}/read".encode()
 
 
@@ -98,12 +98,13 @@ def encode(decision: Decision) -> bytes:
 
 
 def decode(query: str, value: bytes) -> Decision:
-    """CommitFailed for what this version cannot read: to go on as if there were no decision would write rows twice."""
+    """Raises CommitFailed for a record that this version cannot read: ignoring it would write rows twice."""
     try:
         read = json.loads(value)
         if read["version"] != VERSION:
             raise CommitFailed(
-                f"the decision of query {query} in {TOPIC} has version {read['version']}, this is for version {VERSION}"
+                f"the decision of query {query} in {TOPIC} has version {read['version']}, but this Skep reads only "
+                f"version {VERSION}"
             )
         tasks = tuple(_task(task["id"], task["producer"], task["wrote"]) for task in read["tasks"])
         topic_ids = {topic: UUID(text) for topic, text in read.get("topics", {}).items()}
@@ -121,7 +122,7 @@ def _task(
 
 
 Wait = Callable[[int], None]
-"""Is told up to which offset the partition is stable. Returns when it is time to ask again; CommitFailed: no more."""
+"""Takes the last stable offset. Returns when the next request is due, or raises CommitFailed after the timeout."""
 
 
 def _waiting(partition: int, patience_s: float, sleep: Callable[[float], None]) -> Wait:
@@ -129,17 +130,17 @@ def _waiting(partition: int, patience_s: float, sleep: Callable[[float], None]) 
 
     def wait(stable: int) -> None:
         if time.monotonic() > deadline:
-            raise CommitFailed(f"an open transaction holds back {TOPIC}-{partition} from offset {stable} on")
+            raise CommitFailed(f"an open transaction holds back {TOPIC}-{partition} at offset {stable}")
         sleep(_PAUSE_S)
 
     return wait
 
 
 def wait_for_others(access: PartitionAccess, query: str, *, patience_s: float) -> None:
-    """Returns when no transaction is open that began in the query's partition before this call.
+    """Returns when every transaction that began in the query's partition before this call has ended.
 
-    A driver that died in the middle of a decision holds up the others of its partition until its transaction times
-    out. They wait here, before they begin a transaction of their own, which would time out too.
+    A driver that died during a decision blocks the other queries of its partition until its transaction times out. They
+    wait here, before they begin a transaction of their own, which would time out too.
     """
     partition = partition_of(query)
     _, end = access.bounds(TOPIC, partition)
@@ -153,8 +154,8 @@ def newest_decision(
 ) -> Decision | None:
     """Returns the newest committed decision below the offset ``before``.
 
-    Whoever answers must have all records below ``before`` and know how their transactions ended (its last stable
-    offset is at or above it); a leader that was succeeded has the same records there, or waits.
+    The broker that responds must have all records below ``before`` and know how their transactions ended: its last
+    stable offset is at or above ``before``. A deposed leader has the same records there, or this waits.
     """
     partition = partition_of(query)
     start, end = access.log_start_offset(TOPIC, partition), before
@@ -177,7 +178,7 @@ def newest_decision(
 def _records(
     access: PartitionAccess, partition: int, begin: int, end: int, wait: Wait
 ) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Key and value of what is committed from ``begin`` to before ``end``."""
+    """Yields key and value of the committed records from ``begin`` to before ``end``."""
     position, times_empty = begin, 0
     while position < end:
         fetched = access.fetch(TOPIC, partition, position, committed=True, max_bytes=_FETCH_BYTES)
@@ -185,14 +186,14 @@ def _records(
         for header, batch in committed_batches(fetched):
             if header.is_control or batch is None:
                 continue
-            for record in iterate_records(bytes(batch)):
+            for record in iterate_records(batch):
                 if position <= record.offset < end:
                     yield record.key, record.value
         if header is not None:
             position, times_empty = header.next_offset, 0
             continue
-        # Compaction may have taken the rest. But a leader that has just become one, and does not know yet how far the
-        # log is stable, has nothing to give either; to believe it would be to decide an epoch twice.
+        # Compaction may have removed the rest. But a new leader that does not know its last stable offset yet returns
+        # nothing either, and trusting it would decide an epoch twice. So two empty responses are required.
         times_empty = times_empty + 1 if fetched.last_stable_offset >= end else 0
         if times_empty == 2:
             return

@@ -1,7 +1,7 @@
-"""The driver's own transaction: decisions, and rows that are written again.
+"""The driver's own transaction: it writes decisions, and rows that are written again.
 
-Its transactional id is the query's. Whoever initializes it is the driver from then on: one that still runs somewhere
-can commit nothing more, and what it had under way is aborted before we go on.
+Its transactional id is derived from the query's id. Initializing it fences any other driver of the query that still
+runs, and aborts the transaction that one had open.
 """
 
 from collections import defaultdict
@@ -21,14 +21,13 @@ from skep.records.compression import Codec
 from skep.records.producer_identity import ProducerIdentity
 
 TIMEOUT_MS = 60_000
-"""How long a driver that died in the middle of a decision holds up other queries whose decisions are in the same
-partition."""
+"""How long a driver that died during a decision blocks other queries with decisions in the same partition."""
 
 
 class DriverTransaction:
-    """Owns the producer's epoch and its next sequence in each partition. After ``commit`` none is open.
+    """Owns the producer's epoch and its next sequence in each partition. After ``commit`` no transaction is open.
 
-    KafkaError with PRODUCER_FENCED or INVALID_PRODUCER_EPOCH from any call: there is another driver.
+    Any call raises KafkaError with PRODUCER_FENCED or INVALID_PRODUCER_EPOCH if another driver has taken over.
     """
 
     def __init__(self, access: PartitionAccess, transactional_id: str) -> None:
@@ -39,19 +38,19 @@ class DriverTransaction:
         self._added: set[tuple[str, int]] = set()
 
     def take_longer(self, timeout_ms: int) -> None:
-        """For transactions that may be open for so long. Refused, as anything else, when there is another driver."""
+        """Sets the timeout of the transactions that follow. Raises, as any call, if another driver took over."""
         self._identity = become_producer(self._access.cluster, self._id, timeout_ms, current=self._identity)
         self._sequences.clear()
 
     def append_record(
         self, topic: str, partition: int, key: bytes, value: bytes | None, timestamp_ms: int
     ) -> int | None:
-        """Returns its offset, if that is known."""
+        """Writes one record. Returns its offset if the broker reports it."""
         batch = build_batch([NewRecord(key, value, timestamp_ms)], codec=Codec.LZ4, is_transactional=True)
-        return self.append(topic, partition, memoryview(batch))
+        return self.append(topic, partition, batch)
 
-    def append(self, topic: str, partition: int, batch: memoryview) -> int | None:
-        """Writes the records of a batch, whoever's they were. The first one begins the transaction.
+    def append(self, topic: str, partition: int, batch: bytes) -> int | None:
+        """Writes the records of a batch of any producer as our own. The first call begins the transaction.
 
         Returns the offset of the first record when all in-sync replicas have them; see ``PartitionAccess.produce``.
         """
@@ -68,12 +67,12 @@ class DriverTransaction:
 
     @contextmanager
     def committed(self) -> Iterator[None]:
-        """What is appended inside counts at its end, or after an error not at all: nobody has to wait for a timeout."""
+        """Commits what is appended inside the block. Aborts it after an error, so that nobody waits for a timeout."""
         try:
             yield
             self.commit()
         except (CommitFailed, KafkaError, ClientError):
-            # Should the commit have been decided, and only its answer be lost, then this is refused.
+            # If the commit was decided and only its response was lost, the abort is refused.
             with suppress(KafkaError, ClientError):
                 self.abort()
             raise
@@ -93,10 +92,10 @@ class DriverTransaction:
 def become_producer(
     cluster: ClusterClient, transactional_id: str, timeout_ms: int, *, current: ProducerIdentity | None = None
 ) -> ProducerIdentity:
-    """``init_producer_id`` with the timeout, or the half of it, and so on, if the broker allows no longer one.
+    """Calls ``init_producer_id``, and halves the timeout as often as the broker refuses it as too long.
 
-    What the driver has to end must not depend on the broker's ``transaction.max.timeout.ms``, which may have become
-    smaller since the query was started.
+    The driver must be able to end its transactions whatever the broker's ``transaction.max.timeout.ms`` is; it may have
+    been lowered since the query was started.
     """
     while True:
         try:

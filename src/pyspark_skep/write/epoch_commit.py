@@ -1,26 +1,25 @@
-"""The driver's side of a write that is exactly once, without Spark.
+"""The driver's part of an exactly-once write, without Spark.
 
-Tasks write under transactions and leave them open. The driver's ``commit_epoch`` makes all of them count, or, when the
-epoch was decided before, none:
+Tasks write under transactions and leave them open. The driver's ``commit_epoch`` commits all of them or, if the epoch
+was decided before, none:
 
-1. It becomes the driver (``DriverTransaction``). Another one that still runs is fenced.
+1. It becomes the driver (``DriverTransaction``). Another driver that still runs is fenced.
 2. It begins a transaction with a mark in the decisions' partition and reads the query's newest decision below the
-   mark. Only the leader of now can acknowledge the mark, so the decision is not an old one.
-3. No decision for this epoch yet: it writes one, in the same transaction. *Its commit is the moment from which the rows
-   count*, whatever happens; before it, none of them does.
-4. The transactions of the decision are committed, one after another. That can be done again and again.
-5. What else is open under the query's prefix is aborted: attempts that lost, tasks that outlive their epoch, and when
-   the epoch was a replay, all that it wrote.
-6. Decided transactions that were no longer open are looked up in the log and, if they were aborted, their rows written
-   again, task by task, in one transaction with a decision that says so (``settling``).
+   mark. Only the current leader can acknowledge the mark, so the decision is not an old one.
+3. If there is no decision for this epoch yet, it writes one in the same transaction. *With the commit of this
+   transaction the rows of the epoch are committed*, whatever happens; before it, none of them is.
+4. It commits the transactions of the decision, one after another. This step can be repeated.
+5. It aborts all other open transactions under the query's prefix: attempts that lost, tasks that outlive their epoch,
+   and if the epoch is a replay, everything that it wrote.
+6. It looks up decided transactions that were no longer open in the log. If they were aborted, it writes their rows
+   again, task by task, in one transaction with a decision that says so (``settlement.py``).
 
 A process may end between any two requests. The next driver is given the same epoch by Spark's checkpoint, perhaps cut
 into other tasks, and begins at 1.
 
-A batch write has no checkpoint and is never replayed, so there is nothing that a decision would protect: ``commit_job``
-does 4 to 6.
+A batch write has no checkpoint and is never replayed, so it needs no decision: ``commit_job`` does steps 4 to 6.
 
-docs/decisions/0007-exactly-once-sink.md says why it is done so.
+docs/decisions/0007-exactly-once-sink.md explains the design.
 """
 
 import logging
@@ -37,6 +36,7 @@ from pyspark_skep.write.task_transactions import TaskTransaction, driver_id, tas
 from pyspark_skep.write.write_errors import CommitFailed
 from skep.base.errors import ErrorCode, KafkaError
 from skep.client.admin import set_topic_config, topic_configs
+from skep.client.errors import ClientError
 from skep.client.produce.transactions import FENCED, end_transaction, list_open_transactions
 from skep.records.producer_identity import ProducerIdentity
 
@@ -48,11 +48,11 @@ NO_LONGER_OPEN = FENCED | {
     ErrorCode.transactional_id_not_found,
 }
 SETTLE_S = 120.0
-"""How long to wait for transactions of others that hide what became of ours."""
+"""How long to wait for open transactions of others that hide the outcome of ours."""
 REPAIR_TIMEOUT_MS = 300_000
-"""For the rows of one task, when nothing else is asked for; a broker may allow less."""
+"""The default transaction timeout for writing the rows of one task again. A broker may allow less."""
 _FENCING_TIMEOUT_MS = 1_000
-"""Nothing is written under the epoch that aborts a transaction, so there is nothing to leave time for."""
+"""Nothing is written under the producer epoch that aborts a transaction, so it needs no time."""
 
 
 def commit_epoch(
@@ -64,7 +64,7 @@ def commit_epoch(
     settle_s: float = SETTLE_S,
     repair_timeout_ms: int = REPAIR_TIMEOUT_MS,
 ) -> None:
-    """Every row of the epoch counts once when this returns. After any error it can be called again, by anybody."""
+    """Commits every row of the epoch once. After any error it can be called again, by any driver."""
     ensure_topic(access)
     driver = DriverTransaction(access, driver_id(query))
     wait_for_others(access, query, patience_s=settle_s)
@@ -74,19 +74,19 @@ def commit_epoch(
             _abort_open(access, query)
             raise CommitFailed(
                 f"epoch {epoch} of query {query} comes after epoch {decision.epoch} was committed. Either another "
-                "driver runs the same query, or its checkpoint was set back: then start it with a new checkpoint"
+                "driver runs the same query, or its checkpoint was reset: then start it with a new checkpoint"
             )
         if decision is None:
-            # With no decision there is the first epoch, or one whose decision was deleted.
+            # Without a decision this is the first epoch, or its decision was deleted.
             _check_policy(access)
         if decision is None or decision.epoch < epoch:
             decision = Decision(epoch, tuple(tasks), topic_ids=access.topic_ids(topics_of(tasks)))
             _record(driver, query, decision)
         elif decision.rows != rows_of(tasks):
             logger.warning(
-                "epoch %d of query %s was committed before with %d rows, and is replayed with %d: the first ones stay, "
-                "these are dropped. Unless the query gives other rows each time it runs (rand(), current_timestamp()), "
-                "its checkpoint was set back or its source has changed: compare input and output",
+                "epoch %d of query %s was committed before with %d rows, and is replayed with %d: the committed rows "
+                "stay, the new ones are dropped. Unless the query returns other rows at each run (rand(), "
+                "current_timestamp()), its checkpoint was reset or its source has changed: compare input and output",
                 *(epoch, query, decision.rows, rows_of(tasks)),
             )
     _finish(access, query, decision, driver, settle_s, repair_timeout_ms)
@@ -100,8 +100,8 @@ def abort_epoch(
     settle_s: float = SETTLE_S,
     repair_timeout_ms: int = REPAIR_TIMEOUT_MS,
 ) -> None:
-    """Nothing of the epoch stays open. Spark also calls this when ``commit_epoch`` failed: a decision stands all the
-    same, and is carried out."""
+    """Aborts what the epoch left open. Spark also calls this after ``commit_epoch`` failed: if the epoch was decided by
+    then, the decision is carried out."""
     if access.topic(decisions.TOPIC) is None:
         _abort_open(access, query)
         return
@@ -123,8 +123,8 @@ def commit_job(
     settle_s: float = SETTLE_S,
     repair_timeout_ms: int = REPAIR_TIMEOUT_MS,
 ) -> None:
-    """Makes the rows of a batch write count. Not atomic: a driver that dies in here leaves those tasks uncommitted that
-    it has not come to."""
+    """Commits the rows of a batch write. This is not atomic: a driver that dies in between leaves the tasks after that
+    point uncommitted."""
     lost = _commit_open(access, tasks)
     _abort_open(access, job)
     aborted = aborted_among(access, without_gone_topics(access, lost, {}), settle_s)
@@ -149,7 +149,7 @@ def _finish(
     repair_timeout_ms: int,
 ) -> None:
     lost = _commit_open(access, decision.unrepaired)
-    # Before the log is asked: attempts that lost have written to the same partitions, and hold back its answer.
+    # Before the log is read: attempts that lost wrote to the same partitions, and hold back the last stable offset.
     _abort_open(access, query)
     aborted = aborted_among(access, without_gone_topics(access, lost, decision.topic_ids), settle_s)
     if aborted:
@@ -165,7 +165,9 @@ def _decided_before(access: PartitionAccess, driver: DriverTransaction, query: s
     """Returns the newest of all decisions that were committed before this call."""
     mark = _append(driver, query, decisions.mark_key(query), None)
     if mark is None:
-        raise CommitFailed(f"the mark of query {query} in {decisions.TOPIC} was written, and nobody tells where")
+        raise CommitFailed(
+            f"the mark of query {query} in {decisions.TOPIC} was written, but the broker did not return its offset"
+        )
     return newest_decision(access, query, before=mark, patience_s=settle_s)
 
 
@@ -179,7 +181,7 @@ def _append(driver: DriverTransaction, query: str, key: bytes, value: bytes | No
 
 
 def _commit_open(access: PartitionAccess, tasks: Sequence[TaskTransaction]) -> list[TaskTransaction]:
-    """Commits the transactions. Those that were not open to be committed; they may have been committed before."""
+    """Commits the transactions. Returns those that were not open; they may have been committed before."""
     lost = []
     for task in tasks:
         identity = ProducerIdentity(task.producer_id, task.producer_epoch, True)
@@ -193,16 +195,16 @@ def _commit_open(access: PartitionAccess, tasks: Sequence[TaskTransaction]) -> l
 
 
 def _abort_open(access: PartitionAccess, query: str) -> None:
-    """Aborts what is open under the query's prefix. Its producers are fenced by it, should they still run."""
+    """Aborts all open transactions under the query's prefix, which also fences their producers."""
     for transaction in list_open_transactions(access.cluster, task_prefix(query)):
         become_producer(access.cluster, transaction.transactional_id, _FENCING_TIMEOUT_MS)
 
 
 def open_topic(access: PartitionAccess) -> None:
-    """``ensure_topic`` for a query that begins.
+    """Ensures at the start of a query that the topic exists and has ``unclean.leader.election.enable=false``.
 
-    Earlier versions made the topic without ``unclean.leader.election.enable=false``: it is set here. A cluster may not
-    let this client change configs; then somebody else has to, and is told so.
+    Earlier versions created the topic without that config, so it is set here. If the cluster does not allow this client
+    to change configs, a warning asks the operator to do so.
     """
     ensure_topic(access)
     name, value = decisions.UNCLEAN_ELECTION, decisions.TOPIC_CONFIGS[decisions.UNCLEAN_ELECTION]
@@ -210,9 +212,9 @@ def open_topic(access: PartitionAccess) -> None:
         if topic_configs(access.cluster, decisions.TOPIC, own_only=True).get(name) == value:
             return
         set_topic_config(access.cluster, decisions.TOPIC, name, value)
-    except KafkaError as error:
+    except (KafkaError, ClientError) as error:
         logger.warning(
-            "topic %s should have %s=%s and this client cannot set it (%s): a leader that was not in sync could lack "
+            "topic %s should have %s=%s, but this client cannot set it (%s): a leader that was not in sync could lack "
             "decisions, and rows would be written twice. Set it, for example with kafka-configs",
             decisions.TOPIC,
             name,
@@ -220,18 +222,18 @@ def open_topic(access: PartitionAccess) -> None:
             error,
         )
     else:
-        logger.info("topic %s has %s=%s from now on", decisions.TOPIC, name, value)
+        logger.info("set %s=%s for topic %s", name, value, decisions.TOPIC)
 
 
 def ensure_topic(access: PartitionAccess) -> None:
-    """The topic of decisions is there when this returns."""
+    """Creates the topic of decisions if it does not exist."""
     found = access.topic(decisions.TOPIC)
     if found is None:
         access.create_topic(decisions.TOPIC, decisions.PARTITIONS, decisions.TOPIC_CONFIGS)
     elif found.partition_count < decisions.PARTITIONS:
         raise CommitFailed(
-            f"topic {decisions.TOPIC} has {found.partition_count} partitions and must have {decisions.PARTITIONS}: add "
-            "them, or delete it while no query writes; it is then made as it must be"
+            f"topic {decisions.TOPIC} has {found.partition_count} partitions but needs {decisions.PARTITIONS}: add "
+            "partitions, or delete the topic while no query writes and it is created again"
         )
 
 
@@ -239,6 +241,6 @@ def _check_policy(access: PartitionAccess) -> None:
     policy = topic_configs(access.cluster, decisions.TOPIC).get("cleanup.policy")
     if policy != "compact":
         raise CommitFailed(
-            f"topic {decisions.TOPIC} has cleanup.policy={policy}, which deletes decisions that are needed still: set "
+            f"topic {decisions.TOPIC} has cleanup.policy={policy}, which deletes decisions that are still needed: set "
             "it to compact"
         )

@@ -1,10 +1,10 @@
-"""What one task of Spark wrote, and under which transaction: what tasks tell the driver, and the driver records."""
+"""What a Spark task wrote and under which transaction. Tasks send it to the driver, and the driver records it."""
 
 from typing import NamedTuple
 
 
 class WrittenRange(NamedTuple):
-    """The rows of one task in one partition. Between the two offsets there may be rows of others."""
+    """The rows of one task in one partition. Rows of other tasks may lie between the two offsets."""
 
     topic: str
     partition: int
@@ -17,7 +17,7 @@ class WrittenRange(NamedTuple):
 
 
 class TaskTransaction(NamedTuple):
-    """A transaction that a task has left open for the driver to end."""
+    """A transaction that a task left open for the driver to end."""
 
     transactional_id: str
     producer_id: int
@@ -30,17 +30,19 @@ class TaskTransaction(NamedTuple):
 
 
 def driver_id(query: str) -> str:
-    """The transactional id under which the driver of a query, or of a batch write, records and repairs."""
+    """Returns the transactional id of the driver of a query or of a batch write."""
     return f"spark/{query}"
 
 
 def task_prefix(query: str) -> str:
-    """How the transactional ids of all tasks of a query begin. The driver's does not."""
+    """Returns the prefix of the transactional ids of all tasks of a query. The driver's id does not have it."""
     return f"spark/{query}/"
 
 
 def task_id(query: str, run: str, partition: int, attempt: int) -> str:
-    """The same in every epoch, so that coordinators remember one id for each task that runs at a time, not one for
-    each that ever ran; another one for each attempt, so that a second attempt never aborts what the first has written.
+    """Returns the transactional id of a task.
+
+    It is the same in every epoch, so coordinators keep one id for each task that runs at a time, not one for each that
+    ever ran. It differs by attempt, so a second attempt never aborts what the first has written.
     """
     return f"{task_prefix(query)}{run}/{partition}.{attempt}"

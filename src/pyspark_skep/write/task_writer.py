@@ -1,4 +1,4 @@
-"""What a task does: rows in Arrow batches to topics, under a transaction that is left open for the driver to end."""
+"""The work of a write task: it writes Arrow batches to topics in a transaction that it leaves open for the driver."""
 
 from collections.abc import Iterator
 
@@ -9,32 +9,21 @@ from pyspark_skep.write.task_transactions import TaskTransaction, WrittenRange
 from pyspark_skep.write.write_options import WriteOptions
 from pyspark_skep.write.write_schema import WRITTEN
 from skep.client.cluster_client import ClusterClient
-from skep.client.produce.batch_cutter import Rows
-from skep.client.produce.partitioner import RowRefused
+from skep.client.errors import RowRefused
 from skep.client.produce.producer import Producer
 from skep.client.produce.record_layout import RecordLayout
 from skep.client.produce.row_writer import RowWriter
-from skep.records.columnar import RecordColumns, RecordTooLarge
-
-
-class TopicNotingProducer(Producer):
-    """Remembers which topic was written last, for the error about a row that does not fit."""
-
-    topic = ""
-
-    def send(self, topic: str, partition: int, columns: RecordColumns, rows: Rows | None = None) -> None:
-        self.topic = topic
-        super().send(topic, partition, columns, rows)
+from skep.records.columnar import RecordTooLarge
 
 
 def write_rows(
     cluster: ClusterClient, options: WriteOptions, transactional_id: str, batches: Iterator[pa.RecordBatch]
 ) -> TaskTransaction | None:
-    """Returns when all rows are acknowledged. None when there were none, or the delivery needs no transaction.
+    """Returns when all rows are acknowledged. Returns None if there were none, or if the delivery uses no transaction.
 
-    After an error the transaction is open still. The driver aborts it, with whatever else lost.
+    After an error the transaction stays open. The driver aborts it with the other attempts that lost.
     """
-    producer = TopicNotingProducer(
+    producer = Producer(
         cluster,
         transactional_id=transactional_id if options.is_exactly_once else None,
         transaction_timeout_ms=options.transaction_timeout_ms,
@@ -63,7 +52,7 @@ def write_rows(
     except RecordTooLarge as error:
         raise RowRefused(
             error.row,
-            f"it makes a batch of {error.size} bytes, topic '{producer.topic}' takes {error.limit} (max.message.bytes)",
+            f"it makes a batch of {error.size} bytes, topic '{error.topic}' takes {error.limit} (max.message.bytes)",
         ) from None
     finally:
         producer.close()
@@ -73,9 +62,9 @@ def _left_open(transactional_id: str, producer: Producer) -> TaskTransaction:
     written = []
     for (topic, partition), row in sorted(producer.written.items()):
         if row.first_offset < 0 or row.last_offset < 0:
-            # The broker knew a batch that was sent again, but no longer where it is. Where the rows are must be known,
-            # should they have to be written again; the next attempt will find out.
-            raise RuntimeError(f"the broker does not say where rows were written in {topic}-{partition}")
+            # The broker recognized a retried batch as a duplicate but no longer knows its offset. The offsets are
+            # needed in case the rows have to be written again, so the task fails and its next attempt finds them.
+            raise RuntimeError(f"the broker did not return the offsets of rows in {topic}-{partition}")
         written.append(WrittenRange(topic, partition, *row))
     identity = producer.identity
     return TaskTransaction(transactional_id, identity.producer_id, identity.producer_epoch, tuple(written))

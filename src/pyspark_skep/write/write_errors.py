@@ -1,9 +1,9 @@
-"""What keeps the driver from making written rows count."""
+"""The errors that keep the driver from committing written rows."""
 
 
 class CommitFailed(Exception):
-    """What tasks have written cannot be made visible, or not yet. The message says what is to be done."""
+    """What tasks have written cannot be committed, or not yet. The message says what to do."""
 
 
 class RowsLost(CommitFailed):
-    """Rows of a decided epoch are neither committed nor in the log any more."""
+    """Rows of a decided epoch are neither committed nor still in the log."""

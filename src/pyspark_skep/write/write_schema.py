@@ -1,4 +1,4 @@
-"""Which rows can be written: those of Spark's own Kafka sink. Other columns are left out, as there."""
+"""The rows that can be written: those of Spark's own Kafka sink. Other columns are ignored, as in Spark."""
 
 from pyspark.sql.types import (
     ArrayType,
@@ -15,18 +15,18 @@ WRITTEN = ("key", "value", "topic", "partition", "headers")
 
 
 def check_row_schema(schema: StructType, topic: str) -> None:
-    """OptionError says which column is missing, or of what type it must be. ``topic`` is the option, or empty."""
+    """Raises OptionError if a column is missing or has the wrong type. ``topic`` is the option, or empty."""
     columns = {field.name: field.dataType for field in schema}
     if "value" not in columns:
         raise OptionError(
-            f"rows need a column value (string or binary), these have {', '.join(columns) or 'none'}; "
-            "to_json(struct('*')) makes one of all columns"
+            f"rows need a column value (string or binary), but these have {', '.join(columns) or 'none'}; "
+            "to_json(struct('*')) builds one from all columns"
         )
     if not topic and "topic" not in columns:
-        raise OptionError("no topic is named: set the option topic, or add a column topic")
+        raise OptionError("no topic is given: set the option topic, or add a column topic")
     for name in ("key", "value"):
         if name in columns and not isinstance(columns[name], StringType | BinaryType):
-            raise _wrong(name, columns[name], "string or binary; cast it, or make JSON of it with to_json")
+            raise _wrong(name, columns[name], "string or binary; cast it, or convert it with to_json")
     if not topic and not isinstance(columns["topic"], StringType):
         raise _wrong("topic", columns["topic"], "string")
     if "partition" in columns and not isinstance(columns["partition"], IntegerType):

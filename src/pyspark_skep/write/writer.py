@@ -1,8 +1,8 @@
-"""Writing rows to topics: what runs in Spark's tasks, and what the driver does when they are done.
+"""The writers of topics: what runs in Spark's tasks, and what the driver does when they are done.
 
-``write`` runs on executors, in a Python worker that is used again by later tasks. ``commit`` and ``abort`` run on the
-driver's machine, in processes that Spark starts when it likes: a stream's writer is made anew for each of them. So
-nothing is kept between calls; all that the driver needs comes with the tasks' messages.
+``write`` runs on executors, in a Python worker that later tasks reuse. ``commit`` and ``abort`` run on the driver's
+machine, in processes that Spark starts as it likes, and Spark creates a stream's writer anew for each of them. So
+nothing is kept between calls; the tasks' messages carry all that the driver needs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +18,9 @@ from pyspark_skep.write.task_transactions import TaskTransaction, task_id
 from pyspark_skep.write.write_options import WriteOptions, warn_of_ignored, write_options
 from pyspark_skep.write.write_schema import check_row_schema
 from skep.base.errors import ErrorCode, KafkaError, OptionError
-from skep.client.asking import until_answered
+from skep.client.cluster_client import shared_cluster
 from skep.client.produce.transactions import init_producer_id
-from skep.client.shared import shared_cluster
+from skep.client.retry import call_with_retries
 from skep.client.topic_info import describe_topics
 
 if TYPE_CHECKING:
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from skep.client.cluster_client import ClusterClient
 
 QUERY_ID, JOB_GROUP = "sql.streaming.queryId", "spark.jobGroup.id"
-"""Spark's local properties of the jobs of a stream: the id that the checkpoint has, and that of this start of it."""
+"""Spark's local properties of a stream's jobs: the query id from the checkpoint, and the id of this run."""
 PLANNING_TIMEOUT_S = 30.0
 PLANNER_ID = "spark/planning"
-"""The transactional id under which it is asked what the broker allows. Nothing is ever written under it."""
+"""The transactional id that checks which timeout the broker allows. Nothing is written under it."""
 COMMIT_TIMEOUT_S = 120.0
-"""How long the driver waits for a broker that does not answer, before the epoch fails and is tried again from the
+"""How long the driver retries brokers that do not respond before the epoch fails. Spark then retries it from the
 checkpoint."""
 
 
 @dataclass(frozen=True)
 class TaskWrote(WriterCommitMessage):
-    """What a task tells the driver. ``query`` is the id of the stream or of the batch write; ``transaction`` is None
-    when the task had no rows, or wrote them without one."""
+    """The message of a task to the driver. ``query`` is the id of the stream or of the batch write. ``transaction`` is
+    None if the task had no rows or wrote them without a transaction."""
 
     query: str
     transaction: TaskTransaction | None
@@ -55,12 +55,12 @@ def batch_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) 
 
 
 def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> "StreamWriter":
-    # Complete mode comes as overwrite. Kafka's sink takes it, and appends each time the whole result.
+    # Spark passes complete mode as overwrite. As Kafka's sink, this one appends the whole result each time.
     options = _checked(given, schema, False)
     if options.is_exactly_once:
         from pyspark_skep.write.epoch_commit import open_topic
 
-        # Not only at the first commit: should a broker die before that, the replicas could not be placed.
+        # Created now, not at the first commit: if a broker died before that, the replicas could not be placed.
         open_topic(_access(options, PLANNING_TIMEOUT_S))
     return StreamWriter(options, given)
 
@@ -70,7 +70,7 @@ def _checked(given: Mapping[str, str], schema: StructType, overwrite: bool) -> W
     check_row_schema(schema, options.topic)
     if overwrite:
         raise OptionError(
-            'a topic cannot be overwritten: use mode("append"), and delete the topic first if you mean it'
+            'a topic cannot be overwritten: use mode("append"), and delete the topic first to replace its records'
         )
     if options.topic:
         _check_topic(options)
@@ -80,10 +80,10 @@ def _checked(given: Mapping[str, str], schema: StructType, overwrite: bool) -> W
 
 
 def _check_topic(options: WriteOptions) -> None:
-    """Before any task runs; topics that are named by rows are known to tasks only."""
+    """Raises OptionError if the topic does not exist. Topics that rows name are only known to tasks."""
     cluster = _cluster(options, PLANNING_TIMEOUT_S)
     try:
-        until_answered(cluster, f"topic '{options.topic}'", lambda: describe_topics(cluster, [options.topic]))
+        call_with_retries(cluster, f"topic '{options.topic}'", lambda: describe_topics(cluster, [options.topic]))
     except KafkaError as error:
         if error.code is not ErrorCode.unknown_topic_or_partition:
             raise
@@ -97,13 +97,13 @@ def _check_timeout(options: WriteOptions) -> None:
         if error.code is not ErrorCode.invalid_transaction_timeout:
             raise
         raise OptionError(
-            f"kafka.transaction.timeout.ms={options.transaction_timeout_ms} is more than the broker allows: take less, "
-            "or set the broker's transaction.max.timeout.ms higher"
+            f"kafka.transaction.timeout.ms={options.transaction_timeout_ms} is more than the broker allows: lower it, "
+            "or raise the broker's transaction.max.timeout.ms"
         ) from None
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Made once for a write; the copies that reach tasks and the driver's last step have the same id."""
+    """Spark creates it once for a write. The copies in tasks and in the driver's last step have the same job id."""
 
     def __init__(self, options: WriteOptions, job: str) -> None:
         self._options = options
@@ -137,13 +137,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
         context = _task()
         query, run = context.getLocalProperty(QUERY_ID), context.getLocalProperty(JOB_GROUP)
         if query is None or run is None:
-            raise RuntimeError("Spark does not say which query this is; set delivery=at-least-once to do without")
+            raise RuntimeError(
+                "Spark did not set the query id for this task; set delivery=at-least-once to write without it"
+            )
         transactional_id = task_id(query, run, context.partitionId(), context.attemptNumber())
         return _wrote(self._options, query, transactional_id, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         if batchId == 0:
-            # Once for a query: nothing else that a writer sees tells its first micro-batch from the others.
+            # Once for a query. The batch id is all that tells a writer that this is the first micro-batch.
             warn_of_ignored(self._given)
         query = _query(messages)
         if self._options.is_exactly_once and query is not None:
@@ -157,7 +159,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if self._options.is_exactly_once and query is not None:
             from pyspark_skep.write.epoch_commit import abort_epoch
 
-            # With no message at all the query is not known: the next epoch that is committed cleans up.
+            # Without any message the query id is not known; the next committed epoch cleans up.
             timeout_ms = self._options.transaction_timeout_ms
             abort_epoch(_access(self._options), query, batchId, repair_timeout_ms=timeout_ms)
 
@@ -165,7 +167,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def _task() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise RuntimeError("rows are written by a task of Spark")
+        raise RuntimeError("rows can only be written in a Spark task")
     return context
 
 

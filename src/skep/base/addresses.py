@@ -1,10 +1,10 @@
-"""``host:port`` as options spell it."""
+"""Addresses as options write them: ``host:port``."""
 
 from skep.base.errors import OptionError
 
 
 def parse_address(option: str, text: str) -> tuple[str, int]:
-    """``host:port``, also with Kafka's ``PLAINTEXT://`` in front and with an IPv6 address in brackets."""
+    """Parses ``host:port``, also with the prefix ``PLAINTEXT://`` and with an IPv6 address in brackets."""
     address = text.removeprefix("PLAINTEXT://")
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535 or "://" in host or "," in host:
@@ -13,5 +13,5 @@ def parse_address(option: str, text: str) -> tuple[str, int]:
 
 
 def show_address(host: str, port: int) -> str:
-    """The other way round."""
+    """Returns the address as text, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

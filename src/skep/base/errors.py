@@ -1,20 +1,20 @@
-"""Errors sorted by whose fault they are; the class decides how a request ends.
+"""Errors, by whose fault they are. The class decides how a request ends.
 
 ========================  =====================================================================
 the peer's bytes          ``DecodeError``: the connection is closed with one log line
-the request, answerably   ``KafkaError``: a code in the answer, per partition where there is one
-the disk                  ``StorageError``: answered as KAFKA_STORAGE_ERROR
+the request               ``KafkaError``: an error code in the response, per partition if it has partitions
+the disk                  ``StorageError``: KAFKA_STORAGE_ERROR in the response
 the metadata store        ``StoreUnavailable``, ``VersionConflict``: retry on a fresh image; ``Fenced``: resign
 the operator              ``OptionError``, ``StartupError``: one line on stderr, exit code 2
 ========================  =====================================================================
 
-Anything else is a bug of ours: UNKNOWN_SERVER_ERROR, its traceback logged once, in dispatch.
+Anything else is a bug: UNKNOWN_SERVER_ERROR, and dispatch logs the traceback once.
 """
 
 import sys
 
-# kio imports hypothesis where it is installed, to register strategies for its types. That takes half a second, in each
-# of the Python processes that Spark starts for one read. It is hidden only from kio: the process may want it itself.
+# kio imports hypothesis if it is installed, to register strategies for its types. That takes half a second in each of
+# the Python processes that Spark starts for one read. It is hidden only from kio: the process may need it itself.
 _is_hidden = "hypothesis" not in sys.modules
 if _is_hidden:
     sys.modules["hypothesis"] = None  # type: ignore[assignment]
@@ -38,11 +38,11 @@ __all__ = [
 
 
 class DecodeError(Exception):
-    """The peer sent bytes that are not a request; nothing can be answered."""
+    """The peer sent bytes that are not a request, so there is no response to them."""
 
 
 class KafkaError(Exception):
-    """A refusal with Kafka's error code and a sentence for the person who reads the client's log."""
+    """A refusal: Kafka's error code, and a sentence for the reader of the client's log."""
 
     def __init__(self, code: ErrorCode, detail: str = "") -> None:
         super().__init__(detail or code.name)
@@ -51,26 +51,26 @@ class KafkaError(Exception):
 
 
 class StorageError(Exception):
-    """The disk refused a read, a write or a sync. The bytes in question were not acknowledged."""
+    """The disk refused a read, a write or a sync. The bytes concerned were not acknowledged."""
 
 
 class StoreUnavailable(Exception):
-    """The metadata store cannot be reached, or refused a write; what was read before may be stale."""
+    """The metadata store cannot be reached or refused a write. What was read before may be stale."""
 
 
 class VersionConflict(Exception):
-    """A compare-and-set in the metadata store lost against another writer: read again, decide again."""
+    """A compare-and-set in the metadata store lost against another writer. Read again and decide again."""
 
 
 class Fenced(Exception):
-    """A guarded write came from one that has been succeeded, such as an older controller; it was not made.
+    """A guarded write was refused because its writer has been replaced, for example an older controller.
 
-    Not a VersionConflict: reading and deciding again is what a fenced writer must not do.
+    It is not a VersionConflict: a fenced writer must not read and decide again.
     """
 
 
 class OptionError(Exception):
-    """An option is unknown or has a value that it cannot have."""
+    """An option is unknown or has an invalid value."""
 
 
 class StartupError(Exception):

@@ -1,4 +1,4 @@
-"""The numbers and names that identify things, as types of their own so that they cannot be mixed up."""
+"""Identifiers as types of their own, so that they cannot be mixed up."""
 
 from typing import NamedTuple, NewType
 
@@ -11,7 +11,7 @@ NO_PRODUCER_ID = ProducerId(-1)
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic; prints as its directory is called, ``orders-3``."""
+    """One partition of one topic. Its text is the name of its directory: ``orders-3``."""
 
     topic: str
     partition: int

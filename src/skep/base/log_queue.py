@@ -1,11 +1,11 @@
-"""Log lines on their way to standard error, through a queue, so that nobody who logs ever waits.
+"""A queue of log lines to standard error, so that logging never blocks.
 
-A pipe that nobody reads is full after 64 KiB, and the next write to it does not return. So a thread writes, and what
-it cannot write in time is dropped and counted. The thread is a daemon, and the stop waits for it only so long: a broker
-whose log nobody reads can still end.
+A pipe that nobody reads is full after 64 KiB, and the next write to it blocks. So a thread writes, and lines that it
+cannot write in time are dropped and counted. The thread is a daemon and ``close`` waits for it only ``STOP_S``, so a
+broker whose log nobody reads can still stop.
 
-Clients choose topic names, client ids and group ids. A line says them without line breaks and control characters, so
-that no client can forge a line, and without end.
+Clients choose topic names, client ids and group ids. Lines show them without line breaks and control characters, so
+that no client can forge a line, and limited in length.
 """
 
 import logging
@@ -20,7 +20,7 @@ STOP_S = 2.0
 
 
 class LineFormatter(logging.Formatter):
-    """One line a message; tracebacks, which are ours, follow on lines of their own."""
+    """Formats a message as one line. Tracebacks, which contain our own text, follow on lines of their own."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         message = record.message
@@ -45,7 +45,7 @@ class LogQueue(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        # As logging's own handlers: a line that cannot be formatted must not end what it is about.
+        # As in logging's own handlers: a line that cannot be formatted must not break its caller.
         try:
             line = self.format(record)
         except Exception:
@@ -60,15 +60,15 @@ class LogQueue(logging.Handler):
         while (line := self._lines.get()) is not None:
             dropped, self._dropped = self._dropped, 0
             if dropped:
-                line += f"\n{dropped} log lines were dropped: nobody read them in time"
+                line += f"\n{dropped} log lines were dropped because they were not read in time"
             try:
                 self._stream.write(line + "\n")
                 self._stream.flush()
             except (OSError, ValueError):
-                pass  # closed: there is nobody to tell
+                pass  # the stream is closed; the error cannot be logged
 
     def close(self) -> None:
-        """Writes what is queued, for ``STOP_S`` at most."""
+        """Writes the queued lines, for ``STOP_S`` at most."""
         try:
             self._lines.put_nowait(None)
         except queue.Full:
@@ -79,7 +79,7 @@ class LogQueue(logging.Handler):
 
 
 def configure_logging() -> LogQueue:
-    """Sends all log lines through a queue to standard error; the caller closes it at the end."""
+    """Sends all log lines through a queue to standard error. The caller closes it at the end."""
     handler = LogQueue()
     handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
     root = logging.getLogger()

@@ -1,14 +1,14 @@
-"""A port that is chosen before the server starts that is to listen on it."""
+"""A port that is reserved before its server starts."""
 
 import socket
 
 
 class ReservedPort:
-    """A free port that stays ours while the server on it is away: before it starts, between a kill and a restart.
+    """A free port that stays reserved while no server listens on it: before a start, between a kill and a restart.
 
-    The socket is bound and never listens. Linux lets the server bind the same port beside it, because both set
-    SO_REUSEADDR and only one listens, and gives the port to nobody who asks for any free one, nor to an outgoing
-    connection. Whoever connects while the server is away is refused, as without the reservation.
+    The socket is bound and never listens. Linux lets the server bind the same port, because both set SO_REUSEADDR and
+    only one listens. It gives the port neither to a bind to any free port nor to an outgoing connection. Connections
+    while the server is away are refused, as without the reservation.
     """
 
     def __init__(self, host: str) -> None:

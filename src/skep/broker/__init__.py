@@ -1,1 +1,1 @@
-"""Layer 5: what a broker does with a request: the dispatch table and one handler file per API."""
+"""Layer 5: handling of requests: the dispatch table and one handler module per API."""

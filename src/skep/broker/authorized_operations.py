@@ -1,6 +1,6 @@
-"""Which operations a client may do, as the bit sets that Metadata and the describing APIs answer (KIP-430).
+"""The authorised operations of a client, as the bit sets in Metadata and Describe responses (KIP-430).
 
-Nothing is authorised here, so whoever asks may do everything that the resource knows. The numbers are those of
+There is no authorisation, so every client may do everything that the resource supports. The numbers are those of
 Kafka's AclOperation.
 """
 

@@ -1,11 +1,12 @@
-"""From a frame to an answer: decode, find the handler, and turn whatever it raises into what the client can use.
+"""The dispatcher: decodes frames, calls handlers, and turns what they raise into error responses.
 
-Refusals of whole requests: an unknown API, or a version that is not served, closes the connection as Kafka does, for
-there is no encoding to answer in. The exception is ApiVersions, by which clients find out what there is.
+An unknown API, or a version that is not served, closes the connection, as in Kafka: there is no encoding for an error
+response. ApiVersions is the exception, because clients use it to find out which versions there are.
 """
 
 import logging
 from collections.abc import Awaitable, Mapping
+from dataclasses import replace
 from types import CoroutineType
 from typing import Any, Protocol
 
@@ -56,7 +57,7 @@ from skep.broker.handlers import (
     write_txn_markers,
 )
 from skep.broker.refusals import code_of
-from skep.broker.request import Answer, CloseConnection, Outcome, Parts, Request
+from skep.broker.request import CloseConnection, Parts, Request, Response
 from skep.broker.services import Services
 from skep.wire import apis
 from skep.wire.codec import Body, decode_in_slices, decode_request, encode_in_slices, is_short
@@ -70,16 +71,18 @@ _PRODUCE_KEY = b"\0\0"
 
 
 class Handler(Protocol):
-    """What every module under ``handlers/`` gives."""
+    """The functions of every module in ``handlers/``."""
 
-    def handle(self, services: Services, request: Request) -> Answer | Awaitable[Answer]: ...
+    def handle(self, services: Services, request: Request) -> Response | Awaitable[Response]:
+        """Returns the response, at once if there is nothing to wait for."""
+        ...
 
     def refuse(self, request: Request, code: ErrorCode) -> Body:
-        """The answer that gives ``code`` for everything that was asked."""
+        """Returns a response with ``code`` for everything that the request names."""
         ...
 
 
-HANDLERS: dict[int, Any] = {
+HANDLERS: dict[int, Handler] = {
     apis.PRODUCE.key: produce,
     apis.FETCH.key: fetch,
     apis.LIST_OFFSETS.key: list_offsets,
@@ -126,76 +129,80 @@ HANDLERS: dict[int, Any] = {
 
 
 class Dispatcher:
-    """Stateless but for the services that handlers work on, and what producers have said before."""
+    """Owns the reader of repeated Produce requests; all other state is in the services."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._one_batch = OneBatchReader()
 
     def decode(self, frame: memoryview, client_host: str) -> Request:
+        """Raises DecodeError when the frame is not a request of an API and version that is served."""
         if frame[:2] == _PRODUCE_KEY and (known := self._one_batch.read(frame)) is not None:
             version, correlation_id, client_id, one_batch = known
-            return Request(apis.PRODUCE, version, correlation_id, client_id, client_host, one_batch)
+            return Request(apis.PRODUCE, version, correlation_id, client_id, client_host, one_batch, len(frame))
         header, position = read_request_header(frame, self._services.config.max_client_id_bytes)
+        version = header.api_version
         api = apis.SERVED.get(header.api_key)
         if api is None:
-            raise DecodeError(f"there is no API {header.api_key} here")
-        unread = None
-        if api.oldest <= header.api_version <= api.newest:
+            raise DecodeError(f"API key {header.api_key} is not served")
+        body, undecoded = None, None
+        if api.serves(version):
             limit = self._services.config.max_request_elements
-            if is_short(api.key, header.api_version, frame, position):
-                body = decode_request(api.key, header.api_version, frame, position, limit)
+            if is_short(api.key, version, frame, position):
+                body = decode_request(api.key, version, frame, position, limit)
+                if api is apis.PRODUCE:
+                    self._one_batch.remember(version, header.client_id, body)
             else:
-                # Larger frames have a buffer that nobody uses again.
+                # Frames larger than FIRST_GROWTH have a buffer that is not used again.
                 kept = memoryview(bytes(frame)) if len(frame) <= FIRST_GROWTH else frame
-                body, unread = None, decode_in_slices(api.key, header.api_version, kept, position, limit)
-            if api is apis.PRODUCE and body is not None:
-                self._one_batch.remember(header.api_version, header.client_id, body)
-        elif api is apis.API_VERSIONS:
-            body = None
-        else:
-            raise DecodeError(f"{api.name} v{header.api_version} is not served, only v{api.oldest} to v{api.newest}")
-        request = Request(api, header.api_version, header.correlation_id, header.client_id, client_host, body, unread)
-        request.is_exclusive = unread is not None
+                undecoded = decode_in_slices(api.key, version, kept, position, limit)
+        elif api is not apis.API_VERSIONS:
+            raise DecodeError(f"{api.name} v{version} is not served; served are v{api.oldest} to v{api.newest}")
+        request = Request(
+            api, version, header.correlation_id, header.client_id, client_host, body, len(frame), undecoded
+        )
+        request.is_exclusive = undecoded is not None
         return request
 
-    def handle(self, request: Request) -> Outcome:
-        """The encoded response, at once where the handler needs no waiting."""
-        if request.unread is not None and request.body is None:
-            return self._read_and_handle(request, request.unread)
+    def handle(self, request: Request) -> Parts | Awaitable[Parts]:
+        """Returns the encoded response, at once if the handler does not wait. Raises CloseConnection."""
+        if request.undecoded is not None:
+            return self._decode_and_handle(request, request.undecoded)
         try:
-            answer = HANDLERS[request.api.key].handle(self._services, request)
-            # By type first: asking the abstract classes takes a microsecond, and these are nearly all.
-            if type(answer) is tuple:
-                return answer
-            if type(answer) is CoroutineType or (type(answer) is not dict and isinstance(answer, Awaitable)):
-                return self._finish(request, answer)
-            outcome = self._encode(request, answer)
-            return outcome if type(outcome) is tuple else self._finish(request, outcome)
+            response = HANDLERS[request.api.key].handle(self._services, request)
+            # By type first: isinstance with the abstract classes takes a microsecond, and most responses are tuples.
+            if type(response) is tuple:
+                return response
+            if type(response) is CoroutineType or (type(response) is not dict and isinstance(response, Awaitable)):
+                return self._finish(request, response)
+            parts = self._encode(request, response)
+            return parts if type(parts) is tuple else self._finish(request, parts)
         except CloseConnection:
             raise
         except Exception as error:
             return self._refuse(request, error)
 
-    async def _read_and_handle(self, request: Request, unread: Work[Any]) -> Parts:
+    async def _decode_and_handle(self, request: Request, undecoded: Work[Any]) -> Parts:
         try:
-            request.body = await self._services.slicer.finish(unread)
+            body = await self._services.slicer.finish(undecoded)
         except DecodeError as error:
             raise CloseConnection(str(error)) from None
+        decoded = replace(request, body=body, undecoded=None)
         try:
-            outcome = self.handle(request)
-            return await outcome if isinstance(outcome, Awaitable) else outcome
+            parts = self.handle(decoded)
+            return await parts if isinstance(parts, Awaitable) else parts
         finally:
-            large, request.body = [request.body], None
+            large = [body]
+            del body, decoded
             self._services.slicer.run(freed(large))
 
-    async def _finish(self, request: Request, outcome: Any) -> Parts:
-        """Awaits what a handler or the encoder has left to do."""
+    async def _finish(self, request: Request, pending: Any) -> Parts:
+        """Awaits the handler or the encoder and returns the encoded response."""
         try:
-            answer = await outcome
-            outcome = self._encode(request, answer) if isinstance(answer, Mapping) else answer
-            del answer  # so that a large one is freed in slices
-            parts: Parts = await outcome if isinstance(outcome, Awaitable) else outcome
+            response = await pending
+            pending = self._encode(request, response) if isinstance(response, Mapping) else response
+            del response  # so that the encoder can free a large one in slices
+            parts: Parts = await pending if isinstance(pending, Awaitable) else pending
             return parts
         except CloseConnection:
             raise
@@ -203,17 +210,17 @@ class Dispatcher:
             refused = self._refuse(request, error)
             return await refused if isinstance(refused, Awaitable) else refused
 
-    def _encode(self, request: Request, answer: Any) -> Outcome:
-        if type(answer) is dict or isinstance(answer, Mapping):
-            # A version of ApiVersions that we do not know is answered in the one that everybody knows.
+    def _encode(self, request: Request, response: Any) -> Parts | Awaitable[Parts]:
+        if type(response) is dict or isinstance(response, Mapping):
+            # Without a body the request is an ApiVersions of an unknown version; every client reads version 0.
             version = request.version if request.body is not None else 0
             max_bytes = self._services.config.max_response_bytes
-            work = encode_in_slices(request.api.key, version, request.correlation_id, answer, max_bytes)
+            work = encode_in_slices(request.api.key, version, request.correlation_id, response, max_bytes)
             return self._services.slicer.run(work)
-        parts: Parts = answer
+        parts: Parts = response
         return parts
 
-    def _refuse(self, request: Request, error: Exception) -> Outcome:
+    def _refuse(self, request: Request, error: Exception) -> Parts | Awaitable[Parts]:
         code = code_of(error)
         if code is ErrorCode.unknown_server_error and not isinstance(error, KafkaError):
             logger.error("%s v%d of %s failed", request.api.name, request.version, request.client_host, exc_info=error)

@@ -1,11 +1,12 @@
-"""How a fenced producer is told so, in the words that its version has."""
+"""The error code for a fenced producer, which depends on the version of the API."""
 
 from skep.base.errors import ErrorCode
 from skep.broker.request import Request
 
 
-def fenced_code(request: Request, code: ErrorCode, knows_producer_fenced: int) -> ErrorCode:
-    """PRODUCER_FENCED from that version of the API on; before, there was only INVALID_PRODUCER_EPOCH (KIP-588)."""
-    if code is ErrorCode.producer_fenced and request.version < knows_producer_fenced:
+def fenced_code(request: Request, code: ErrorCode, has_producer_fenced: int) -> ErrorCode:
+    """Returns PRODUCER_FENCED from version ``has_producer_fenced`` on, and INVALID_PRODUCER_EPOCH before it
+    (KIP-588)."""
+    if code is ErrorCode.producer_fenced and request.version < has_producer_fenced:
         return ErrorCode.invalid_producer_epoch
     return code

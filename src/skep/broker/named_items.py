@@ -1,9 +1,9 @@
-"""Requests that name many things at once: groups, transactional ids. Each is asked for by itself, all in slices.
+"""Requests that name many items, such as groups or transactional ids. The items are processed one by one, in slices.
 
-A name that is given again is asked for once, and is in the response once. Kafka (KafkaApis, 4.x) does the same in
-DeleteGroups, but has an entry for each time that a name is given in DescribeGroups, ConsumerGroupDescribe,
-DescribeTransactions, DescribeProducers and OffsetFetch. The admin clients of Java and librdkafka send each name once;
-others find what they asked for by its name.
+A name that is repeated is processed once, and is in the response once. Kafka (KafkaApis, 4.x) does the same in
+DeleteGroups, but returns an entry for each repetition in DescribeGroups, ConsumerGroupDescribe, DescribeTransactions,
+DescribeProducers and OffsetFetch. The admin clients of Java and librdkafka send each name once; other clients find
+their entries by name.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -15,17 +15,17 @@ from skep.base.loop.slicer import Slicer, Work
 N = TypeVar("N")
 
 Ask = Callable[[N], Any]
-"""Gives the response for one name, or an awaitable of it; raises, or fails with, KafkaError."""
+"""Returns the response for one name, or an awaitable of it; raises, or fails with, KafkaError."""
 Refuse = Callable[[N, KafkaError], Any]
-"""What stands in the response's place."""
+"""Returns the entry of a name that was refused."""
 
 
 NAMES_AT_ONCE = 100
-"""Looked at without a pause."""
+"""Names visited without a pause."""
 
 
 def each_once(names: Iterable[N]) -> Work[list[N]]:
-    """The ``names`` in the order in which they are given first."""
+    """Returns the distinct ``names`` in the order of their first occurrence."""
     seen: dict[N, None] = {}
     for number, name in enumerate(names):
         seen[name] = None
@@ -35,7 +35,7 @@ def each_once(names: Iterable[N]) -> Work[list[N]]:
 
 
 def named(topics: Iterable[Any]) -> Work[tuple[dict[str, Any], set[str]]]:
-    """The elements of a request by their names, and the names that are given more than once."""
+    """Returns the elements of a request by name, and the names that occur more than once."""
     by_name: dict[str, Any] = {}
     twice: set[str] = set()
     for number, topic in enumerate(topics):
@@ -48,7 +48,7 @@ def named(topics: Iterable[Any]) -> Work[tuple[dict[str, Any], set[str]]]:
 
 
 async def ask_each(slicer: Slicer, names: Iterable[N], ask: Ask[N], refuse: Refuse[N]) -> list[Any]:
-    """The response for each of ``names``, in the order in which they are given first."""
+    """Returns the response for each distinct name, in the order of their first occurrence."""
     left = iter(await slicer.finish(each_once(names)))
     responses: list[Any] = []
     while (waiting := await slicer.finish(_asked(left, responses, ask, refuse))) is not None:
@@ -63,7 +63,7 @@ async def ask_each(slicer: Slicer, names: Iterable[N], ask: Ask[N], refuse: Refu
 def _asked(
     left: Iterator[N], responses: list[Any], ask: Ask[N], refuse: Refuse[N]
 ) -> Work[tuple[N, Awaitable[Any]] | None]:
-    """Asks up to the first response that has to be waited for, and returns that one."""
+    """Processes names up to the first response that is an awaitable, and returns that one."""
     for name in left:
         try:
             response = ask(name)

@@ -1,4 +1,4 @@
-"""What an error becomes in an answer that has a code per topic or resource: one may fail while the others succeed."""
+"""Error codes and messages of responses that have one per topic, partition or resource."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
@@ -6,10 +6,11 @@ from typing import TypeVar
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError, StoreUnavailable, VersionConflict
 
-ANSWERABLE = (KafkaError, StorageError, StoreUnavailable, VersionConflict)
+RESPONSE_ERRORS = (KafkaError, StorageError, StoreUnavailable, VersionConflict)
+"""The errors for which a response has a code. All others are bugs."""
 
 MAX_MESSAGE_LENGTH = 1000
-"""Messages quote what the client sent; a string of the older versions ends at 32,767 bytes."""
+"""Messages quote the client's values, and a string of the older versions has at most 32,767 bytes."""
 
 H = TypeVar("H", bound=Hashable)
 
@@ -20,7 +21,7 @@ def code_of(error: Exception) -> ErrorCode:
     if isinstance(error, StorageError):
         return ErrorCode.kafka_storage_error
     if isinstance(error, StoreUnavailable | VersionConflict):
-        # Retriable to every client; Kafka answers the same way while its own metadata cannot be written.
+        # Every client retries this code. Kafka returns it too while its metadata cannot be written.
         return ErrorCode.coordinator_not_available
     return ErrorCode.unknown_server_error
 
@@ -31,5 +32,5 @@ def message_of(error: Exception) -> str:
 
 
 def repeated(things: Iterable[H]) -> set[H]:
-    """What is there more than once."""
+    """Returns the items that occur more than once."""
     return {thing for thing, count in Counter(things).items() if count > 1}

@@ -1,52 +1,71 @@
-"""What handlers work on: one object with the broker's parts, made by ``app.py``."""
+"""The parts of the broker that handlers use, in one object that ``app.py`` makes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from skep.base.clock import Clock
 from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.current_config import CurrentConfig
 from skep.base.loop.slicer import Slicer
 from skep.base.loop.threads import Threads
-from skep.broker.cluster.departed_brokers import Departed
+from skep.broker.cluster.departed_brokers import DepartedBrokers
 from skep.broker.cluster.producer_ids import ProducerIds
 from skep.broker.fetch.fetch_sessions import FetchSessions
 from skep.broker.fetch.follower_fetch import ThrottledReplicas
-from skep.broker.partition_count import PartitionCount
-from skep.coordination.coordinator_runtime import CoordinatorRuntime
-from skep.coordination.groups.group_shard import GroupShard
+from skep.coordination.groups.group_coordinator import GroupCoordinator
 from skep.coordination.transactions.transaction_coordinator import TransactionCoordinator
 from skep.metadata.catalog import Catalog
+from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import BrokerRecord
 from skep.replication.partition.time_lookups import TimeLookups
-from skep.replication.replica_manager import Replicas
+from skep.replication.replica_manager import ReplicaManager
+
+
+class PartitionCount:
+    """Counts partitions against ``skep.max.partitions``.
+
+    ``being_created`` counts the partitions of accepted requests that are not in the image yet.
+    """
+
+    def __init__(self) -> None:
+        self.being_created = 0
+        self._image: ClusterImage | None = None
+        self._in_image = 0
+
+    def held(self, image: ClusterImage) -> int:
+        # Counted once per image: a request may name ten thousand topics, as many may exist, and most are refused.
+        if image is not self._image:
+            self._image = image
+            self._in_image = sum(len(topic.partitions) for topic in image.topics.values())
+        return self._in_image + self.being_created
 
 
 @dataclass
 class Services:
-    """``config`` is the one in force, replaced when an option changes; ``static_config`` is what was set at start."""
+    """``current_config`` holds the options in force; ``static_config`` are those that were set at start."""
 
-    config: BrokerConfig
+    current_config: CurrentConfig
     static_config: Mapping[str, str]
     node: BrokerRecord
     catalog: Catalog
-    replicas: Replicas
+    replicas: ReplicaManager
     clock: Clock
     threads: Threads
     time_lookups: TimeLookups
     slicer: Slicer
     fetch_sessions: FetchSessions
     producer_ids: ProducerIds
-    groups: CoordinatorRuntime[GroupShard]
+    groups: GroupCoordinator
     transactions: TransactionCoordinator
     partition_count: PartitionCount = field(default_factory=PartitionCount)
     throttled_replicas: ThrottledReplicas = field(init=False)
-    departed: Departed = field(init=False)
+    departed: DepartedBrokers = field(init=False)
 
     def __post_init__(self) -> None:
-        self.departed = Departed(self.catalog, self.clock)
-        self.throttled_replicas = ThrottledReplicas(
-            self.catalog,
-            lambda: self.node.id,
-            self.clock,
-            lambda: self.config.leader_replication_throttled_rate,
-        )
+        self.departed = DepartedBrokers(self.catalog, self.clock)
+        self.throttled_replicas = ThrottledReplicas(self.catalog, self.node.id, self.clock, self.current_config)
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The options in force."""
+        return self.current_config.value

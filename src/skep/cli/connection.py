@@ -1,7 +1,7 @@
-"""Reaching a cluster: where it is, how the client library is set up, and what is said when nobody answers.
+"""The connection to a cluster: its address, the client's configuration, and the error when no broker answers.
 
-librdkafka would print its own log lines on stderr and try again for ever. Here it keeps quiet, and the last thing it
-complained about becomes part of the one line that the user gets.
+librdkafka logs to stderr and retries for ever by default. Here its log is off, and its last error becomes part of the
+one line that the user sees.
 """
 
 import difflib
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import ClusterMetadata, TopicMetadata
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
-ANSWER_WITHIN_S = 5.0
+CONNECT_TIMEOUT_S = 5.0
+"""How long a cluster may take to answer a first, cheap request."""
 REQUEST_TIMEOUT_S = 30.0
-"""For work that a broker may need time for; that it is there at all shows within ``ANSWER_WITHIN_S``."""
-HEARD_OF_WITHIN_S, PAUSE_S = 1.0, 0.1
-REMEMBERED_COMPLAINTS = 100
-_NOBODY_THERE = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE)
+"""How long a broker may take for a request that does work."""
+PROPAGATION_TIMEOUT_S, PAUSE_S = 1.0, 0.1
+"""How long a topic created on one broker may take to be visible on another; how often to look."""
+KEPT_ERRORS = 100
+HOW_TO_START = "is it running? start one with: skep serve"
+_UNREACHABLE = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE)
 
 Bootstrap = Annotated[
     str,
@@ -35,7 +38,7 @@ Bootstrap = Annotated[
         "-b",
         envvar="SKEP_BOOTSTRAP",
         metavar="HOST:PORT",
-        help="A broker of the cluster, or several, separated by commas.",
+        help="Broker addresses, separated by commas.",
     ),
 ]
 Properties = Annotated[
@@ -44,13 +47,13 @@ Properties = Annotated[
         "--property",
         "-X",
         metavar="NAME=VALUE",
-        help="A setting of the client library, e.g. security.protocol=SSL. Repeatable.",
+        help="A client property of librdkafka, e.g. security.protocol=SSL. Repeatable.",
     ),
 ]
 
 
 class Cluster:
-    """A cluster by its address and the client's settings; connects when it is first asked something."""
+    """A cluster: its address and the client's properties. Connects on the first request."""
 
     def __init__(
         self,
@@ -61,11 +64,11 @@ class Cluster:
         self.bootstrap = bootstrap
         self.properties = dict(properties or {})
         self.request_timeout_s = request_timeout_s
-        self._complaints: deque[KafkaError] = deque(maxlen=REMEMBERED_COMPLAINTS)
+        self._errors: deque[KafkaError] = deque(maxlen=KEPT_ERRORS)
 
     def config(self, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The configuration of a client. The user's own settings win over ``settings``."""
-        quiet = {"log_level": 0, "error_cb": self._complaints.append}
+        """Returns the configuration of a client. The user's properties override ``settings``."""
+        quiet = {"log_level": 0, "error_cb": self._errors.append}
         address = {"bootstrap.servers": self.bootstrap}
         return {"client.id": "skep-cli", **(settings or {}), **self.properties, **quiet, **address}
 
@@ -77,12 +80,12 @@ class Cluster:
             raise UsageError(reason(error)) from None
 
     def metadata(self, *expected: str) -> "ClusterMetadata":
-        """All topics and brokers. Asks for no topic by name, because that would create the topic.
+        """Returns all topics and brokers. The request names no topic, because that could create the topic.
 
-        While a topic that is expected is missing it asks again, for a moment: what one broker has created another one
-        may not have heard of yet.
+        If an expected topic is missing, the request is repeated for up to a second: a topic created on one broker may
+        not be known to another yet.
         """
-        deadline = time.monotonic() + HEARD_OF_WITHIN_S
+        deadline = time.monotonic() + PROPAGATION_TIMEOUT_S
         while True:
             found = self._metadata()
             if all(name in found.topics for name in expected) or time.monotonic() > deadline:
@@ -91,45 +94,50 @@ class Cluster:
 
     def _metadata(self) -> "ClusterMetadata":
         try:
-            return self.admin.list_topics(timeout=ANSWER_WITHIN_S)
+            return self.admin.list_topics(timeout=CONNECT_TIMEOUT_S)
         except KafkaException as error:
-            if error.args[0].code() not in _NOBODY_THERE:
+            if error.args[0].code() not in _UNREACHABLE:
                 raise
             self.admin.poll(0)
-            raise CommandError(nobody_answers(self.bootstrap, self._complaints)) from None
+            raise CommandError(unreachable_text(self.bootstrap, self._errors)) from None
 
     def topic(self, name: str) -> "TopicMetadata":
+        """Returns the topic. Raises CommandError if it does not exist."""
         topics = self.metadata(name).topics
         if name not in topics:
             raise unknown_topic(name, topics)
         return topics[name]
 
 
-def nobody_answers(bootstrap: str, complaints: Iterable[KafkaError]) -> str:
-    """The line for a cluster that cannot be reached: the hint for a refused connection, else the library's words."""
-    told = [error.str() for error in complaints if error.code() != KafkaError._ALL_BROKERS_DOWN]
-    if not told or "Connection refused" in told[-1]:
-        return f"no broker answers at {bootstrap} (is it running? start one with: skep serve)"
-    words = told[-1].partition(": ")[2] or told[-1]
-    return f"no broker answers at {bootstrap} ({words.partition(' (after ')[0]})"
+def unreachable_text(bootstrap: str, errors: Iterable[KafkaError]) -> str:
+    """Returns the message for a cluster that cannot be reached, with librdkafka's last error or a hint."""
+    texts = [error.str() for error in errors if error.code() != KafkaError._ALL_BROKERS_DOWN]
+    if not texts or "Connection refused" in texts[-1]:
+        return f"no broker answers at {bootstrap} ({HOW_TO_START})"
+    detail = texts[-1].partition(": ")[2] or texts[-1]
+    return f"no broker answers at {bootstrap} ({detail.partition(' (after ')[0]})"
 
 
 def unknown_topic(name: str, known: Iterable[str]) -> CommandError:
+    return CommandError(f"there is no topic '{name}'{did_you_mean(name, known)}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns ``; did you mean orders?`` if a known name is similar, else an empty string."""
     close = difflib.get_close_matches(name, list(known), n=3)
-    meant = f"; did you mean {' or '.join(close)}?" if close else ""
-    return CommandError(f"there is no topic '{name}'{meant}")
+    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
-def pairs(texts: Iterable[str] | None, what: str) -> dict[str, str]:
-    """``name=value`` texts as a dict; the value may hold more equal signs."""
+def pairs(texts: Iterable[str] | None, option: str) -> dict[str, str]:
+    """Parses ``NAME=VALUE`` texts; the value may contain equal signs. ``option`` is for the error message."""
     parsed = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise UsageError(f"{what} is written name=value, not '{text}'")
+            raise UsageError(f"{option} {text}: expected NAME=VALUE")
         parsed[name.strip()] = value
     return parsed
 
 
 def cluster_of(bootstrap: str, properties: Iterable[str] | None) -> Cluster:
-    return Cluster(bootstrap, pairs(properties, "a property"))
+    return Cluster(bootstrap, pairs(properties, "--property"))

@@ -1,12 +1,13 @@
-"""How a command ends: an exit code and, when it fails, one clear line on stderr.
+"""Exit codes and error reports: a command that fails prints one line on stderr.
 
-====  ==========================================================================================
-0     done; also when the reader of our output went away (``| head``) or Ctrl-C ended a listening
-1     asked rightly and could not be done: no broker, no such topic, a record refused, a damaged file
-2     asked wrongly
-====  ==========================================================================================
+====  =======================================================================================================
+0     success; also when the reader of stdout has closed the pipe (``| head``) or Ctrl-C ends ``consume -f``
+1     the command failed: no broker, no such topic, a rejected record, a damaged file
+2     usage error: a wrong option, argument or configuration
+130   Ctrl-C in the middle of the work
+====  =======================================================================================================
 
-What is none of these is a bug of ours and keeps its traceback.
+Any other exception is a bug in Skep and keeps its traceback.
 """
 
 import os
@@ -14,27 +15,27 @@ import sys
 from collections.abc import Callable
 
 INTERRUPTED = 130
-"""What a shell gives a command that Ctrl-C ended in the middle of its work."""
+"""The exit code of a command that SIGINT ended: 128 + 2, as shells report it."""
 
 
 class CommandError(Exception):
-    """It could not be done; the message is the whole line that the user sees."""
+    """The command failed. The message is the line that the user sees."""
 
     exit_code = 1
 
 
 class UsageError(CommandError):
-    """It was asked wrongly."""
+    """The command line or the configuration is wrong."""
 
     exit_code = 2
 
 
 class OutputClosed(Exception):
-    """Nobody reads our output any more. Not an OSError: typer would make an exit code of its own out of that."""
+    """The reader of stdout has closed the pipe. Not an OSError, because typer handles those itself."""
 
 
 def run(program: str, command: Callable[[], None]) -> int:
-    """The exit code of ``command``, with its failure told in one line."""
+    """Runs ``command`` and returns its exit code. An error is printed in one line."""
     exit_code = 0
     try:
         try:
@@ -43,28 +44,28 @@ def run(program: str, command: Callable[[], None]) -> int:
             exit_code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
         sys.stdout.flush()
     except CommandError as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        sys.stderr.write(f"{program}: {error}\n")
         return error.exit_code
     except (OutputClosed, BrokenPipeError):
-        # The interpreter flushes stdout once more when it ends, and would complain about the same closed pipe.
+        # The interpreter flushes stdout again at exit, and would report the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         return INTERRUPTED
     except _kafka_exceptions() as error:
-        print(f"{program}: {reason(error)}", file=sys.stderr)
+        sys.stderr.write(f"{program}: {reason(error)}\n")
         return 1
     return exit_code
 
 
 def _kafka_exceptions() -> tuple[type[BaseException], ...]:
-    """What the client library raises; nothing when no command has imported it, which takes 0.1 s."""
+    """Returns the exceptions of the client library, if a command has imported it. Importing it takes 0.1 s."""
     library = sys.modules.get("confluent_kafka")
     return (library.KafkaException,) if library is not None else ()
 
 
 def reason(failure: object) -> str:
-    """A KafkaException, or the KafkaError inside it, as a sentence: the broker's own words where it sent some."""
+    """Returns the message of a KafkaException or of the KafkaError inside it: the broker's message if it sent one."""
     error = failure.args[0] if isinstance(failure, BaseException) and failure.args else failure
     text = error.str() if hasattr(error, "str") else str(error)
     return " ".join(text.removeprefix("Broker: ").removeprefix("Local: ").split()).removesuffix(".")

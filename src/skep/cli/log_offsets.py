@@ -1,4 +1,4 @@
-"""Where partitions begin, end, and what offset a moment falls on: ListOffsets through the AdminClient."""
+"""ListOffsets with the AdminClient: the earliest and latest offsets of partitions, and the offset of a timestamp."""
 
 import time
 from collections.abc import Iterable
@@ -11,9 +11,9 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # it
 from skep.base.ids import TopicPartition
 from skep.cli.connection import Cluster
 
-_SPEC: Any = OffsetSpec  # the library gives its constructors no types
+_SPEC: Any = OffsetSpec  # its constructors have no type annotations
 PAUSE_S = 0.1
-_LEADER_CHANGES = (
+_LEADER_IS_CHANGING = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.FENCED_LEADER_EPOCH,
@@ -27,35 +27,35 @@ def earliest_offsets(cluster: Cluster, places: Iterable[TopicPartition]) -> dict
 
 
 def latest_offsets(cluster: Cluster, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """The offset that the next record will get."""
+    """Returns the log end offset of each partition: the offset of the next record."""
     return _list_offsets(cluster, places, _SPEC.latest())
 
 
 def offsets_at_time(cluster: Cluster, places: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-    """The first offset at or after ``timestamp``; -1 where there is none."""
+    """Returns the offset of the first record at or after ``timestamp``; -1 for a partition without one."""
     return _list_offsets(cluster, places, _SPEC.for_timestamp(timestamp))
 
 
 def with_leader(cluster: Cluster, places: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Those of ``places`` that are there and can be asked. One without a leader would hold up all the others."""
+    """Returns the partitions that exist and have a leader. One without a leader would delay the response for all."""
     topics = cluster.metadata().topics
     led = {(name, p.id) for name, topic in topics.items() for p in topic.partitions.values() if p.leader >= 0}
     return [place for place in places if place in led]
 
 
 def _list_offsets(cluster: Cluster, places: Iterable[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
-    """Asked again, for a while, of partitions whose leader is just changing: the library does not by itself."""
+    """Retries partitions whose leader is changing, which the library does not do for this request."""
     left = {ClientPartition(topic, partition): spec for topic, partition in places}
     found = {}
     deadline = time.monotonic() + cluster.request_timeout_s
     while left:
-        answers = cluster.admin.list_offsets(left, request_timeout=cluster.request_timeout_s)
+        futures = cluster.admin.list_offsets(left, request_timeout=cluster.request_timeout_s)
         left = {}
-        for at, answer in answers.items():
+        for at, future in futures.items():
             try:
-                found[TopicPartition(at.topic, at.partition)] = answer.result().offset
+                found[TopicPartition(at.topic, at.partition)] = future.result().offset
             except KafkaException as error:
-                if error.args[0].code() not in _LEADER_CHANGES or time.monotonic() > deadline:
+                if error.args[0].code() not in _LEADER_IS_CHANGING or time.monotonic() > deadline:
                     raise
                 left[at] = spec
         if left:

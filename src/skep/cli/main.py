@@ -1,7 +1,7 @@
-"""The ``skep`` command: a table of the modules that hold its subcommands.
+"""The ``skep`` command: a table of its subcommands and the modules that implement them.
 
-A module is imported when its subcommand is used. ``skep --help`` shows the sentences of the table, and ``skep serve``
-does not pay for the client library or for drawing tables.
+A module is imported only when its subcommand is called: ``skep --help`` prints the sentences of the table, and ``skep
+serve`` imports neither the client library nor rich.
 """
 
 import importlib
@@ -15,21 +15,21 @@ from skep.cli.failures import UsageError, run
 
 COMMANDS = {
     "serve": ("skep.cli.serve.serve_command", "Run a broker."),
-    "zookeeper": ("skep.cli.serve.zookeeper_command", "Run a ZooKeeper for brokers, for development."),
+    "zookeeper": ("skep.cli.serve.zookeeper_command", "Run a ZooKeeper server for development."),
     "topics": ("skep.cli.topics.topic_commands", "Create, list, describe, alter and delete topics."),
     "produce": ("skep.cli.records.produce_command", "Send lines as records to a topic."),
     "consume": ("skep.cli.records.consume_command", "Print the records of a topic."),
-    "groups": ("skep.cli.groups.group_commands", "See the lag of consumer groups and reset their offsets."),
-    "transactions": ("skep.cli.transactions.transaction_commands", "Find transactions that hang, and abort them."),
-    "cluster": ("skep.cli.cluster.cluster_commands", "See a cluster, move replicas, elect leaders."),
-    "dump": ("skep.cli.dump.dump_command", "Show segment and index files in readable form and check them."),
-    "pipeline": ("skep.cli.spark.pipeline_commands", "Make, check and run data pipelines on Spark."),
-    "sql": ("skep.cli.spark.sql_command", "Ask topics questions in SQL, through Spark."),
+    "groups": ("skep.cli.groups.group_commands", "Show the lag of consumer groups, reset their offsets."),
+    "transactions": ("skep.cli.transactions.transaction_commands", "List transactions, find hanging ones, abort them."),
+    "cluster": ("skep.cli.cluster.cluster_commands", "Show brokers and partitions, move replicas, elect leaders."),
+    "dump": ("skep.cli.dump.dump_command", "Print segment and index files and check them for damage."),
+    "pipeline": ("skep.cli.spark.pipeline_commands", "Create, validate and run data pipelines on Spark."),
+    "sql": ("skep.cli.spark.sql_command", "Query topics in SQL with Spark."),
     "archive": ("skep.cli.archive.archive_command", "Write a topic to Parquet files, in folders by day."),
     "replay": ("skep.cli.archive.replay_command", "Write archived records back to a topic."),
-    "bench": ("skep.cli.records.bench_command", "Measure how fast a cluster takes and gives records."),
+    "bench": ("skep.cli.records.bench_command", "Measure produce and consume throughput."),
 }
-"""Each module has ``register(app)``, which adds its command to a Typer application."""
+"""Each module has a function ``register(app)`` that adds its command to a Typer application."""
 
 SETTINGS: dict[str, Any] = {
     "add_completion": False,
@@ -39,11 +39,11 @@ SETTINGS: dict[str, Any] = {
 }
 
 _WRONG_USAGE: Any = typer.BadParameter.__base__
-"""typer does not export this; it is click's, or a copy of click inside typer, by typer's version."""
+"""click's UsageError. typer does not export it; depending on typer's version it is click's own or a bundled copy."""
 
 
 class LazyCommands(TyperGroup):
-    """Knows the name and the sentence of every command; the command itself replaces that when it is called."""
+    """Lists every command with its sentence, and loads the module of a command when it is called."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -59,14 +59,14 @@ class LazyCommands(TyperGroup):
 def _load(name: str) -> Any:
     module = importlib.import_module(COMMANDS[name][0])
     holder = typer.Typer(**SETTINGS)
-    # With a callback of its own an application stays a group of commands, even of one.
-    holder.callback()(_nothing)
+    # Typer turns an application with a single command into that command, unless it has a callback.
+    holder.callback()(_do_nothing)
     module.register(holder)
     group: Any = typer.main.get_command(holder)
     return group.commands[name]
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -77,7 +77,7 @@ def _show_version(wanted: bool) -> None:
         try:
             typer.echo(f"skep {version('skep')}")
         except PackageNotFoundError:
-            typer.echo("skep, run from its sources")
+            typer.echo("skep, not installed (run from its source tree)")
         raise typer.Exit
 
 
@@ -88,21 +88,21 @@ app = typer.Typer(cls=LazyCommands, no_args_is_help=True, **SETTINGS)
 def skep(
     version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
 ) -> None:
-    """A message broker that every Kafka client already speaks to, and the commands around it.
+    """A message broker for Kafka clients, and commands to work with it.
 
-    All commands but serve and dump work against any Kafka-compatible cluster; they take its address from
-    --bootstrap-server, or from SKEP_BOOTSTRAP, or 127.0.0.1:9092.
+    All commands except serve, zookeeper and dump work with any Kafka-compatible cluster. They connect to
+    --bootstrap-server, or to the environment variable SKEP_BOOTSTRAP, or to 127.0.0.1:9092.
     """
 
 
 def call(arguments: list[str] | None = None) -> None:
-    """Runs a command line; asked wrongly, it ends in one line like all failures, not in typer's four."""
+    """Runs a command line. A usage error is reported in one line, like every other error, not in typer's box."""
     try:
         exit_code = app(arguments, prog_name="skep", standalone_mode=False)
     except _WRONG_USAGE as error:
         if error.ctx is None or error.format_message() != error.ctx.get_help():
             raise UsageError(_in_one_line(error)) from None
-        # A group of commands, called without one of them, complains with its whole help.
+        # A command group called without a command: click's error message is the help text.
         error.show()
         exit_code = UsageError.exit_code
     raise SystemExit(exit_code)
@@ -115,7 +115,7 @@ def _in_one_line(error: Any) -> str:
 
 
 def main() -> None:
-    # kio imports hypothesis where that is installed, for its own tests: a quarter of a second that no command needs.
+    # kio imports hypothesis if it is installed, which takes a quarter of a second and is needed only by kio's tests.
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
     sys.exit(run("skep", call))
 

@@ -1,4 +1,4 @@
-"""Moments as people write them: a date, a number of milliseconds, or how long ago."""
+"""Times and durations on the command line: a date, milliseconds since 1970, or a duration ago."""
 
 import re
 from datetime import datetime
@@ -13,9 +13,9 @@ _STEP = re.compile(r"(\d+)(ms|[smhdw])")
 
 
 def parse_moment(text: str, clock: Clock) -> int:
-    """Milliseconds since 1970 for ``2024-05-01T12:00:00Z``, ``1714564800000``, ``-1h30m`` or ``now``.
+    """Returns milliseconds since 1970 for ``2024-05-01T12:00:00Z``, ``1714564800000``, ``-1h30m`` or ``now``.
 
-    A date without a zone is in the zone of the machine, as the person who typed it reads their own clock.
+    A date without a time zone is in the local time zone.
     """
     text = text.strip()
     if text == "now":
@@ -28,19 +28,19 @@ def parse_moment(text: str, clock: Clock) -> int:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise UsageError(
-            f"'{text}' is not a time: write 2024-05-01T12:00:00Z, milliseconds since 1970, or how long ago, like -1h30m"
+            f"'{text}' is not a time; expected 2024-05-01T12:00:00Z, milliseconds since 1970, or a time ago like -1h30m"
         ) from None
 
 
 def parse_duration_ms(text: str) -> int:
-    """``1h30m``, or the same as ISO 8601 writes it and Kafka's tools take it: ``PT1H30M``, ``P2DT0.5S``."""
+    """Parses ``1h30m``, or an ISO 8601 duration as Kafka's tools take it: ``PT1H30M``, ``P2DT0.5S``."""
     text = text.strip()
     if _DURATION.fullmatch(text):
         return _sum_of_steps(text)
     if (iso := _ISO_DURATION.fullmatch(text.upper())) and any(iso.groups()):
         days, hours, minutes, seconds = (float(part or 0) for part in iso.groups())
         return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
-    raise UsageError(f"'{text}' is not a duration: write 1h30m, 10d or PT1H30M")
+    raise UsageError(f"'{text}' is not a duration; expected one like 1h30m, 10d or PT1H30M")
 
 
 def _sum_of_steps(text: str) -> int:
@@ -48,7 +48,7 @@ def _sum_of_steps(text: str) -> int:
 
 
 def shown_moment(timestamp_ms: int) -> str:
-    """In the zone of the machine; a number that is no moment of the calendar is shown as the number."""
+    """Returns the time in the local time zone, or the number itself if it is outside the calendar."""
     if timestamp_ms < 0:
         return "-"
     try:

@@ -1,6 +1,6 @@
-"""What commands print: tables for people, JSON for scripts, progress on stderr; colours only on a terminal.
+"""The output of commands: tables for people, JSON for scripts, progress on stderr, colours only on a terminal.
 
-Everything meant for stdout goes through ``write``, so that a closed pipe is noticed in one place.
+Everything on stdout is written by ``write``, so that a closed pipe is detected in one place.
 """
 
 import base64
@@ -31,7 +31,7 @@ def write(data: bytes) -> None:
 
 
 def flush() -> None:
-    """Show what has been written; called when no more is coming for the moment."""
+    """Flushes stdout. Commands call it before they wait for more records."""
     try:
         sys.stdout.buffer.flush()
     except BrokenPipeError:
@@ -43,36 +43,41 @@ def line(text: str = "") -> None:
 
 
 def document(value: Any) -> None:
-    """One JSON document for a whole answer."""
+    """Prints the whole result as one JSON document."""
     line(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def json_bytes(value: Any) -> bytes:
-    """One JSON object on a line of its own, for answers that may be long."""
+    """Returns one line with a JSON object, for results with many rows."""
     return _encode(value).encode(errors="surrogateescape") + b"\n"
 
 
 def alarm(text: str) -> None:
-    """A line that must not be overlooked: red, on a terminal."""
+    """Prints a line in red if stdout is a terminal."""
     line(typer.style(text, fg="red") if sys.stdout.isatty() else text)
 
 
 def note(text: str) -> None:
-    """Something about the work, not its result: it goes to stderr, so that a pipe carries results only."""
+    """Prints a message to stderr, after the results so far, so that a pipe carries results only."""
     flush()
+    error_line(text)
+
+
+def error_line(text: str) -> None:
+    """Prints a line to stderr. Unlike ``note`` it does not flush stdout, which may be a closed pipe."""
     print(text, file=sys.stderr, flush=True)
 
 
 def confirm(question: str) -> None:
-    """Asks on stderr; CommandError unless the answer is yes. No answer, as of a script without a terminal, is no."""
+    """Asks a question on stderr. Raises CommandError unless the reply is yes; the end of stdin counts as no."""
     flush()
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise CommandError("not confirmed, nothing is done")
+        raise CommandError("not confirmed; nothing was changed (use --yes to skip the question)")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """A table that fits the terminal; in a pipe nothing is cut and nothing is coloured."""
+    """Prints a table that fits the terminal. In a pipe, cells are neither wrapped nor coloured."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -91,7 +96,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Se
 
 
 def progress(*, shown: bool, unit_is_bytes: bool = False) -> "Progress":
-    """A progress bar on stderr; it draws nothing unless ``shown`` and stderr is a terminal."""
+    """Returns a progress bar on stderr. It draws nothing unless ``shown`` and stderr is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -113,7 +118,7 @@ def count(number: int, singular: str) -> str:
 
 
 def rate(amount: float, seconds: float, unit: str) -> str:
-    """An amount per second with three figures that mean something: ``950 B/s``, ``12.4 kB/s``, ``1.10 MB/s``."""
+    """Returns an amount per second with three significant figures: ``950 B/s``, ``12.4 kB/s``, ``1.10 MB/s``."""
     value = amount / max(seconds, 1e-9)
     for limit, prefix in ((1e6, "M"), (1e3, "k")):
         if value >= limit:
@@ -123,7 +128,7 @@ def rate(amount: float, seconds: float, unit: str) -> str:
 
 
 def readable(field: bytes | None) -> Any:
-    """``field`` as JSON can carry it, so that the bytes can be had back exactly."""
+    """Returns ``field`` as a JSON value from which the exact bytes can be restored."""
     if field is None:
         return None
     try:

@@ -1,1 +1,1 @@
-"""Layer 3: asking brokers from outside, over sockets that block; for commands and tools."""
+"""Layer 3: clients of a broker. Blocking ones for tools, commands and Spark; ``peer`` between brokers, on the loop."""

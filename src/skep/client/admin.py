@@ -1,26 +1,27 @@
-"""What a program needs of a cluster's administration: making a topic, its configs, committing offsets."""
+"""Administration requests that programs need: creating a topic, its configs, committing offsets."""
 
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from skep.base.errors import ErrorCode
-from skep.client.asking import check, until_answered
+from skep.base.ids import TopicPartition
 from skep.client.cluster_client import GROUP, ClusterClient
+from skep.client.retry import call_with_retries, check
 from skep.wire.apis import CREATE_TOPICS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS, OFFSET_COMMIT
 
 _TOPIC = 2
-_SET_FOR_THE_TOPIC = 1
-"""The config source of what the topic has of its own, which no default of a broker changes."""
+_DYNAMIC_TOPIC_CONFIG = 1
+"""The config source of a value that is set for the topic itself, not by a default of the broker."""
 _SET = 0
 _NO_GENERATION = -1
-"""Of who commits for a group without being a member; refused while the group has some."""
+"""The generation of a commit by a non-member, which is refused while the group has members."""
 _COMMIT_BY_NAME = OFFSET_COMMIT._replace(newest=9)
-"""Version 10 has the ids of topics in place of their names."""
+"""Version 10 replaced the names of topics by their ids."""
 
 
 def create_topic(cluster: ClusterClient, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> bool:
-    """Whether it was made; False when a topic of that name is there. The broker chooses the number of replicas."""
+    """Returns whether the topic was created: False when it exists. The broker chooses the number of replicas."""
     body = {
         "topics": [
             {
@@ -36,14 +37,14 @@ def create_topic(cluster: ClusterClient, name: str, partitions: int, configs: Ma
     }
 
     def ask() -> Any:
-        # Any broker will do for ours; Kafka's has a controller, which Metadata names.
+        # Any Skep broker takes the request; Kafka wants its controller, which Metadata names.
         metadata = cluster.metadata(())
         nodes = {node.node_id: node for node in cluster.nodes()}
         controller = nodes.get(getattr(metadata, "controller_id", -1)) or next(iter(nodes.values()))
         return cluster.ask_node(controller, CREATE_TOPICS, body)
 
-    answer = until_answered(cluster, f"making topic '{name}'", ask, lambda answer: answer.topics[0].error_code)
-    [result] = answer.topics
+    response = call_with_retries(cluster, f"creating topic '{name}'", ask, lambda created: created.topics[0].error_code)
+    [result] = response.topics
     if result.error_code is ErrorCode.topic_already_exists:
         return False
     check(result.error_code, f"topic '{name}'", getattr(result, "error_message", None))
@@ -51,24 +52,24 @@ def create_topic(cluster: ClusterClient, name: str, partitions: int, configs: Ma
 
 
 def topic_configs(cluster: ClusterClient, topic: str, *, own_only: bool = False) -> dict[str, str | None]:
-    """Every config of the topic with the value that is in force; ``own_only``: those that are set for it alone."""
+    """Returns every config of the topic with its effective value; with ``own_only``, those set for the topic itself."""
     body = {"resources": [{"resource_type": _TOPIC, "resource_name": topic, "configuration_keys": None}]}
 
     def ask() -> Any:
         return cluster.ask_node(cluster.nodes()[0], DESCRIBE_CONFIGS, body)
 
-    answer = until_answered(cluster, f"configs of '{topic}'", ask, lambda answer: answer.results[0].error_code)
-    [result] = answer.results
+    response = call_with_retries(cluster, f"configs of '{topic}'", ask, lambda found: found.results[0].error_code)
+    [result] = response.results
     check(result.error_code, f"topic '{topic}'", result.error_message)
     return {
         config.name: config.value
         for config in result.configs
-        if not own_only or config.config_source == _SET_FOR_THE_TOPIC
+        if not own_only or config.config_source == _DYNAMIC_TOPIC_CONFIG
     }
 
 
 def set_topic_config(cluster: ClusterClient, topic: str, name: str, value: str) -> None:
-    """Sets one config and leaves the others as they are (KIP-339)."""
+    """Sets one config and leaves the others unchanged (KIP-339)."""
     config = {"name": name, "config_operation": _SET, "value": value}
     resource = {"resource_type": _TOPIC, "resource_name": topic, "configs": [config]}
     body = {"resources": [resource], "validate_only": False}
@@ -76,13 +77,15 @@ def set_topic_config(cluster: ClusterClient, topic: str, name: str, value: str) 
     def ask() -> Any:
         return cluster.ask_node(cluster.nodes()[0], INCREMENTAL_ALTER_CONFIGS, body)
 
-    answer = until_answered(cluster, f"setting {name} of '{topic}'", ask, lambda answer: answer.responses[0].error_code)
-    [result] = answer.responses
+    response = call_with_retries(
+        cluster, f"setting {name} of '{topic}'", ask, lambda altered: altered.responses[0].error_code
+    )
+    [result] = response.responses
     check(result.error_code, f"topic '{topic}'", result.error_message)
 
 
-def commit_group_offsets(cluster: ClusterClient, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Writes where a group is. KafkaError when the group has members: then only they may."""
+def commit_group_offsets(cluster: ClusterClient, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Commits offsets of a group. Raises KafkaError when the group has members: then only they may commit."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for (topic, partition), offset in offsets.items():
         topics.setdefault(topic, []).append(
@@ -103,14 +106,14 @@ def commit_group_offsets(cluster: ClusterClient, group: str, offsets: Mapping[tu
         "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
     }
 
-    def code_of(answer: Any) -> ErrorCode:
-        codes = (result.error_code for topic in answer.topics for result in topic.partitions)
+    def code_of(response: Any) -> ErrorCode:
+        codes = (result.error_code for topic in response.topics for result in topic.partitions)
         return next((code for code in codes if code is not ErrorCode.none), ErrorCode.none)
 
     def ask() -> Any:
         return cluster.ask_coordinator(GROUP, group, _COMMIT_BY_NAME, body, code_of)[1]
 
-    answer = until_answered(cluster, f"offsets of group '{group}'", ask, code_of)
-    for topic in answer.topics:
+    response = call_with_retries(cluster, f"offsets of group '{group}'", ask)
+    for topic in response.topics:
         for result in topic.partitions:
             check(result.error_code, f"group '{group}': topic '{topic.name}', partition {result.partition_index}")

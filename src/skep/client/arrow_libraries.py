@@ -1,4 +1,7 @@
-"""The libraries for columns, imported when they are first needed and asked for by name when they are missing."""
+"""Imports of pyarrow and numpy on first use; without them the error names the extra to install.
+
+The broker and most commands of the command line run without these libraries.
+"""
 
 import importlib
 from typing import Any
@@ -9,11 +12,11 @@ _COLUMNAR = "skep.records.columnar"
 
 
 def columnar() -> Any:
-    """``skep.records.columnar``; MissingExtra when what it needs is not installed."""
+    """Returns ``skep.records.columnar``; raises MissingExtra when a library that it needs is not installed."""
     try:
         return importlib.import_module(_COLUMNAR)
     except ModuleNotFoundError as error:
-        raise missing(error) from None
+        raise _missing(error) from None
 
 
 def pyarrow() -> Any:
@@ -21,5 +24,5 @@ def pyarrow() -> Any:
     return importlib.import_module("pyarrow")
 
 
-def missing(error: ModuleNotFoundError) -> MissingExtra:
+def _missing(error: ModuleNotFoundError) -> MissingExtra:
     return MissingExtra(f'Arrow columns need {error.name}, which is not installed: pip install "skep[arrow]"')

@@ -1,37 +1,31 @@
-"""A cluster from outside: its brokers found from a few addresses, requests sent to the broker that can answer them.
+"""A client of a cluster: finds the brokers from a few addresses and sends each request to the right one.
 
-Which broker that is changes: a coordinator moves, or is still loading. Such answers (``RETRIABLE``) are no failure; the
-broker is looked up again and asked again until the time is over.
+The right broker changes: a coordinator moves, or is still loading. Such codes (``retry.RETRIABLE``) are no failure;
+``ask_coordinator`` looks the coordinator up again and repeats the request until its time is over.
 """
 
+import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from skep.base.clock import Clock, SystemClock
-from skep.base.errors import ErrorCode, KafkaError
+from skep.base.errors import ErrorCode
 from skep.client.connection import Connection
 from skep.client.errors import ClientError, Unreachable
+from skep.client.retry import RETRIABLE, Retry, check
 from skep.wire.apis import FIND_COORDINATOR, METADATA, Api
 from skep.wire.codec import Body
 
 DEFAULT_PORT = 9092
-PAUSE_S = 0.1
 SHORTEST_REQUEST_S, LONGEST_REQUEST_S = 1.0, 10.0
 LONGEST_CONNECT_S = 5.0
 SECURE = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 GROUP, TRANSACTION = 0, 1
-RETRIABLE = frozenset(
-    {
-        ErrorCode.coordinator_load_in_progress,
-        ErrorCode.coordinator_not_available,
-        ErrorCode.not_coordinator,
-        ErrorCode.concurrent_transactions,
-        ErrorCode.leader_not_available,
-        ErrorCode.not_leader_or_follower,
-    }
-)
+
+T = TypeVar("T")
 
 
 class Node(NamedTuple):
@@ -41,9 +35,9 @@ class Node(NamedTuple):
 
 
 class ClusterClient:
-    """Owns the connections that nobody uses at the moment, and one to the first address that answered.
+    """Owns the idle connections, and one to the first address that accepts connections, for metadata.
 
-    Used by one thread at a time; a thread of its own needs a client of its own.
+    Not for several threads at a time: each thread needs a client of its own.
     """
 
     def __init__(
@@ -58,12 +52,12 @@ class ClusterClient:
         self._addresses = parse_addresses(bootstrap)
         self._client_id = client_id
         self.timeout_s = timeout_s
-        # Of the whole time one silent broker takes a part, so that there is some left to ask another.
+        # A silent broker uses only a part of the whole time, so that there is time left for another one.
         self.request_timeout_s = request_timeout_s(timeout_s)
         self.clock = clock or SystemClock()
         self.sleep = sleep
         self._first: Connection | None = None
-        # Brokers that the cluster had when last asked: they go on answering when the given addresses are down.
+        # The brokers of the last Metadata response: tried when the given addresses are down.
         self._seen: list[tuple[str, int]] = []
         self._distrusted: tuple[str, int] | None = None
         self._idle: dict[Node, list[Connection]] = {}
@@ -83,20 +77,20 @@ class ClusterClient:
         self.close()
 
     def metadata(self, topics: Iterable[str] | None = None) -> Any:
-        """Brokers and topics; of all topics when none is named. Creates none."""
+        """Returns the Metadata response for these topics, or for all. Creates no topic."""
         named = None if topics is None else [{"name": topic} for topic in topics]
-        answer = self._ask_any(METADATA, {"topics": named, "allow_auto_topic_creation": False})
-        self._seen = [(node.host, node.port) for node in _nodes(answer)]
-        return answer
+        response = self._ask_any(METADATA, {"topics": named, "allow_auto_topic_creation": False})
+        self._seen = [(node.host, node.port) for node in _nodes(response)]
+        return response
 
     def nodes(self) -> list[Node]:
         return _nodes(self.metadata(()))
 
-    def look_elsewhere(self) -> None:
-        """The next question of who leads or coordinates goes to another broker.
+    def switch_metadata_broker(self) -> None:
+        """Sends the next lookup of a leader or a coordinator to another broker.
 
-        To be called when whoever was named refuses or is silent. A broker that is cut off from the metadata store may
-        name itself for as long as that lasts.
+        To be called when the broker that a lookup returned refuses or is silent. A broker that is cut off from the
+        metadata store may name itself for as long as that lasts.
         """
         if self._first is not None:
             self._distrusted = self._first.peer
@@ -104,21 +98,33 @@ class ClusterClient:
             self._first = None
 
     def ask_node(self, node: Node, api: Api, body: Body) -> Any:
-        try:
-            connection = self.take_connection(node)
-        except Unreachable:
-            self.look_elsewhere()
-            raise
-        try:
-            return connection.ask(api, body)
-        except Unreachable:
-            self.look_elsewhere()
-            raise
-        finally:
-            self.give_back(node, connection)
+        """Returns the response of one broker."""
+        return self._with_connection(node, lambda connection: connection.ask(api, body))
 
-    def take_connection(self, node: Node) -> Connection:
-        """A connection for the caller alone, who may have several requests under way on it, until ``give_back``."""
+    def ask_node_raw(self, node: Node, api: Api, encode: Callable[[int], bytes]) -> tuple[int, memoryview]:
+        """Returns the version and the bytes of a response, header included. ``encode`` returns the body for a
+        version."""
+
+        def ask(connection: Connection) -> tuple[int, memoryview]:
+            version = connection.version_of(api)
+            connection.send(api, encode(version), version=version)
+            return version, connection.receive_frame()
+
+        return self._with_connection(node, ask)
+
+    def _with_connection(self, node: Node, ask: Callable[[Connection], T]) -> T:
+        try:
+            connection = self.acquire_connection(node)
+            try:
+                return ask(connection)
+            finally:
+                self.release_connection(node, connection)
+        except Unreachable:
+            self.switch_metadata_broker()
+            raise
+
+    def acquire_connection(self, node: Node) -> Connection:
+        """Returns a connection for the caller alone, until ``release_connection``."""
         idle = self._idle.get(node, [])
         while idle:
             connection = idle.pop()
@@ -127,52 +133,54 @@ class ClusterClient:
             connection.close()
         return self._connect(node.host, node.port)
 
-    def give_back(self, node: Node, connection: Connection) -> None:
-        """For the next one who needs it. One with requests under way, or broken, is closed: connecting is cheap."""
-        if connection.unanswered or connection.fileno() < 0:
+    def release_connection(self, node: Node, connection: Connection) -> None:
+        """Keeps the connection for the next request. One that is broken or has requests in flight is closed:
+        connecting is cheap."""
+        if connection.in_flight or connection.fileno() < 0:
             connection.close()
         else:
             connection.set_timeout(self.request_timeout_s)
+            connection.frames.drop_spare()
             self._idle.setdefault(node, []).append(connection)
 
     def ask_coordinator(
         self, kind: int, key: str, api: Api, body: Body, code_of: Callable[[Any], ErrorCode]
     ) -> tuple[Node, Any]:
-        """The broker that looks after a group or a transactional id, and its answer.
+        """Returns the coordinator of a group or a transactional id, and its response.
 
-        ``code_of`` finds in an answer the code that says whether to ask again. Any other code is the caller's to read.
+        ``code_of`` finds the code in a response. A retriable one costs another lookup and another attempt, until
+        TimedOut; any other is returned with the response. A lost connection is raised at once.
         """
-        deadline = self.clock.monotonic() + self.timeout_s
+        retry = Retry(self, f"{api.name} of '{key}'")
         while True:
             node, code, detail = self._find_coordinator(kind, key)
             if node is not None:
-                answer = self.ask_node(node, api, body)
-                code = code_of(answer)
+                response = self.ask_node(node, api, body)
+                code = code_of(response)
                 if code not in RETRIABLE:
-                    return node, answer
+                    return node, response
                 if code is ErrorCode.not_coordinator:
-                    self.look_elsewhere()
-            if code not in RETRIABLE or self.clock.monotonic() > deadline:
-                raise KafkaError(code, detail or f"no coordinator for '{key}': {code.name}")
-            self.sleep(PAUSE_S)
+                    self.switch_metadata_broker()
+            elif code not in RETRIABLE:
+                check(code, f"no coordinator for '{key}'", detail)
+            retry.wait(detail or code.name)
 
     def leaders(self, topics: Sequence[str]) -> dict[tuple[str, int], Node]:
-        """The leader of every partition of these topics that has one. KafkaError for a topic that is not there."""
+        """Returns the leader of every partition of these topics that has one. Raises KafkaError for a missing topic."""
         metadata = self.metadata(topics)
         nodes = {node.node_id: node for node in _nodes(metadata)}
         found = {}
         for topic in metadata.topics:
-            if topic.error_code is not ErrorCode.none:
-                raise KafkaError(topic.error_code, f"topic '{topic.name}': {topic.error_code.name}")
+            check(topic.error_code, f"topic '{topic.name}'")
             for partition in topic.partitions:
                 if partition.leader_id in nodes:
                     found[topic.name, partition.partition_index] = nodes[partition.leader_id]
         return found
 
     def _find_coordinator(self, kind: int, key: str) -> tuple[Node | None, ErrorCode, str]:
-        answer = self._ask_any(FIND_COORDINATOR, {"key": key, "key_type": kind, "coordinator_keys": [key]})
-        # From version 4 on the answer is a list, with one entry for each key.
-        found = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
+        response = self._ask_any(FIND_COORDINATOR, {"key": key, "key_type": kind, "coordinator_keys": [key]})
+        # From version 4 on the response is a list, with one entry for each key.
+        found = response.coordinators[0] if hasattr(response, "coordinators") else response
         if found.error_code is not ErrorCode.none:
             return None, found.error_code, getattr(found, "error_message", None) or ""
         return Node(found.node_id, found.host, found.port), ErrorCode.none, ""
@@ -180,19 +188,19 @@ class ClusterClient:
     def _ask_any(self, api: Api, body: Body) -> Any:
         first, self._first = self._first or self._connect_first(), None
         try:
-            answer = first.ask(api, body)
+            response = first.ask(api, body)
         except BaseException as error:
-            # Also when the caller is interrupted: the answer would be taken for that to the next request.
+            # Also when the caller is interrupted: the response would be taken for that of the next request.
             first.close()
             self._distrusted = first.peer if isinstance(error, Unreachable) else None
             raise
         self._first = first
-        return answer
+        return response
 
     def _connect_first(self) -> Connection:
         failures = []
         others = [address for address in self._seen if address not in self._addresses]
-        # The one that gave no answer, or an old one, last: it may take connections still.
+        # The broker whose last response was missing or stale comes last: it may still accept connections.
         for host, port in sorted([*self._addresses, *others], key=lambda address: address == self._distrusted):
             try:
                 return self._connect(host, port)
@@ -211,7 +219,7 @@ class ClusterClient:
 
 
 def request_timeout_s(timeout_s: float) -> float:
-    """How long one request may take of the time that there is for an answer: a third, within reason."""
+    """Returns how long one request may take of the whole time: a third, between 1 s and 10 s."""
     return min(timeout_s, max(SHORTEST_REQUEST_S, min(LONGEST_REQUEST_S, timeout_s / 3)))
 
 
@@ -220,15 +228,15 @@ def _nodes(metadata: Any) -> list[Node]:
 
 
 def parse_addresses(bootstrap: str) -> list[tuple[str, int]]:
-    """``a:1,b,[::1]:3`` as hosts and ports, with the protocol in front (``PLAINTEXT://``) taken off.
+    """Returns the hosts and ports of ``a:1,b,[::1]:3``, without a protocol in front (``PLAINTEXT://``).
 
-    Those with TLS or SASL are refused: this client does not speak them.
+    Raises ClientError for a protocol with TLS or SASL, which this client lacks.
     """
     found = []
     for text in filter(None, (part.strip() for part in bootstrap.split(","))):
         protocol, _, address = text.rpartition("://")
         if protocol.upper() in SECURE:
-            raise ClientError(f"'{text}': this client speaks neither TLS nor SASL, only PLAINTEXT")
+            raise ClientError(f"'{text}': this client supports neither TLS nor SASL, only PLAINTEXT")
         host, colon, port = address.rpartition(":")
         if not colon or address.endswith("]"):
             host, port = address, str(DEFAULT_PORT)
@@ -238,3 +246,32 @@ def parse_addresses(bootstrap: str) -> list[tuple[str, int]]:
     if not found:
         raise ClientError("no address of a broker is given")
     return found
+
+
+class _Shared(threading.local):
+    """The clients of one thread: a client is for one thread at a time."""
+
+    def __init__(self) -> None:
+        self.process_id = os.getpid()
+        self.clients: dict[Any, ClusterClient] = {}
+
+
+_shared = _Shared()
+
+
+def shared_cluster(bootstrap: str, **options: Any) -> ClusterClient:
+    """Returns the client of this process and thread for these arguments, so that connections are reused.
+
+    It is never closed. A forked process gets its own: on a socket that two processes share, each would receive
+    responses of the other.
+    """
+    if _shared.process_id != os.getpid():
+        # Closes our copies of the descriptors; the parent's connections stay.
+        for inherited in _shared.clients.values():
+            inherited.close()
+        _shared.process_id, _shared.clients = os.getpid(), {}
+    key = (bootstrap, *sorted(options.items()))
+    client = _shared.clients.get(key)
+    if client is None:
+        client = _shared.clients[key] = ClusterClient(bootstrap, **options)
+    return client

@@ -1,10 +1,11 @@
-"""One connection to one broker, that blocks: a request goes out, its answer is waited for.
+"""A blocking connection to one broker.
 
-The first thing asked on a connection is which versions the broker has (ApiVersions version 0, which every broker
-answers); every later request goes in the newest version that both sides have.
+The first request on a connection asks for the versions that the broker serves (ApiVersions version 0, which every
+broker supports); each later request uses the newest version that both sides have.
 
-A broker answers the requests of a connection in their order, so who wants several under way calls ``send`` for each and
-``receive`` for each; ``ask`` is one of each. Who wants to read and write as the socket lets uses ``socket`` itself.
+A broker sends the responses of a connection in the order of the requests. For several requests in flight call ``send``
+for each and then ``receive`` for each; ``ask`` is one of both. A caller that must not block uses ``socket`` and
+``frames`` itself (``produce.produce_pipe``).
 """
 
 import select
@@ -17,22 +18,23 @@ from typing import Any, NamedTuple, Self
 from skep.base.errors import DecodeError, ErrorCode, KafkaError
 from skep.client.errors import ClientError, Unreachable, Unsupported
 from skep.wire.apis import API_VERSIONS, Api
-from skep.wire.client_codec import common_version, decode_response, encode_request
+from skep.wire.client_codec import common_version, decode_response, encode_request, request_header
 from skep.wire.codec import Body
 from skep.wire.primitives import INT32
+from skep.wire.response_frames import ResponseFrames
 
-MAX_ANSWER_BYTES = 256 << 20
-"""Longer is taken for something that is not a Kafka broker: the first bytes of an HTTP answer are a length too."""
+MAX_RESPONSE_BYTES = 256 << 20
+"""A longer response is taken for another protocol: the first bytes of an HTTP response are a length too."""
 
 
-class Unanswered(NamedTuple):
+class _Request(NamedTuple):
     correlation_id: int
     api: Api
     version: int
 
 
 class Connection:
-    """Owns a socket and the list of what is unanswered on it. After an error it is closed and stays so."""
+    """Owns a socket and the queue of requests in flight. An error closes the connection for good."""
 
     def __init__(
         self, host: str, port: int, *, client_id: str, timeout_s: float, connect_timeout_s: float | None = None
@@ -42,18 +44,20 @@ class Connection:
         self._client_id = client_id
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
-        self._unanswered: deque[Unanswered] = deque()
+        self._requests: deque[_Request] = deque()
+        self.frames = ResponseFrames(MAX_RESPONSE_BYTES, largest_spare=MAX_RESPONSE_BYTES)
+        self._received: deque[memoryview] = deque()
         try:
             self._socket = socket.create_connection((host, port), timeout=connect_timeout_s or timeout_s)
         except OSError as error:
-            raise Unreachable(f"no broker answers at {self.address} ({words_of(error)})") from None
+            raise Unreachable(f"no broker answers at {self.address} ({error_text(error)})") from None
         self._socket.settimeout(timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     @property
-    def unanswered(self) -> int:
-        """How many requests are under way."""
-        return len(self._unanswered)
+    def in_flight(self) -> int:
+        """The number of requests without a response."""
+        return len(self._requests)
 
     @property
     def socket(self) -> socket.socket:
@@ -61,71 +65,72 @@ class Connection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether a new request may go out. What can be read while none is under way is the end of the connection."""
-        if self.unanswered or self.fileno() < 0:
+        """Whether a new request can be sent. An idle socket that is readable has been closed by the broker."""
+        if self.in_flight or self._received or not self.frames.is_empty or self.fileno() < 0:
             return False
         poll = select.poll()
         poll.register(self.fileno(), select.POLLIN)
         return not poll.poll(0)
 
     def set_timeout(self, timeout_s: float) -> None:
-        """How long the broker may keep quiet while we wait for it."""
+        """Sets how long the broker may be silent while a response is due."""
         self._socket.settimeout(timeout_s)
 
     def fileno(self) -> int:
-        """For ``select``: readable when there is something to receive."""
+        """For ``select``, with one request in flight: a second response may already have been received."""
         return self._socket.fileno()
 
     def ask(self, api: Api, body: Body) -> Any:
-        """The answer to one request. Unsupported, before anything is sent, when the broker does not have the API."""
+        """Sends one request and returns its response. Raises Unsupported, before sending, for an API that the broker
+        lacks."""
         self.send(api, body)
         return self.receive()
 
-    def send(self, api: Api, body: Body) -> int:
-        """Sends a request whose answer ``receive`` gives later; the version it went in."""
-        version = self.version_of(api)
+    def send(self, api: Api, body: Body | bytes, *, version: int | None = None) -> int:
+        """Sends a request, for ``receive`` or ``receive_frame`` to return its response; returns the version.
+
+        ``body`` as bytes is the encoded body, in the ``version`` that is given.
+        """
+        if version is None:
+            version = self.version_of(api)
         self._send(api, version, body)
         return version
 
     def receive(self) -> Any:
-        """The answer to the oldest request that has none yet."""
-        _, api, version = self._unanswered[0]
+        """Returns the response to the oldest request in flight."""
+        _, api, version = self._requests[0]
         frame = self.receive_frame()
         try:
-            return decode_response(api, version, bytes(frame))[1]
+            return decode_response(api, version, frame)[1]
         except DecodeError as error:
-            raise self.nonsense(error) from None
+            raise self.protocol_error(error) from None
 
-    def receive_frame(self, buffer: bytearray | None = None) -> memoryview:
-        """The same as bytes, header included, for who reads them alone.
+    def receive_frame(self) -> memoryview:
+        """Returns the bytes of the response to the oldest request in flight, header included.
 
-        They lie in ``buffer`` when they fit, else in a new one, which is the ``obj`` of what is given back: who is done
-        with one answer can receive the next in its place.
+        The frame is the caller's. Passed to ``frames.recycle``, its buffer serves a later response.
         """
-        correlation_id, api, _ = self._unanswered[0]
+        correlation_id, api, _ = self._requests[0]
         try:
-            (length,) = INT32.unpack(self._receive(bytearray(INT32.size), INT32.size))
-            if not INT32.size <= length <= MAX_ANSWER_BYTES:
-                raise DecodeError(f"an answer of {length} bytes")
-            frame = self._receive(buffer if buffer is not None and len(buffer) >= length else bytearray(length), length)
+            frame = self._next_frame()
         except OSError as error:
-            raise self.broken(api, error) from None
+            raise self.lost(api, error) from None
         except DecodeError as error:
-            raise self.nonsense(error) from None
+            raise self.protocol_error(error) from None
         if INT32.unpack_from(frame)[0] != correlation_id:
             self.close()
-            raise ClientError(f"{self.address} answered another request than {api.name}")
-        self._unanswered.popleft()
+            raise ClientError(f"{self.address} sent a response that is not for {api.name}, the request in flight")
+        self._requests.popleft()
         return frame
 
     def version_of(self, api: Api) -> int:
-        """The newest version that both sides have; Unsupported when there is none."""
+        """Returns the newest version that both sides have; raises Unsupported when there is none."""
         if not self._versions:
             self._send(API_VERSIONS, 0, {})
-            answer = self.receive()
-            if answer.error_code is not ErrorCode.none:
-                raise KafkaError(answer.error_code, f"{self.address} does not say its versions")
-            self._versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+            response = self.receive()
+            if response.error_code is not ErrorCode.none:
+                raise KafkaError(response.error_code, f"{self.address} refused ApiVersions: {response.error_code.name}")
+            self._versions = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
         return newest_common_version(api, self._versions, self.address)
 
     def close(self) -> None:
@@ -140,44 +145,42 @@ class Connection:
         self.close()
 
     def next_correlation_id(self) -> int:
-        self._correlation_id += 1
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         return self._correlation_id
 
-    def _remember(self, api: Api, version: int) -> int:
+    def _send(self, api: Api, version: int, body: Body | bytes) -> None:
         correlation_id = self.next_correlation_id()
-        self._unanswered.append(Unanswered(correlation_id, api, version))
-        return correlation_id
-
-    def _send(self, api: Api, version: int, body: Body) -> None:
-        request = encode_request(api, version, self._remember(api, version), self._client_id, body)
+        if isinstance(body, bytes):
+            request = request_header(api, version, correlation_id, self._client_id) + body
+        else:
+            request = encode_request(api, version, correlation_id, self._client_id, body)
+        self._requests.append(_Request(correlation_id, api, version))
         try:
             self._socket.sendall(INT32.pack(len(request)) + request)
         except OSError as error:
-            raise self.broken(api, error) from None
+            raise self.lost(api, error) from None
 
-    def _receive(self, buffer: bytearray, size: int) -> memoryview:
-        view = memoryview(buffer)[:size]
-        position = 0
-        while position < size:
-            count = self._socket.recv_into(view[position:])
+    def _next_frame(self) -> memoryview:
+        while not self._received:
+            count = self._socket.recv_into(self.frames.get_buffer())
             if not count:
                 raise ConnectionResetError("the connection was closed")
-            position += count
-        return view
+            self._received.extend(self.frames.received(count))
+        return self._received.popleft()
 
-    def broken(self, api: Api, error: OSError) -> Unreachable:
-        """Closes the connection; the error to raise."""
+    def lost(self, api: Api, error: OSError) -> Unreachable:
+        """Closes the connection and returns the error to raise."""
         self.close()
-        return Unreachable(f"the broker at {self.address} gave no answer to {api.name} ({words_of(error)})")
+        return Unreachable(f"the broker at {self.address} sent no response to {api.name} ({error_text(error)})")
 
-    def nonsense(self, error: DecodeError) -> ClientError:
-        """Closes the connection; the error to raise."""
+    def protocol_error(self, error: DecodeError) -> ClientError:
+        """Closes the connection and returns the error to raise."""
         self.close()
-        return ClientError(f"what {self.address} answered is not Kafka's protocol: {error}")
+        return ClientError(f"the response of {self.address} is not Kafka's protocol: {error}")
 
 
 def newest_common_version(api: Api, versions: Mapping[int, tuple[int, int]], address: str) -> int:
-    """The newest version that we and the broker with these both have; Unsupported when there is none."""
+    """Returns the newest version of ours that the broker serves; raises Unsupported when there is none."""
     oldest, newest = versions.get(api.key, (0, -1))
     version = common_version(api, oldest, newest)
     if version is None:
@@ -186,8 +189,8 @@ def newest_common_version(api: Api, versions: Mapping[int, tuple[int, int]], add
     return version
 
 
-def words_of(error: OSError) -> str:
-    """The system's words, without the number in front that ``str`` of most of these puts there."""
+def error_text(error: OSError) -> str:
+    """Returns the system's message without the number that most ``str`` of these begin with."""
     if isinstance(error, TimeoutError):
         return "timed out"
     return error.strerror or str(error)

@@ -1,36 +1,39 @@
-"""What goes wrong between a client and a cluster, apart from the codes that a broker answers with (``KafkaError``)."""
+"""Errors of a client, apart from the error codes of a response (``KafkaError``)."""
 
 
 class ClientError(Exception):
-    """The request has no answer; the message says why, in one line."""
+    """A request has no response; the message says why, in one line."""
 
 
 class Unreachable(ClientError):
-    """Nobody answers at an address, or the connection broke. What was asked may have been done or not."""
+    """No broker accepts connections at an address, or the connection broke.
+
+    A request that was in flight may have been carried out or not.
+    """
 
 
 class Unsupported(ClientError):
-    """The broker does not have the API, or has it only in versions that we do not."""
+    """The broker lacks the API, or serves only versions of it that this client lacks."""
 
 
 class TimedOut(ClientError):
-    """It was tried again and again and the time is over; the message has what the last attempt met."""
+    """The time for all attempts is over; the message has the reason of the last one."""
 
 
 class NotVisibleYet(ClientError):
-    """The transaction is committed, which nothing can change; only when readers will see it is not known."""
+    """The transaction is committed and stays so; when readers will see it is not known."""
 
 
 class TopicGone(ClientError):
-    """The topic was there when the reading began and has been deleted."""
+    """The topic was deleted after reading began."""
 
 
 class TopicRecreated(ClientError):
-    """A topic of that name is there and it is another one: its offsets mean other records."""
+    """The topic was deleted and created again: its offsets mean other records."""
 
 
 class OffsetOutOfRange(ClientError):
-    """The log does not have the offset: retention took it, or nobody has written that far."""
+    """The log lacks the offset: retention deleted it, or it is past the end."""
 
     def __init__(self, topic: str, partition: int, wanted: int, log_start: int, end: int) -> None:
         super().__init__(
@@ -43,9 +46,26 @@ class OffsetOutOfRange(ClientError):
         self.end = end
 
     def __reduce__(self) -> tuple[type["OffsetOutOfRange"], tuple[str, int, int, int, int]]:
-        # Workers of other processes hand it to their driver.
+        # Spark pickles it on its way from a worker to the driver.
         return type(self), (self.topic, self.partition, self.wanted, self.log_start, self.end)
 
 
+class RowRefused(ClientError):
+    """A row cannot be written. ``row`` counts from 0, from the first row given to the writer."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(f"row {row}: {reason}")
+        self.row = row
+        self.reason = reason
+
+    def with_row(self, row: int) -> "RowRefused":
+        """Returns the same error for a row that is counted from elsewhere."""
+        return RowRefused(row, self.reason)
+
+    def __reduce__(self) -> tuple[type["RowRefused"], tuple[int, str]]:
+        # Spark pickles it on its way from a worker to the driver.
+        return type(self), (self.row, self.reason)
+
+
 class MissingExtra(ImportError):
-    """A library is needed that is not installed with the broker; the message names the extra that brings it."""
+    """A library that is not installed with the broker is needed; the message names the extra that brings it."""

@@ -1,82 +1,68 @@
-"""Where a partition begins and ends, and where a moment lies in it: ListOffsets, asked of every leader there is."""
+"""The first and last offsets of partitions, and the offsets of a timestamp: ListOffsets to all leaders."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client.cluster_client import PAUSE_S, ClusterClient, Node
+from skep.base.ids import TopicPartition
+from skep.client.cluster_client import ClusterClient, Node
 from skep.client.errors import Unreachable
-from skep.client.retry import Patience
+from skep.client.retry import RETRIABLE, RETRIABLE_FOR_PARTITION, Retry
 from skep.wire.apis import LIST_OFFSETS
 
 LATEST = -1
 EARLIEST = -2
 READ_COMMITTED = 1
 BELIEVED_AFTER_S = 10.0
-"""A deposed leader stops answering after half of the brokers' session timeout, 3 s by default."""
-ASK_AGAIN = frozenset(
-    {
-        ErrorCode.not_leader_or_follower,
-        ErrorCode.leader_not_available,
-        ErrorCode.replica_not_available,
-        ErrorCode.offset_not_available,
-        ErrorCode.unknown_leader_epoch,
-        ErrorCode.fenced_leader_epoch,
-        ErrorCode.kafka_storage_error,
-        ErrorCode.request_timed_out,
-        # Of a partition that the metadata has: its leader has not heard of it yet.
-        ErrorCode.unknown_topic_or_partition,
-    }
-)
-
-TopicPartition = tuple[str, int]
+"""A deposed leader stops serving after half of the brokers' session timeout, 3 s by default."""
+_PAUSE_S = 0.1
 
 
 def list_offsets(
     cluster: ClusterClient, wanted: Mapping[TopicPartition, int], *, committed: bool, timeout_s: float | None = None
 ) -> dict[TopicPartition, int | None]:
-    """For EARLIEST, LATEST or a time in ms, the offset; None when no record is at or after that time.
+    """Returns the offset of EARLIEST, LATEST or a timestamp in ms; None when no record is at or after the timestamp.
 
-    With ``committed``, LATEST is the last stable offset. KafkaError for a topic that is not there; TimedOut for a
-    partition that is not there, or whose leader does not answer.
+    With ``committed``, LATEST is the last stable offset. Raises KafkaError for a missing topic, and TimedOut for a
+    missing partition or one whose leader does not respond.
     """
-    patience = Patience(cluster, cluster.timeout_s if timeout_s is None else timeout_s, "offsets")
+    retry = Retry(cluster, "offsets", timeout_s)
     found: dict[TopicPartition, int | None] = {}
     left = dict(wanted)
     while left:
         try:
             leaders = cluster.leaders(sorted({topic for topic, _ in left}))
             missing = [one for one in left if one not in leaders]
-            reasons = [f"partition {topic}-{partition} has no leader" for topic, partition in missing]
+            reasons = [f"partition {one} has no leader" for one in missing]
             for node in sorted({leaders[one] for one in left if one in leaders}):
                 here = {one: time for one, time in left.items() if leaders.get(one) == node}
-                for one, answer in _ask(cluster, node, here, committed).items():
-                    if answer.error_code is ErrorCode.none:
-                        found[one] = answer.offset if answer.offset >= 0 else None
+                for one, row in _ask(cluster, node, here, committed).items():
+                    if row.error_code is ErrorCode.none:
+                        found[one] = row.offset if row.offset >= 0 else None
                         del left[one]
-                        patience.progress()
+                        retry.progress()
                     else:
-                        reasons.append(_refusal(node, one, answer.error_code))
+                        reasons.append(_refusal(node, one, row.error_code))
         except Unreachable as error:
             reasons = [str(error)]
         except KafkaError as error:
-            # Of a topic that is being made.
-            if error.code is not ErrorCode.leader_not_available:
+            # Such as LEADER_NOT_AVAILABLE of a topic that is being created.
+            if error.code not in RETRIABLE:
                 raise
             reasons = [error.detail]
         if left:
-            cluster.look_elsewhere()
-            patience.wait("; ".join(reasons))
+            cluster.switch_metadata_broker()
+            retry.wait("; ".join(reasons))
     return {one: found[one] for one in wanted}
 
 
 def list_ends(
     cluster: ClusterClient, at_least: Mapping[TopicPartition, int], *, committed: bool
 ) -> dict[TopicPartition, int]:
-    """The end of each partition, of which it is known that it was at ``at_least`` once.
+    """Returns the end of each partition, which was at ``at_least`` or later before.
 
-    One that lies below is believed after ``BELIEVED_AFTER_S`` only. A log that was cut has it, but so has a leader that
-    was succeeded and does not know it yet.
+    A lower end is believed only after ``BELIEVED_AFTER_S``. A log that was truncated has one, but so has a deposed
+    leader that does not know of its successor yet.
     """
     deadline = cluster.clock.monotonic() + min(BELIEVED_AFTER_S, cluster.timeout_s)
     ends: dict[TopicPartition, int] = {}
@@ -87,8 +73,8 @@ def list_ends(
         left = [one for one in left if ends[one] < at_least[one]]
         if not left or cluster.clock.monotonic() >= deadline:
             return {one: ends[one] for one in at_least}
-        cluster.look_elsewhere()
-        cluster.sleep(PAUSE_S)
+        cluster.switch_metadata_broker()
+        cluster.sleep(_PAUSE_S)
 
 
 def _ask(cluster: ClusterClient, node: Node, wanted: Mapping[TopicPartition, int], committed: bool) -> dict[Any, Any]:
@@ -101,13 +87,15 @@ def _ask(cluster: ClusterClient, node: Node, wanted: Mapping[TopicPartition, int
         "isolation_level": READ_COMMITTED if committed else 0,
         "topics": [{"name": topic, "partitions": partitions} for topic, partitions in topics.items()],
     }
-    answer = cluster.ask_node(node, LIST_OFFSETS, body)
-    return {(topic.name, one.partition_index): one for topic in answer.topics for one in topic.partitions}
+    response = cluster.ask_node(node, LIST_OFFSETS, body)
+    return {
+        TopicPartition(topic.name, one.partition_index): one for topic in response.topics for one in topic.partitions
+    }
 
 
 def _refusal(node: Node, one: TopicPartition, code: ErrorCode) -> str:
-    """Why to ask again; KafkaError when there is no use."""
-    text = f"the broker at {node.host}:{node.port} answered {code.name} for partition {one[0]}-{one[1]}"
-    if code not in ASK_AGAIN:
+    """Returns the reason for another attempt; raises KafkaError for a code that is not retriable."""
+    text = f"the broker at {node.host}:{node.port} returned {code.name} for partition {one}"
+    if code not in RETRIABLE_FOR_PARTITION:
         raise KafkaError(code, text)
     return text

@@ -1,19 +1,17 @@
-"""Topics as a client sees them: names, ids, how many partitions, and who leads one."""
+"""Topics as a client sees them: names, ids, number of partitions, and the leader of a partition."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from skep.base.errors import ErrorCode, KafkaError
+from skep.base.errors import ErrorCode
 from skep.client.cluster_client import ClusterClient, Node
-from skep.client.errors import Unreachable
-from skep.client.retry import Patience
+from skep.client.retry import call_with_retries, check
 
 NO_ID = UUID(int=0)
-"""Of a topic on a broker from before topics had ids."""
+"""The id of a topic on a broker from before topics had ids."""
 GONE_AFTER_S = 1.0
-"""How long a topic is said to be gone before that is believed: a broker may be behind in what it knows."""
-_PASSING = frozenset({ErrorCode.leader_not_available})
+"""How long a topic must be reported missing before the client believes it: a broker may lag behind the cluster."""
 
 
 class TopicInfo(NamedTuple):
@@ -22,15 +20,15 @@ class TopicInfo(NamedTuple):
     partition_count: int
 
 
-class Place(NamedTuple):
-    """Where a partition can be read at the moment; no leader while there is none, or no such partition."""
+class PartitionLeader(NamedTuple):
+    """``leader`` is None while the partition has none, and for a partition that does not exist."""
 
     topic_id: UUID
     leader: Node | None
 
 
 def describe_topics(cluster: ClusterClient, names: Sequence[str]) -> dict[str, TopicInfo]:
-    """In the order of the names. KafkaError, which names the topic, when one is not there."""
+    """Returns the topics in the order of the names. Raises KafkaError, which names the topic, for a missing one."""
     if not names:
         return {}
     found = {info.name: info for info, _ in _described(_metadata(cluster, names))}
@@ -38,39 +36,38 @@ def describe_topics(cluster: ClusterClient, names: Sequence[str]) -> dict[str, T
 
 
 def list_topics(cluster: ClusterClient) -> list[TopicInfo]:
-    """Sorted by name, without the cluster's own (``__consumer_offsets``)."""
-    answer = _metadata(cluster, None)
-    return sorted(info for info, is_internal in _described(answer) if not is_internal)
+    """Returns all topics sorted by name, without internal ones (``__consumer_offsets``)."""
+    response = _metadata(cluster, None)
+    return sorted(info for info, is_internal in _described(response) if not is_internal)
 
 
-def place_of(cluster: ClusterClient, topic: str, partition: int) -> Place:
-    """Asks once. KafkaError when the topic is not there."""
-    answer = cluster.metadata([topic])
-    [found] = answer.topics
-    if found.error_code is not ErrorCode.none and found.error_code not in _PASSING:
-        raise KafkaError(found.error_code, f"topic '{topic}': {found.error_code.name}")
-    nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port) for broker in answer.brokers}
+def find_leader(cluster: ClusterClient, topic: str, partition: int) -> PartitionLeader:
+    """Sends one Metadata request, without retries. Raises KafkaError when the topic does not exist."""
+    response = cluster.metadata([topic])
+    [found] = response.topics
+    _check_exists(found)
+    nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port) for broker in response.brokers}
     leader = next((one.leader_id for one in found.partitions if one.partition_index == partition), None)
-    return Place(id_of(found), nodes.get(leader))
+    return PartitionLeader(id_of(found), nodes.get(leader))
 
 
 def _metadata(cluster: ClusterClient, names: Iterable[str] | None) -> Any:
-    patience = Patience(cluster, cluster.timeout_s, "topics")
-    while True:
-        try:
-            return cluster.metadata(names)
-        except Unreachable as error:
-            patience.wait(str(error))
+    return call_with_retries(cluster, "topics", lambda: cluster.metadata(names))
 
 
-def _described(answer: Any) -> Iterable[tuple[TopicInfo, bool]]:
-    for topic in answer.topics:
-        if topic.error_code is not ErrorCode.none and topic.error_code not in _PASSING:
-            raise KafkaError(topic.error_code, f"topic '{topic.name}': {topic.error_code.name}")
+def _described(response: Any) -> Iterable[tuple[TopicInfo, bool]]:
+    for topic in response.topics:
+        _check_exists(topic)
         yield (
             TopicInfo(topic.name, id_of(topic), len(topic.partitions)),
             bool(getattr(topic, "is_internal", False)),
         )
+
+
+def _check_exists(topic: Any) -> None:
+    # A topic that is being created exists, though its partitions have no leader yet.
+    if topic.error_code is not ErrorCode.leader_not_available:
+        check(topic.error_code, f"topic '{topic.name}'")
 
 
 def id_of(topic: Any) -> UUID:

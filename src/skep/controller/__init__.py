@@ -1,1 +1,1 @@
-"""Layer 4: where replicas go and who leads; decisions as pure functions, and the one broker that carries them out."""
+"""Layer 4: places replicas and elects leaders; pure functions decide, and one broker writes their decisions."""

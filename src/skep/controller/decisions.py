@@ -1,9 +1,9 @@
-"""What the controller decides over the whole cluster: from an image, the topics that are to be written.
+"""The controller's decisions for the whole cluster: from an image to the topics that have to be written.
 
-Linear in the number of partitions, and next to nothing for those that stay as they are: the whole cluster is looked
-over whenever a broker comes or goes, which is simpler than knowing what each broker holds, and cannot forget anything.
-With 20,000 partitions that takes a tenth of a second when a broker dies, so the work is done in slices
-(``base/loop/slicer.py``). An image never changes, so a slice sees what the one before it saw.
+The work is linear in the number of partitions, and next to nothing for those that stay as they are. All partitions are
+checked whenever a broker comes or goes, which is simpler than tracking what each broker holds, and cannot miss
+anything. With 20,000 partitions this takes a tenth of a second when a broker dies, so it is done in slices
+(``base/loop/slicer.py``). An image is immutable, so all slices see the same one.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ UNCLEAN_OPTION = "unclean.leader.election.enable"
 PARTITIONS_PER_STEP = 100
 
 IsUnclean = Callable[[TopicRecord], bool]
-"""Whether a topic would rather lose records than be without a leader."""
+"""Whether a topic prefers losing records to having no leader."""
 
 
 def is_unclean(topic: TopicRecord, default: bool) -> bool:
@@ -30,7 +30,8 @@ def is_unclean(topic: TopicRecord, default: bool) -> bool:
 
 
 def decided(partition: PartitionRecord, brokers: Liveness, *, unclean: bool) -> PartitionRecord:
-    """With a leader if there can be one, and moved if that is done; the very same record when nothing is to be done."""
+    """Returns the partition with a leader if one is possible, and with a completed reassignment. The same object if
+    nothing changes."""
     after = settled(partition, brokers, unclean=unclean)
     return finished(after, brokers) if after.adding or after.removing else after
 
@@ -38,7 +39,7 @@ def decided(partition: PartitionRecord, brokers: Liveness, *, unclean: bool) -> 
 def changed_topics(
     image: ClusterImage, topics: Iterable[TopicRecord], is_unclean: IsUnclean
 ) -> Work[list[TopicRecord]]:
-    """Those of ``topics`` in which something has to change, changed."""
+    """Returns those of ``topics`` that have to change, changed."""
     brokers = Liveness.of(image.brokers)
     changed = []
     for topic in topics:
@@ -55,9 +56,9 @@ def changed_topics(
 def preferred_elections(
     image: ClusterImage, *, above_percentage: int = 0, only: Container[str] | None = None
 ) -> Work[list[TopicRecord]]:
-    """The topics whose leaders go back to the first replica, of all or ``only`` these.
+    """Returns the topics whose leadership returns to the first replica, of all topics or ``only`` these.
 
-    A broker is given its leaderships back when it lacks more than ``above_percentage`` of those it should have.
+    A broker gets its leaderships back when it lacks more than ``above_percentage`` of those it should have.
     """
     brokers = Liveness.of(image.brokers)
     short_of_leaderships = yield from _imbalanced(image, above_percentage)
@@ -78,7 +79,7 @@ def preferred_elections(
 
 
 def _parts(topic: TopicRecord) -> Iterator[tuple[PartitionRecord, ...]]:
-    """The partitions of a topic, as many at a time as one step may take."""
+    """Yields the partitions of a topic, as many at a time as one step may process."""
     for start in range(0, len(topic.partitions), PARTITIONS_PER_STEP):
         yield topic.partitions[start : start + PARTITIONS_PER_STEP]
 
@@ -98,7 +99,8 @@ def _imbalanced(image: ClusterImage, above_percentage: int) -> Work[set[BrokerId
 
 
 def left_to_hand_over(image: ClusterImage, broker_id: BrokerId) -> int:
-    """How many leaderships a broker that stops still has that another could take; at 0 waiting on helps nobody."""
+    """Returns how many leaderships of a stopping broker another one could take. At 0 there is nothing left to wait
+    for."""
     active = Liveness.of(image.brokers).active - {broker_id}
     return sum(
         not active.isdisjoint(partition.isr)
@@ -108,10 +110,10 @@ def left_to_hand_over(image: ClusterImage, broker_id: BrokerId) -> int:
     )
 
 
-def waited_for(image: ClusterImage) -> Work[Counter[BrokerId]]:
-    """The brokers that partitions without a leader wait for, and how many of them for each.
+def awaited_brokers(image: ClusterImage) -> Work[Counter[BrokerId]]:
+    """Returns the brokers that partitions without a leader wait for, with the number of these partitions.
 
-    An undecided one waits for all of them, another one for any.
+    An undecided partition waits for all of its brokers, any other one for one of them.
     """
     brokers = Liveness.of(image.brokers)
     counts: Counter[BrokerId] = Counter()
@@ -129,7 +131,7 @@ def waited_for(image: ClusterImage) -> Work[Counter[BrokerId]]:
 
 
 def describe(before: Iterable[TopicRecord], after: Iterable[TopicRecord]) -> Work[str]:
-    """What was decided, in numbers and for the log; partitions that lost records are named."""
+    """Describes the decisions in numbers, for the log. Names partitions that may have lost records."""
     counts: Counter[str] = Counter()
     lost: list[str] = []
     for old, new in zip(before, after, strict=True):
@@ -151,5 +153,5 @@ def describe(before: Iterable[TopicRecord], after: Iterable[TopicRecord]) -> Wor
     text = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     if lost:
         more = f" and {len(lost) - 10} more" if len(lost) > 10 else ""
-        text += f"; leaders that may lack records: {', '.join(lost[:10])}{more}"
+        text += f"; leaders that may lack committed records: {', '.join(lost[:10])}{more}"
     return text

@@ -1,23 +1,25 @@
-"""Who leads a partition and who is in sync, when brokers come and go: one partition at a time, without any memory.
+"""Elections: the leader and the ISR of one partition when brokers come and go. Stateless.
 
-What everything here rests on: *each member of an ISR has all that was ever acknowledged with acks=all*, for a leader
-waits for all of them. So any live member may lead. So, too, the ISR of a partition that has no leader stays as it is,
-however many of its members are dead: nothing can be acknowledged meanwhile, and the first to come back may lead. Only
-its leader adds a member to an ISR, having seen it catch up; what is here takes members out.
+Everything here rests on one fact: *each member of an ISR has everything that was ever acknowledged with acks=all*,
+because a leader waits for all of them. So any live member may lead. For the same reason the ISR of a partition without
+a leader stays as it is, however many of its members are dead: nothing can be acknowledged meanwhile, and the first one
+to come back may lead. Only a leader adds members to an ISR, after it has seen them catch up; this module removes
+members.
 
-A broker that may have lost records says so itself (``broker/cluster/membership.py``): a controller could only guess it
-from a new registration, and a new controller not even that. It leaves the ISR.
+A broker that may have lost records says so itself (``membership.py``) and leaves the ISR: a controller could only guess
+it from a new registration, and a new controller not even that.
 
-When all members have left the ISR that way (the whole cluster lost power), the partition is *undecided*: each of the
-last ISR may lack the end of its log, and no other replica is known to have more. So the longest log leads, once all of
-the last ISR are back and have said how long theirs is (``replication/log_end_reporter.py``). Of two logs the longer is
-the one whose last batch has the higher leader epoch and, in the same epoch, the one that ends later. It has all that is
-committed and in any of them: batches of one epoch are one leader's, and that leader had all that was committed before.
+When all members have left the ISR that way (the whole cluster lost power), the partition is *undecided*: each member of
+the last ISR may lack the end of its log, and no other replica is known to have more. So the longest log leads, once all
+of the last ISR are back and have reported their log ends (``replication/log_end_reporter.py``). Of two logs the longer
+is the one whose last batch has the higher leader epoch and, in the same epoch, the one that ends later. It has
+everything that is committed and is in any of the logs: all batches of one epoch come from one leader, and that leader
+had everything that was committed before.
 
 Worked example, (last epoch, log end)::
 
     broker 1  (4, 900)     lost 100 records of epoch 4
-    broker 2  (4, 1000)    leads: 1 and 3 take the rest from it, and cut what it does not have
+    broker 2  (4, 1000)    leads: 1 and 3 fetch the rest from it, and truncate what it does not have
     broker 3  (3, 1100)    was away during epoch 4; 1000 to 1099 of epoch 3 were never committed
 """
 
@@ -30,7 +32,7 @@ from skep.metadata.model import NEW_DISK, NO_LEADER, BrokerRecord, LogReport, Pa
 
 
 class Liveness(NamedTuple):
-    """The brokers that are registered, and those of them that can be given something to do: not the stopping ones.
+    """The registered brokers, and those of them that can be given work, which excludes stopping ones.
 
     ``epochs`` are the epochs of their registrations.
     """
@@ -49,9 +51,9 @@ class Liveness(NamedTuple):
 
 
 def settled(partition: PartitionRecord, brokers: Liveness, *, unclean: bool = False) -> PartitionRecord:
-    """The partition led by a broker that can; the very same record when nothing is to be done.
+    """Returns the partition with a leader that can lead; the same object if nothing changes.
 
-    ``unclean``: rather lose records than be without a leader, when nobody in sync is there.
+    ``unclean``: with no in-sync replica live, prefer losing records to having no leader.
     """
     active, leader = brokers.active, partition.leader
     if leader in active and leader in partition.isr and active.issuperset(partition.isr):
@@ -60,20 +62,21 @@ def settled(partition: PartitionRecord, brokers: Liveness, *, unclean: bool = Fa
     if isr:
         return partition.with_isr(isr) if leader in isr else partition.elected(_first(partition.replicas, isr), isr)
     if leader in brokers.live and leader in partition.isr:
-        # It is stopping, and nobody can take over. It leads to the end; what is dead already must not hold it up.
+        # The leader is stopping, and no other broker can take over. It leads to the end; dead members must not hold it
+        # up.
         live = tuple(broker for broker in partition.isr if broker in brokers.live)
         return partition if live == partition.isr else partition.with_isr(live)
     is_compared = partition.is_undecided and not missing(partition, brokers)
-    if is_compared and (heir := _longest(partition, brokers)) != NO_LEADER:
-        return partition.elected(heir, (heir,))
-    if unclean and (heir := _least_bad(partition, brokers)) != NO_LEADER:
-        # The others are given up: nobody waits for them the next time.
-        return partition.elected(heir, (heir,))._replace(last_isr=())
+    if is_compared and (new_leader := _longest_log(partition, brokers)) != NO_LEADER:
+        return partition.elected(new_leader, (new_leader,))
+    if unclean and (new_leader := _unclean_leader(partition, brokers)) != NO_LEADER:
+        # The other replicas are given up: no later election waits for them.
+        return partition.elected(new_leader, (new_leader,))._replace(last_isr=())
     return partition if leader == NO_LEADER else partition.elected(NO_LEADER, partition.isr)
 
 
 def preferred(partition: PartitionRecord, brokers: Liveness) -> PartitionRecord:
-    """The partition led by the first of its replicas; the very same record when that one leads already, or cannot."""
+    """Returns the partition led by its first replica; the same object if that one leads already, or cannot lead."""
     first = partition.target[0]
     if partition.leader == first or first not in partition.isr or first not in brokers.active:
         return partition
@@ -81,15 +84,15 @@ def preferred(partition: PartitionRecord, brokers: Liveness) -> PartitionRecord:
 
 
 def _first(replicas: tuple[BrokerId, ...], among: tuple[BrokerId, ...]) -> BrokerId:
-    # Those wanted in the end stand first in replicas, so during a reassignment one of them is taken if one can be.
+    # The target replicas come first in ``replicas``, so during a reassignment one of them is chosen if possible.
     return next((broker for broker in replicas if broker in among), NO_LEADER)
 
 
 def missing(partition: PartitionRecord, brokers: Liveness) -> frozenset[BrokerId]:
-    """Of an undecided partition, the replicas that have yet to say how long their log is before one is elected.
+    """Returns the replicas of an undecided partition whose reports are needed before one is elected.
 
-    These are the last ISR, and whoever else is there: it will say so in a moment, and may have more than all of them.
-    When all that have spoken have nothing at all, and one of them has a new disk, it takes all replicas.
+    These are the last ISR, and all other live replicas: they will report in a moment, and may have more than all of
+    them. If all reported logs are empty and one of the brokers has a new disk, the reports of all replicas are needed.
     """
     reports = _reports(partition, brokers)
     wanted = set(partition.awaited) | brokers.live.intersection(partition.replicas)
@@ -99,13 +102,14 @@ def missing(partition: PartitionRecord, brokers: Liveness) -> frozenset[BrokerId
     return frozenset(wanted - reports.keys())
 
 
-def unheard(partition: PartitionRecord, brokers: Liveness) -> frozenset[BrokerId]:
-    """The live replicas of a partition without a leader that have yet to say how long their log is."""
+def unreported(partition: PartitionRecord, brokers: Liveness) -> frozenset[BrokerId]:
+    """Returns the live replicas of a partition without a leader that have not reported their log ends yet."""
     return brokers.live.intersection(partition.replicas) - _reports(partition, brokers).keys()
 
 
 def _reports(partition: PartitionRecord, brokers: Liveness) -> dict[BrokerId, LogReport]:
-    """Those that the brokers of now have made. Between two registrations of a broker its log may become shorter."""
+    """Returns the reports of current registrations. Between two registrations of a broker its log may become
+    shorter."""
     return {
         report.broker: report
         for report in partition.reports
@@ -113,11 +117,13 @@ def _reports(partition: PartitionRecord, brokers: Liveness) -> dict[BrokerId, Lo
     }
 
 
-def _longest(partition: PartitionRecord, brokers: Liveness) -> BrokerId:
-    """Of logs that are equal, that of a broker which is not stopping, then that of the first replica.
+def _longest_log(partition: PartitionRecord, brokers: Liveness) -> BrokerId:
+    """Returns the replica with the longest log. Of equal logs it is one whose broker is not stopping, then the first
+    replica.
 
-    A replica that was not in the last ISR counts if its last batch is of the same epoch as theirs. One of a later epoch
-    may never have been committed, while what they have of an earlier epoch was committed by a leader that came after.
+    A replica that was not in the last ISR counts if its last batch has the same epoch as theirs. A batch of a later
+    epoch may never have been committed, while what the last ISR has of an earlier epoch was committed by a later
+    leader.
     """
     reports = _reports(partition, brokers)
     last_epoch = max((reports[broker].last_epoch for broker in partition.awaited if broker in reports), default=-1)
@@ -134,10 +140,10 @@ def _length(report: LogReport) -> tuple[int, int]:
     return report.last_epoch, report.log_end_offset
 
 
-def _least_bad(partition: PartitionRecord, brokers: Liveness) -> BrokerId:
-    """The live replica with the longest log, as far as they have said; NO_LEADER when none is there.
+def _unclean_leader(partition: PartitionRecord, brokers: Liveness) -> BrokerId:
+    """Returns the live replica with the longest reported log; NO_LEADER when none is live.
 
-    One that a reassignment adds comes last: it may have next to nothing.
+    A replica that a reassignment adds comes last: it may have next to nothing.
     """
     reports = _reports(partition, brokers)
     there = [broker for broker in partition.replicas if broker in brokers.active]

@@ -1,9 +1,9 @@
-"""The coordinators' topics get all their replicas when brokers come.
+"""Adds replicas to the coordinators' topics when brokers join.
 
-They are made by the first client that needs them, on as many brokers as there are then: one that serves alone is to
-serve groups too. If they stayed so, a cluster whose clients were up before it would lose its coordinators with one
-broker. Looked at when a broker comes, and only then: a replica that an operator took away (a broker that is drained) is
-not to be put back while he looks.
+The first client that needs these topics creates them, on as many brokers as there are then: a broker that serves alone
+has to serve groups too. If they stayed like that, a cluster whose clients were up before it would lose its coordinators
+with one broker. This is checked when a broker joins, and only then: a replica that an operator has removed (from a
+broker that is being drained) must not be put back meanwhile.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,8 @@ from skep.metadata.model import BrokerRecord, PartitionRecord, TopicRecord
 
 
 def grown_topics(image: ClusterImage, wanted: Mapping[str, int], changed: Iterable[TopicRecord]) -> list[TopicRecord]:
-    """``changed``, and in it the topics that are short of the replicas ``wanted``, on their way to them."""
+    """Returns ``changed``, with the topics added that have fewer replicas than ``wanted``, their reassignments
+    begun."""
     after = {topic.name: topic for topic in changed}
     ring, brokers = ring_of(image.brokers.values()), Liveness.of(image.brokers)
     for name, factor in wanted.items():
@@ -38,7 +39,7 @@ def grown_topics(image: ClusterImage, wanted: Mapping[str, int], changed: Iterab
 def _grown(
     partition: PartitionRecord, factor: int, order: list[BrokerRecord], image: ClusterImage, brokers: Liveness
 ) -> PartitionRecord:
-    """The partition with those of ``order`` added that it lacks, one for each place first."""
+    """Returns the partition with missing replicas taken from ``order``, first one per rack or machine."""
     target = list(partition.target)
     if len(target) >= factor or partition.removing or partition.is_undecided:
         return partition

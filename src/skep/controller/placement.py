@@ -1,17 +1,17 @@
-"""Which brokers hold the copies of new partitions.
+"""Places the replicas of new partitions.
 
-The brokers stand in a ring in which neighbours are in different places (a rack, or else a machine) as far as there are
-several. Partition number ``k`` of the cluster is led by broker ``k`` of the ring, so leaders are even however
-partitions come. Its followers are found by going on from there, past brokers in a place that has a copy while another
-place has none. Every time around the ring they begin one broker further on; otherwise all that one broker leads would
-have the same follower, which would have to carry all of it alone when that one dies.
+The brokers form a ring in which neighbours are in different places (a rack, or else a machine) as far as there are
+several. Partition number ``k`` of the cluster is led by broker ``k`` of the ring, so leaders are balanced however
+partitions are created. Its followers are the next brokers in the ring; a broker in a place that already has a replica
+is passed over while another place has none. Each round of the ring begins one broker further on; otherwise everything
+that a broker leads would have the same follower, which would have to take over all of it when the leader dies.
 
 Six brokers in the places a, b and c, three replicas::
 
     ring        1a 3b 5c 2a 4b 6c
     k = 0       1a 3b 5c
     k = 1       3b 5c 2a
-    k = 6       1a 5c 4b        once around: the follower next to the leader is passed over
+    k = 6       1a 5c 4b        second round: the follower next to the leader is passed over
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,11 +29,11 @@ def place(
     start: int = 0,
     after: BrokerId | None = None,
 ) -> list[list[BrokerId]]:
-    """Replicas for ``count`` partitions, the first of each to lead. Brokers that are stopping get none.
+    """Returns replicas for ``count`` partitions; the first of each leads. Stopping brokers get none.
 
-    ``start`` is the number of partitions that there are, so that topics of one partition do not all begin with the same
-    broker. ``after`` is the broker that leads the last partition of a topic that grows: the next one leads the first
-    new one. INVALID_REPLICATION_FACTOR when there are fewer brokers than replicas.
+    ``start`` is the number of existing partitions, so that topics of one partition do not all begin with the same
+    broker. ``after`` is the broker that leads the last partition of a topic that grows: the next broker leads the first
+    new one. Raises INVALID_REPLICATION_FACTOR when there are fewer brokers than replicas.
     """
     ring = ring_of(brokers)
     if replication_factor > len(ring):
@@ -49,7 +49,8 @@ def place(
 
 
 def ring_of(brokers: Iterable[BrokerRecord]) -> list[BrokerRecord]:
-    """Those that are not stopping, place by place in turn: the first of each place, then the second of each ..."""
+    """Returns the brokers that are not stopping, alternating between places: the first of each place, then the second
+    ..."""
     turns: dict[str, int] = {}
     keyed = []
     for broker in sorted((one for one in brokers if not one.stopping), key=lambda broker: broker.id):
@@ -65,7 +66,7 @@ def _replicas(ring: Sequence[BrokerRecord], number: int, replication_factor: int
     leader = ring[position]
     order = [ring[(position + 1 + (rounds + step) % others) % len(ring)] for step in range(others)]
     chosen, places = [leader], {leader.place}
-    # First one copy per place; when every place has one, whoever comes next.
+    # First one replica per place; when every place has one, the next brokers in order.
     for broker in order:
         if len(chosen) < replication_factor and broker.place not in places:
             chosen.append(broker)

@@ -1,9 +1,9 @@
-"""The records of ``__consumer_offsets``, in Kafka's layout (its ``group-coordinator/.../message/*.json``).
+"""The records of ``__consumer_offsets`` in Kafka's layout (its ``group-coordinator/.../message/*.json``).
 
-Offsets are by far the most frequent, so their layout is written out with ``struct``; the others are kio's work.
+Offsets are by far the most frequent records, so their layout is written with ``struct``; the others use kio.
 
-Left out: records of share and streams groups, and the partition metadata that Kafka wrote before 4.1; a replay passes
-over them.
+Left out: records of share and streams groups, and the partition metadata that Kafka wrote before 4.1. A replay skips
+them.
 """
 
 import functools
@@ -40,7 +40,7 @@ def _offset_key_start(group: str, topic: str) -> bytes:
 
 
 class OffsetCommitValue(NamedTuple):
-    """Version 3. ``leader_epoch`` is -1 when the client did not say."""
+    """Version 3. ``leader_epoch`` is -1 when the client did not send it."""
 
     offset: int
     leader_epoch: int
@@ -79,7 +79,7 @@ def _read_string(data: bytes, position: int) -> tuple[str, int]:
     (length,) = _INT16.unpack_from(data, position)
     end = position + 2 + length
     if length < 0 or end > len(data):
-        raise ValueError(f"a text of {length} bytes in a record of {len(data)}")
+        raise ValueError(f"a string of {length} bytes in a record of {len(data)}")
     return data[position + 2 : end].decode(), end
 
 
@@ -150,7 +150,7 @@ class ClassicProtocol(Layout):
 
 @layout(flexible=True)
 class ClassicMemberMetadata(Layout):
-    """What a member of the classic protocol brought into a consumer group; ``is_present`` 0 stands for none."""
+    """What a member that uses the classic protocol brings into a consumer group; ``is_present`` 0 means none."""
 
     is_present: int = int8(default=1)
     session_timeout_ms: int = int32()
@@ -209,7 +209,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Layout):
 
 @layout(flexible=True)
 class CurrentTopicPartitions(Layout):
-    """``assignment_epochs``, where there are any, are as many as the partitions: since which epoch each is held."""
+    """``assignment_epochs``, if present, has one epoch per partition: the one since which it is assigned."""
 
     topic_id: uuid.UUID = uuid_()
     partitions: tuple[int, ...] = int32(default=())
@@ -253,7 +253,8 @@ _KINDS: dict[int, tuple[Any, Any]] = {
 
 
 def decode_group_record(key: bytes, value: bytes | None) -> tuple[Any, Any] | None:
-    """A key and its value, None for a tombstone; None for a kind that is not known. ValueError for damaged bytes."""
+    """Returns a key and its value (None for a tombstone), or None for an unknown kind. Raises ValueError for damaged
+    bytes."""
     kind = schema.leading_number(key)
     try:
         if kind in (0, 1):

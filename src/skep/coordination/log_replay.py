@@ -1,4 +1,4 @@
-"""Replaying a partition into a shard: how a coordinator gets its memory back after a restart or a failover."""
+"""Replays a partition into a shard: this rebuilds a coordinator's state after a restart or a failover."""
 
 import asyncio
 from concurrent.futures import Executor
@@ -9,14 +9,13 @@ from skep.base.loop.slicer import Slicer, Work
 from skep.coordination.partitions import WritablePartition
 from skep.coordination.shard import Decoder, ProducerStamp, Shard
 from skep.records.batch import BatchHeader, is_intact
+from skep.records.end_txn_marker import read_marker
 from skep.records.record import batches_in, iterate_records
 
 PIECE_BYTES = 128 * 1024
-"""Read at once, by a thread."""
+"""Bytes that a thread reads at once."""
 RECORDS_AT_ONCE = 16
-"""Replayed without a pause: at most a millisecond of the event loop, which all partitions that are loaded share."""
-
-_ABORT_MARKER, _COMMIT_MARKER = b"\x00\x00\x00\x00", b"\x00\x00\x00\x01"
+"""Records replayed in one slice: at most a millisecond of the event loop, which all loading partitions share."""
 
 
 class Replayed(NamedTuple):
@@ -27,9 +26,10 @@ class Replayed(NamedTuple):
 async def replay_log(
     partition: WritablePartition, shard: Shard, decode: Decoder, executor: Executor, slicer: Slicer
 ) -> Replayed:
-    """All that is in the log now, in order. StorageError when it cannot be read, KafkaError when a batch is damaged.
+    """Replays everything that is in the log now, in order.
 
-    A record that cannot be decoded is counted and passed over: it belongs to one key, and the others need their state.
+    Raises StorageError when the log cannot be read and KafkaError when a batch is damaged. A record that cannot be
+    decoded is counted and skipped: it belongs to one key, and the other keys need their state.
     """
     loop = asyncio.get_running_loop()
     log = partition.log
@@ -53,8 +53,10 @@ def _replay_piece(data: bytes, shard: Shard, decode: Decoder) -> Work[Replayed]:
     records = damaged = 0
     for header, batch in batches_in(data):
         if not is_intact(batch):
-            # Who knows what it said: better no coordinator than one that has forgotten a decision.
-            raise KafkaError(ErrorCode.corrupt_message, f"the batch at offset {header.base_offset} is damaged")
+            # The content is unknown: no coordinator is better than one that has lost a decision.
+            raise KafkaError(
+                ErrorCode.corrupt_message, f"the batch at offset {header.base_offset} is damaged (CRC mismatch)"
+            )
         if header.is_control:
             _replay_marker(header, batch, shard)
         else:
@@ -83,7 +85,7 @@ def _replay_batch(header: BatchHeader, batch: bytes, shard: Shard, decode: Decod
 
 
 def _replay_marker(header: BatchHeader, batch: bytes, shard: Shard) -> None:
-    producer = ProducerStamp(header.producer_id, header.producer_epoch)
-    for record in iterate_records(batch):
-        if record.key in (_ABORT_MARKER, _COMMIT_MARKER):
-            shard.replay_end_of_transaction(producer, is_committed=record.key == _COMMIT_MARKER)
+    marker = read_marker(batch)
+    if marker is not None:
+        producer = ProducerStamp(header.producer_id, header.producer_epoch)
+        shard.replay_end_of_transaction(producer, is_committed=marker.committed)

@@ -1,6 +1,6 @@
-"""What coordinators need of partitions: a log to write their records to, and logs to end transactions in.
+"""What coordinators need of partitions: a log for their records, and logs in which to end transactions.
 
-Whoever puts a broker together gives them the partitions of ``replication``, which coordinators need not know.
+The application passes in the partitions of ``replication``, which coordinators do not depend on.
 """
 
 import asyncio
@@ -11,15 +11,17 @@ from skep.records.batch import BatchHeader
 from skep.storage.log.log import Appended, Log
 
 Committed = asyncio.Future[None] | None
-"""When an append may be acknowledged; None: now.
+"""Done when an append may be acknowledged; None means now.
 
-Fails when nobody can say that it ever will: with StorageError, or with KafkaError when leadership was lost
-(NOT_LEADER_OR_FOLLOWER) or too few replicas are in sync (NOT_ENOUGH_REPLICAS_AFTER_APPEND). Several may wait on one.
+Fails when nobody can say whether it ever will be: with StorageError, or with KafkaError when leadership was lost
+(NOT_LEADER_OR_FOLLOWER) or too few replicas are in sync (NOT_ENOUGH_REPLICAS_AFTER_APPEND). Several callers may wait
+for one future.
 """
 
 
 class WritablePartition(Protocol):
-    """A partition that this broker leads, or has led: KafkaError NOT_LEADER_OR_FOLLOWER when it does so no more."""
+    """A partition that this broker leads, or has led: its methods raise NOT_LEADER_OR_FOLLOWER when it no longer
+    does."""
 
     @property
     def log(self) -> Log: ...
@@ -29,11 +31,11 @@ class WritablePartition(Protocol):
 
     @property
     def is_replicated(self) -> bool:
-        """Whether there are others that can come to lead it."""
+        """Whether another replica could become the leader."""
         ...
 
     def check_leads(self) -> None:
-        """NOT_LEADER_OR_FOLLOWER when another broker may lead it by now without our knowing."""
+        """Raises NOT_LEADER_OR_FOLLOWER when another broker may lead the partition without our knowing."""
         ...
 
     def append(self, batch: bytes, header: BatchHeader) -> tuple[Appended, Committed]: ...
@@ -43,15 +45,16 @@ class WritablePartition(Protocol):
     ) -> tuple[Appended, Committed]: ...
 
     def committed(self) -> Committed:
-        """Of all that is in the log now."""
+        """Returns when everything that is in the log now is committed."""
         ...
 
 
 class Partitions(Protocol):
     def partition(self, topic: str, index: int) -> WritablePartition:
-        """One that is led here; KafkaError when there is none, StorageError when its files cannot be opened."""
+        """Returns a partition that this broker leads. Raises KafkaError when it does not, StorageError when it cannot
+        be opened."""
         ...
 
     def indexes_with_files(self, topic: str) -> list[int]:
-        """The partitions of a topic that have been written to, here or by another leader that they were copied from."""
+        """The partitions of a topic that have files, written here or copied from another leader."""
         ...

@@ -1,8 +1,8 @@
-"""How the records of coordinators are laid out: classes that kio reads and writes, behind the version that leads them.
+"""The layout of coordinator records: classes that kio reads and writes, preceded by a version or a kind.
 
-A key begins with an int16 that says what kind of record it is, a value with the int16 of its version; the rest is
-Kafka's encoding, so Kafka's own tools read these topics. kio generates classes for requests only. Those declared here
-have the same shape, so its reader and writer take them.
+A key begins with an int16 that says what kind of record it is, a value with the int16 of its version. The rest is
+Kafka's encoding, so Kafka's own tools can read these topics. kio generates classes for requests only; the classes
+declared here have the same shape, so that kio's reader and writer accept them.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ _INT16 = struct.Struct(">h")
 
 
 class Layout:
-    """What the classes that ``layout`` makes have in common. ``kind`` is the number that leads a key, -1 of a value."""
+    """The base of the classes that ``layout`` makes. ``kind`` is the number that precedes a key, and -1 for a value."""
 
     __slots__ = ()
     __type__: ClassVar = EntityType.data
@@ -35,13 +35,13 @@ class Layout:
     kind: ClassVar[int]
 
     def encode(self) -> bytes:
-        """A key behind its kind, or a value behind its version."""
+        """Encodes a key after its kind, or a value after its version."""
         cls: Any = type(self)
         return _INT16.pack(self.__version__ if self.kind < 0 else self.kind) + entity_encoder(cls)(_mapping(self))
 
 
 def _mapping(entity: Layout) -> dict[str, Any]:
-    """What an encoder takes: the fields by name, nested ones as mappings, too."""
+    """Returns the input of an encoder: the fields by name, nested ones as mappings too."""
     mapping: dict[str, Any] = {}
     for name, is_nested in _names(cast(Any, type(entity))):
         value = getattr(entity, name)
@@ -92,10 +92,11 @@ def uuid_(*, default: Any = MISSING, tag: int | None = None) -> Any:
 
 
 def nested(*, default: Any = MISSING, tag: int | None = None) -> Any:
-    """A field that holds other classes of ``layout``.
+    """A field that holds other layout classes.
 
-    kio writes a nullable structure behind a tag without the byte that says it is there (KIP-893), and misses it when
-    it reads: declare such a field without ``None``, with an ``int8`` of 1 in front of what it holds.
+    kio writes a nullable structure in a tagged field without the byte that says that it is present (KIP-893), and
+    expects none when it reads. Declare such a field without ``None``, with an ``int8`` of 1 as the first field of what
+    it holds.
     """
     return _field("", default, tag)
 
@@ -106,7 +107,7 @@ def nested(*, default: Any = MISSING, tag: int | None = None) -> Any:
     field_specifiers=(int8, int16, int32, int64, string, bytes_, uuid_, nested),
 )
 def layout(*, version: int = 0, flexible: bool = False, kind: int = -1) -> Callable[[type[_L]], type[_L]]:
-    """Makes a class into a layout of that version, or of a key of that kind."""
+    """Makes a class a layout of that version, or of a key of that kind."""
 
     def declare(cls: type[_L]) -> type[_L]:
         cls.__version__ = i16(version)
@@ -118,11 +119,11 @@ def layout(*, version: int = 0, flexible: bool = False, kind: int = -1) -> Calla
 
 
 def decode(cls: type[_L], data: bytes) -> _L:
-    """What ``Layout.encode`` wrote; ValueError when it is not that, or a value of another version."""
+    """Decodes what ``Layout.encode`` wrote. Raises ValueError for damaged bytes, or for a value of another version."""
     if cls.kind < 0 and (version := leading_number(data)) != cls.__version__:
-        raise ValueError(f"{cls.__name__}: version {version} instead of {cls.__version__}")
+        raise ValueError(f"{cls.__name__}: version {version}, expected {cls.__version__}")
     try:
-        # kio believes the lengths that it reads: one that is damaged would have it allocate what they say.
+        # kio trusts the lengths that it reads: a damaged one would make it allocate that many bytes.
         frame, position = _bounds(cast(Any, cls)).checked(memoryview(data), _INT16.size)
         entity, _ = entity_reader(cast(Any, cls))(frame, position)
     except (DecodeError, SerialError, ValueError, OverflowError, IndexError) as error:
@@ -136,7 +137,7 @@ def _bounds(cls: Any) -> RequestBounds:
 
 
 def leading_number(data: bytes) -> int:
-    """The kind of a key, the version of a value; ValueError when there is none."""
+    """Returns the kind of a key, or the version of a value. Raises ValueError when the bytes are too few."""
     if len(data) < _INT16.size:
-        raise ValueError(f"{len(data)} bytes are too few for a coordinator's record")
+        raise ValueError(f"a coordinator record of {len(data)} bytes is too short for its leading int16")
     return int(_INT16.unpack_from(data)[0])

@@ -1,15 +1,15 @@
-"""What a coordinator is to the runtime: a shard of state that changes by replay, and operations that give outcomes.
+"""The interface between a coordinator and the runtime: a shard of state that changes by replay, and operations on it.
 
-An operation looks at the state and decides; it gives an ``Outcome``. The runtime writes the outcome's records to the
-shard's partition, replays them into the state, calls ``then``, and sends the answers once the records are committed.
-When the records cannot be written nothing has happened. So an operation that has records changes nothing itself: what
-is remembered in the log changes in ``replay``, and what is not (who waits, timers) in ``then``. One without records may
-change what is not in the log at once.
+An operation looks at the state, decides, and returns an ``Outcome``. The runtime writes the outcome's records to the
+shard's partition, replays them into the state, calls ``then``, and sends the responses once the records are committed.
+When the records cannot be written, nothing has happened. So an operation with records changes nothing itself: state
+that is in the log changes in ``replay``, and state that is not (waiters, timers) changes in ``then``. An operation
+without records may change state that is not in the log at once.
 
-Everybody waits while an operation runs, so an operation is short, also in a group of a hundred thousand offsets. What
-takes longer is several operations, each of which leaves the state as a client may see it. An operation that only reads
-may give a snapshot as its response, from which the handler makes the response to the client in slices. Records that
-must be in one batch, and take long, are encoded beforehand (``Prepared``).
+Everything else waits while an operation runs, so an operation is short, also in a group with a hundred thousand
+offsets. Longer work is split into several operations, each of which leaves a state that clients may see. An operation
+that only reads may return a snapshot, from which the handler builds the response in slices. Records that must be in one
+batch and take long to encode are encoded beforehand (``Prepared``).
 """
 
 import enum
@@ -23,7 +23,7 @@ from skep.coordination.timers import Timers
 from skep.records.builder import BatchBuilder
 
 Waiter = Any
-"""Who waits for an answer that a later operation gives: a future to the runtime, a mere token to a coordinator."""
+"""A client that waits for a reply of a later operation: a future for the runtime, an opaque token for a coordinator."""
 
 
 class RecordPart(Protocol):
@@ -31,14 +31,14 @@ class RecordPart(Protocol):
 
 
 class CoordinatorRecord(NamedTuple):
-    """One key and its value; None deletes the key."""
+    """One key and its value; None is a tombstone."""
 
     key: RecordPart
     value: RecordPart | None
 
 
 class ProducerStamp(NamedTuple):
-    """Of whose transaction records are a part (TxnOffsetCommit)."""
+    """The producer in whose transaction records are written (TxnOffsetCommit). Kafka: ProducerIdAndEpoch."""
 
     producer_id: int
     producer_epoch: int
@@ -50,28 +50,28 @@ class _Later:
 
 
 LATER: Any = _Later()
-"""As a response: whoever asked waits under its waiter, and is answered among the replies of a later outcome."""
+"""As a response: the client waits as a waiter, and gets a reply of a later outcome."""
 
 
 class Freshness(enum.Enum):
-    """How sure a coordinator must be of an answer for which it writes nothing: another broker may coordinate by now.
+    """How fresh the state must be for a response that writes nothing: another broker may be the coordinator by now.
 
-    What is written needs no such thing. Only the leader of now can have it acknowledged.
+    Outcomes with records need no such check: only the current leader can get them acknowledged.
     """
 
     ANY = enum.auto()
-    """An old answer does no harm."""
+    """A stale response does no harm."""
     LEASED = enum.auto()
-    """Refused when the lease of the partition is over."""
+    """The operation is refused when the leadership lease of the partition has expired."""
     PROVEN = enum.auto()
-    """Held back until a record that changes nothing is committed."""
+    """The response waits until a record that changes nothing is committed."""
 
 
 class Prepared:
-    """Records that were encoded before the operation that writes them, in slices, and the state that they make.
+    """Records that are encoded in slices before the operation that writes them, and the state that they lead to.
 
-    The operation must check that the state is still the one that the records were made from. ``install`` takes the
-    place of the replay: it is called when the records are in the log, and leaves what a replay would leave.
+    The operation must check that the state is still the one from which the records were made. ``install`` replaces the
+    replay: it is called when the records are in the log, and must leave the state that a replay would leave.
     """
 
     __slots__ = ("_now_ms", "builder", "install")
@@ -91,12 +91,12 @@ class Prepared:
 
 @dataclass(slots=True)
 class Outcome:
-    """What an operation has decided.
+    """The decision of an operation.
 
-    ``response`` answers whoever asked, ``replies`` those who wait since earlier; both go out when all that was written
-    to the shard so far is committed, so nobody sees what may yet be lost. A reply that is a KafkaError is raised where
-    it is awaited. ``freshness`` is for outcomes without records. ``prepared`` records come before ``records``, in the
-    same batch.
+    ``response`` is for the client that made the request, ``replies`` are for earlier waiters. Both are sent when
+    everything written to the shard so far is committed, so no client sees what may still be lost. A reply that is a
+    KafkaError is raised where it is awaited. ``freshness`` applies to outcomes without records. ``prepared`` records
+    come before ``records``, in the same batch.
     """
 
     response: Any = None
@@ -109,42 +109,43 @@ class Outcome:
 
 
 Operation = Callable[[Any], Outcome]
-"""Takes the shard. KafkaError refuses, and nothing is changed."""
+"""Takes the shard. Raises KafkaError to refuse, and has then changed nothing."""
 
 
 class Shard(Protocol):
-    """The state behind one partition of a coordinator's topic. Nothing in it awaits; the event loop is its lock."""
+    """The state of one partition of a coordinator's topic. No method awaits; the event loop is the lock."""
 
     @property
     def no_change(self) -> CoordinatorRecord:
-        """A record that changes nothing, whoever replays it: the tombstone of a key that nothing ever has."""
+        """A record that changes nothing when it is replayed: the tombstone of a key that no other record has."""
         ...
 
     def replay(self, offset: int, key: Any, value: Any, producer: ProducerStamp | None) -> None:
-        """Takes in one record; of a transaction that has not ended yet when ``producer`` is given."""
+        """Applies one record. With ``producer`` it belongs to a transaction of that producer that has not ended yet."""
         ...
 
     def replay_end_of_transaction(self, producer: ProducerStamp, *, is_committed: bool) -> None:
-        """The records of that producer's transaction count from now on, or never did."""
+        """Applies the records of the producer's transaction, or drops them."""
         ...
 
     def loaded(self) -> Work[Outcome]:
-        """All records have been replayed: start timers, go on with what was under way. Nobody asks before it ends."""
+        """Called when all records have been replayed: starts timers and resumes what was in progress. No operation runs
+        before it ends."""
         ...
 
     def unloaded(self) -> Outcome:
-        """The partition has moved away. Gives the answers to all who wait; there can be no records."""
+        """Called when the partition has moved away. Returns replies to all waiters; it cannot write records."""
         ...
 
 
 class ShardContext(NamedTuple):
-    """What a shard is made with."""
+    """What a shard is created with."""
 
     partition: int
     clock: Clock
     timers: Timers
-    """Of this shard alone; they stop when it is unloaded."""
+    """The timers of this shard; they stop when it is unloaded."""
 
 
 Decoder = Callable[[bytes, bytes | None], tuple[Any, Any] | None]
-"""From the bytes of a record to what ``replay`` takes; None for one to pass over; ValueError for damaged ones."""
+"""Decodes a record for ``replay``. Returns None for a record to skip, raises ValueError for a damaged one."""

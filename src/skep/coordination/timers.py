@@ -1,7 +1,8 @@
-"""Timers that give operations, by key: a later ``schedule`` under the same key replaces the earlier.
+"""Timers by key that yield operations. Scheduling a key again replaces its earlier timer.
 
-Most timers are put off again and again (each heartbeat puts off its member's session) and never go off. So putting off
-costs a dictionary write: the heap keeps the earlier moment, and what comes up there before its time is put back.
+Most timers are postponed again and again (each heartbeat postpones its member's session timeout) and never fire. So
+postponing costs one write to a dictionary: the heap keeps the earlier moment, and an entry that comes up before its
+time is pushed back.
 """
 
 import heapq
@@ -12,11 +13,11 @@ from skep.base.clock import Clock
 
 
 class Timers:
-    """Owns what is due when. ``on_earlier`` is called when the next moment has come nearer."""
+    """Owns the timers. ``on_earlier`` is called when the next moment has come nearer."""
 
-    def __init__(self, clock: Clock, on_earlier: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, clock: Clock, on_earlier: Callable[[], None] | None = None) -> None:
         self._clock = clock
-        self._on_earlier = on_earlier
+        self._on_earlier = on_earlier or _ignore
         self._due: dict[Hashable, tuple[int, Callable[[Any], Any]]] = {}
         self._heap: list[tuple[int, int, Hashable]] = []
         self._count = 0
@@ -28,7 +29,7 @@ class Timers:
         return key in self._due
 
     def schedule(self, key: Hashable, delay_ms: int, operation: Callable[[Any], Any]) -> None:
-        """``operation(shard)`` is run ``delay_ms`` from now, as if somebody had asked for it."""
+        """Runs ``operation(shard)`` in ``delay_ms`` from now, as if a client had asked for it."""
         moment = self._now_ms() + delay_ms
         earlier = self._due.get(key)
         self._due[key] = (moment, operation)
@@ -38,23 +39,25 @@ class Timers:
     def cancel(self, key: Hashable) -> None:
         self._due.pop(key, None)
         if len(self._heap) > 2 * len(self._due) + 64:
-            # Mostly timers that were cancelled: begin anew rather than carry them to their moment.
+            # Most entries are cancelled timers: build a new heap instead of keeping them until their moment.
             self._heap = []
             for left, (moment, _) in self._due.items():
                 self._push(moment, left)
 
-    def clear(self) -> None:
+    def stop(self) -> None:
+        """Drops all timers and the callback, which may refer to the owner: unloaded state is freed at once."""
         self._due.clear()
         self._heap.clear()
+        self._on_earlier = _ignore
 
     def next_moment(self) -> float | None:
-        """When, on the monotonic clock, it is worth asking again; None: not before the next ``schedule``."""
+        """Returns the moment, on the monotonic clock, at which the next timer may be due; None if there is none."""
         return self._heap[0][0] / 1000 if self._heap else None
 
     def take_due(self) -> Iterator[Callable[[Any], Any]]:
-        """The operations whose time has come, each of which is forgotten when it is given.
+        """Yields the operations that are due, and forgets each as it is yielded.
 
-        What one of them cancels or puts off is not given; what it schedules for now is.
+        Operations that one of them cancels or postpones are not yielded; those that it schedules for now are.
         """
         while self._heap and self._heap[0][0] <= (now := self._now_ms()):
             _, _, key = heapq.heappop(self._heap)
@@ -69,7 +72,8 @@ class Timers:
             yield operation
 
     def _now_ms(self) -> int:
-        # Whole milliseconds: sums of fractions differ in their last digit, and a timer would not be due when it is.
+        # Whole milliseconds: sums of fractions differ in the last digit, and a timer would not be due at its own
+        # moment.
         return round(self._clock.monotonic() * 1000)
 
     def _push(self, moment: int, key: Hashable) -> None:
@@ -77,3 +81,7 @@ class Timers:
         heapq.heappush(self._heap, (moment, self._count, key))
         if self._heap[0][2] == key:
             self._on_earlier()
+
+
+def _ignore() -> None:
+    """The callback of timers without an owner."""

@@ -1,4 +1,4 @@
-"""The records of ``__transaction_state``, in Kafka's layout: one kind, the whole state of a transactional id."""
+"""The records of ``__transaction_state`` in Kafka's layout: one kind, with the whole state of a transactional id."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class TransactionPartitions(Layout):
 
 @layout(version=1, flexible=True)
 class TransactionLogValue(Layout):
-    """``transaction_status`` is Kafka's number of the state; ``transaction_partitions`` is None without any."""
+    """``transaction_status`` is Kafka's number of the state; ``transaction_partitions`` is None without partitions."""
 
     producer_id: int = int64()
     previous_producer_id: int = int64(default=-1, tag=0)
@@ -39,15 +39,18 @@ _LAST_WRITTEN_STATUS = 5
 
 
 def decode_transaction_record(key: bytes, value: bytes | None) -> tuple[Any, Any] | None:
-    """A key and its value, None for a tombstone; None for a kind that is not known. ValueError for damaged bytes."""
+    """Returns a key and its value (None for a tombstone), or None for an unknown kind. Raises ValueError for damaged
+    bytes."""
     if schema.leading_number(key) != 0:
         return None
     decoded = schema.decode(TransactionLogKey, key)
     if value is None:
         return decoded, None
     if (version := schema.leading_number(value)) != TransactionLogValue.__version__:
-        raise ValueError(f"a transaction's record of version {version}")
+        raise ValueError(f"transaction record of version {version}, expected {TransactionLogValue.__version__}")
     state = schema.decode(TransactionLogValue, value)
     if not 0 <= state.transaction_status <= _LAST_WRITTEN_STATUS:
-        raise ValueError(f"a transaction in state {state.transaction_status}")
+        raise ValueError(
+            f"transaction record with state {state.transaction_status}, expected 0 to {_LAST_WRITTEN_STATUS}"
+        )
     return decoded, state

@@ -1,1 +1,1 @@
-"""Layer 3: what the cluster agrees on: the store protocol, its implementations, and the topics built above it."""
+"""Layer 3: the cluster's metadata: the store protocol, its implementations, and the catalog of topics above it."""

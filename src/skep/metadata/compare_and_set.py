@@ -1,4 +1,4 @@
-"""Read, decide, write if nobody else wrote; otherwise read and decide again."""
+"""Compare-and-set with retries: read, decide, write if the version is unchanged; otherwise read and decide again."""
 
 from collections.abc import Awaitable, Callable
 
@@ -6,17 +6,17 @@ from skep.base.errors import VersionConflict
 from skep.metadata.metadata_store import MUST_NOT_EXIST, MetadataStore, Versioned
 
 ATTEMPTS = 50
-"""Each lost attempt means that another writer got through, so many in a row mean that something is wrong."""
+"""Each lost attempt means that another writer succeeded. So many in a row mean that something is wrong."""
 
 Decide = Callable[[Versioned | None], bytes | Awaitable[bytes]]
-"""The new value of a key from what is there now. What it raises ends the update with nothing written."""
+"""Returns the new value of a key for its current entry. If it raises, nothing is written."""
 
 
 async def update(store: MetadataStore, key: str, decide: Decide, *, always_write: bool = False) -> Versioned:
-    """The value that ``decide`` chose, as it was written. VersionConflict after losing ATTEMPTS times in a row.
+    """Returns the value that ``decide`` chose, as it was written. Raises VersionConflict after ATTEMPTS conflicts.
 
-    A decision that changes nothing is not written, and not reported to watches; with ``always_write`` it is, after
-    which no earlier write that is still on its way can succeed.
+    A value that is unchanged is not written and not reported to watches. With ``always_write`` it is written, after
+    which no earlier write that is still in flight can succeed.
     """
     for _ in range(ATTEMPTS):
         entry = await store.get(key)
@@ -29,8 +29,8 @@ async def update(store: MetadataStore, key: str, decide: Decide, *, always_write
             return Versioned(value, await store.put(key, value, expected_version=expected_version))
         except VersionConflict:
             continue
-    raise gave_up(key)
+    raise too_many_conflicts(key)
 
 
-def gave_up(key: str) -> VersionConflict:
-    return VersionConflict(f"{key}: lost against other writers {ATTEMPTS} times in a row")
+def too_many_conflicts(key: str) -> VersionConflict:
+    return VersionConflict(f"{key}: {ATTEMPTS} conflicts with other writers in a row; giving up")

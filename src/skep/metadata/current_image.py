@@ -1,7 +1,7 @@
-"""The image of now: loaded once, then kept up with the store, whoever writes there.
+"""The current image: loaded once, then updated with every change in the store.
 
-Also finishes deletions. A topic with a deletion mark is going, whoever set the mark and wherever they stopped: any
-broker that sees the mark and the topic removes the topic.
+This module also finishes deletions. A topic with a deletion mark is being deleted, whichever broker set the mark and
+wherever it stopped: any broker that sees both the mark and the topic removes the topic.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from functools import partial
 
 from skep.base.errors import StoreUnavailable, VersionConflict
 from skep.base.loop.supervisor import Supervisor
-from skep.base.loop.threads import run_apart
+from skep.base.loop.threads import maybe_in_thread
 from skep.metadata import layout
 from skep.metadata.cluster_image import ClusterImage
-from skep.metadata.compare_and_set import ATTEMPTS, gave_up, update
+from skep.metadata.compare_and_set import ATTEMPTS, too_many_conflicts, update
 from skep.metadata.metadata_store import Changed, MetadataStore, Versioned, Watch
 from skep.metadata.model import TopicRecord, UnreadableRecord, decode_field, encode_fields, id_text, random_id
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 RETRY_PAUSE_S = 1.0
 RELOAD_ABOVE_KEYS = 256
 MOST_ROUNDS = 10
-"""Of reading what changed while something was read; where there is always more, an image must come out all the same."""
+"""Rounds of reading keys that changed during the round before. Under constant change the image is published then."""
 
 OnChange = Callable[[ClusterImage, ClusterImage], None]
 
@@ -32,22 +32,22 @@ OnChange = Callable[[ClusterImage, ClusterImage], None]
 class CurrentImage:
     """Owns the image, the pending deletions, and the task that follows the watch.
 
-    ``turn`` is held by whoever reads the store in order to change the image, over both. They await in between, and a
-    refresh in that gap would put an older state over a newer one.
+    Hold ``lock`` while reading the store and changing the image by it. There is an await in between, and a refresh in
+    that gap would replace a newer state by an older one.
     """
 
     def __init__(self, store: MetadataStore) -> None:
         self.image = ClusterImage("")
         self.deletions: dict[uuid.UUID, layout.Deletion] = {}
-        self.turn = asyncio.Lock()
+        self.lock = asyncio.Lock()
         self._store = store
         self._callbacks: list[OnChange] = []
         self._tasks = Supervisor()
         self._watch: Watch | None = None
 
     async def open(self) -> None:
-        self._watch = await self._store.watch("")  # before reading: what changes in between is then reported
-        async with self.turn:
+        self._watch = await self._store.watch("")  # before reading, so that changes in between are reported
+        async with self.lock:
             cluster = await update(self._store, layout.CLUSTER, _cluster_or_new)
             await self._load(decode_field(layout.CLUSTER, cluster.value, "id"))
             await self._remove_marked_topics()
@@ -62,22 +62,22 @@ class CurrentImage:
         self._callbacks.append(callback)
 
     async def reload(self) -> None:
-        """Reads all of it, whatever the watch has reported."""
-        async with self.turn:
+        """Reads the whole store again, whatever the watch has reported."""
+        async with self.lock:
             await self._load(self.image.cluster_id)
 
-    def become(self, image: ClusterImage) -> None:
+    def set_image(self, image: ClusterImage) -> None:
         old, self.image = self.image, image
         if image is not old:
             for callback in self._callbacks:
                 try:
                     callback(old, image)
                 except Exception:
-                    # A bug in one who is told, which is no reason for the others not to be, nor to stop following.
-                    logger.exception("a change of the metadata was not carried out")
+                    # A bug in one callback must not keep the others from being called, nor end the task that follows.
+                    logger.exception("a callback for a metadata change failed")
 
     async def remove_topic(self, topic: TopicRecord) -> None:
-        """Remove what has this topic's name and id, in whichever version; a topic made anew under the name stays."""
+        """Removes the topic with this name and id, in any version. A new topic of the same name stays."""
         key = layout.topic_key(topic.name)
         for _ in range(ATTEMPTS):
             try:
@@ -86,13 +86,13 @@ class CurrentImage:
             except VersionConflict:
                 entry = await self._store.get(key)
             if entry is None:
-                return self.become(self.image.without_topic(topic.name))
+                return self.set_image(self.image.without_topic(topic.name))
             decode = partial(TopicRecord.decode, topic.name, entry.value, entry.version)
-            found = await run_apart(decode, if_true=len(entry.value) > layout.LARGE_RECORD)
+            found = await maybe_in_thread(decode, is_large=len(entry.value) > layout.LARGE_RECORD)
             if found.topic_id != topic.topic_id:
-                return self.become(self.image.with_topic(found))
+                return self.set_image(self.image.with_topic(found))
             topic = found
-        raise gave_up(key)
+        raise too_many_conflicts(key)
 
     async def _remove_marked_topics(self) -> None:
         for topic_id in self.deletions:
@@ -102,19 +102,20 @@ class CurrentImage:
 
     async def _load(self, cluster_id: str) -> None:
         tree = await self._store.read_tree("")
-        # In a thread: it takes a while with 10,000 topics, and clients may be being served.
+        # In a thread: it takes long with 10,000 topics, and the loop may be serving clients.
         image = await asyncio.to_thread(layout.image_of, cluster_id, tree, self.image)
         self.deletions = layout.deletions_of(tree)
-        self.become(image)
+        self.set_image(image)
 
     async def _follow(self, watch: Watch) -> None:
         async for changed in watch:
             try:
-                async with self.turn:
+                async with self.lock:
                     await self._refresh(changed, watch)
             except (StoreUnavailable, VersionConflict) as error:
                 logger.warning("metadata may be out of date: %s; trying again", error)
             except Exception:
+                # A bug of ours. If the task ended here, the broker would work on with stale metadata unnoticed.
                 logger.exception("metadata may be out of date; trying again")
             else:
                 continue
@@ -122,12 +123,13 @@ class CurrentImage:
             await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _refresh(self, changed: Changed, watch: Watch | None = None) -> None:
-        """Reads what changed, and goes on with what ``watch`` has heard of meanwhile.
+        """Reads the changed keys, then the keys that ``watch`` has reported meanwhile, until there are none.
 
-        For what is read may be newer than what was heard of: a broker that handed its leaderships over and left is gone
-        in it, although the new leaders, of whom we were told first, have not been read yet.
+        A key that is read may be newer than its report. Example: a broker hands over its leaderships and leaves. Its
+        key may be read as deleted before the new leaders are read, although they were reported first. So the image is
+        published only when no report is left.
         """
-        heard, image = changed, self.image
+        reported, image = changed, self.image
         try:
             for _ in range(MOST_ROUNDS):
                 if changed.missed or len(changed.keys) > RELOAD_ABOVE_KEYS:
@@ -139,27 +141,27 @@ class CurrentImage:
                 changed = Changed(frozenset()) if watch is None else watch.take()
                 if not changed.keys and not changed.missed:
                     break
-                heard = Changed(heard.keys | changed.keys, heard.missed or changed.missed)
+                reported = Changed(reported.keys | changed.keys, reported.missed or changed.missed)
         except BaseException:
             if watch is not None:
-                watch.report(heard)  # none of it is in the image
+                watch.report(reported)  # the image has none of it
             raise
-        self.become(image)
+        self.set_image(image)
         if watch is not None:
-            watch.report(changed)  # after so many rounds there may still be something
+            watch.report(changed)  # there may be some left after MOST_ROUNDS
         await self._remove_marked_topics()
 
     async def _read(self, image: ClusterImage, key: str) -> ClusterImage:
         entry = await self._store.get(key)
         try:
             before = image
-            image = await run_apart(
+            image = await maybe_in_thread(
                 lambda: layout.image_after(before, key, entry),
-                if_true=entry is not None and len(entry.value) > layout.LARGE_RECORD,
+                is_large=entry is not None and len(entry.value) > layout.LARGE_RECORD,
             )
             self.deletions = layout.deletions_after(self.deletions, key, entry)
         except UnreadableRecord as error:
-            # Reading it again would not help; what we knew before stands.
+            # Reading it again would not help. The image keeps the previous state.
             logger.error("%s", error)
         return image
 

@@ -1,17 +1,17 @@
-"""Where each thing lies in the store, and how an image follows from what lies there.
+"""The keys of the store, and how an image is built from them.
 
 =======================  ==============================================================================
 ``cluster``              the cluster id, written once
 ``topics/<name>``        a topic: id, partitions, config overrides
-``deleting/<topic id>``  the name of a topic whose files are to be removed, and the brokers that have yet to do it
+``deleting/<topic id>``  the name of a deleted topic, and the brokers that have not removed its files yet
 ``configs/cluster``      config overrides of all brokers
 ``configs/broker-<id>``  config overrides of one broker
 ``configs/group-<id>``   config overrides of one group, its id percent-encoded
 ``brokers/<id>``         a live broker; ephemeral
 ``controller``           the broker that elects leaders; ephemeral
-``controller-epoch``     how many controllers there have been; its version is what the writes of one are guarded by
-``producer-ids``         the first producer id that nobody was given
-``broker-epochs``        the first broker epoch that nobody was given
+``controller-epoch``     the number of controllers so far; its version guards the writes of a controller
+``producer-ids``         the first producer id that is not allocated
+``broker-epochs``        the first broker epoch that is not allocated
 =======================  ==============================================================================
 """
 
@@ -38,7 +38,7 @@ from skep.metadata.model import (
 logger = logging.getLogger(__name__)
 
 LARGE_RECORD = 16 << 10
-"""The bytes of a record from which on it is read in a thread."""
+"""Records of more bytes are decoded in a thread."""
 
 CLUSTER = "cluster"
 PRODUCER_IDS = "producer-ids"
@@ -76,7 +76,7 @@ def deletion_key(topic_id: uuid.UUID) -> str:
 
 
 class Deletion(NamedTuple):
-    """A topic that is gone, and the brokers that may still have files of it."""
+    """A deleted topic, and the brokers that may still have its files."""
 
     name: str
     brokers: tuple[BrokerId, ...]
@@ -100,7 +100,7 @@ def decode_config(key: str, value: bytes) -> dict[str, str]:
 
 
 def image_of(cluster_id: str, tree: Mapping[str, Versioned], before: ClusterImage | None = None) -> ClusterImage:
-    """The image of everything in the store. Topics that are the same as in ``before`` are the same objects."""
+    """Returns the image of the whole store. Topics that have not changed since ``before`` are the same objects."""
     known = {} if before is None else before.topics
     return ClusterImage.of(
         cluster_id,
@@ -121,12 +121,12 @@ def image_of(cluster_id: str, tree: Mapping[str, Versioned], before: ClusterImag
 
 
 def image_after(image: ClusterImage, key: str, entry: Versioned | None) -> ClusterImage:
-    """The image when ``key`` is now ``entry``; the very same image when nothing in it follows from that."""
+    """Returns the image with ``key`` set to ``entry``, or the same object if that changes nothing."""
     if key.startswith(_TOPICS):
         if entry is None:
             return image.without_topic(key.removeprefix(_TOPICS))
         known = image.topics.get(key.removeprefix(_TOPICS))
-        topic = _not_older(_topic(key, entry), known)
+        topic = _with_latest_elections(_topic(key, entry), known)
         return image if known == topic else image.with_topic(topic)
     if key.startswith(_BROKERS):
         if entry is None:
@@ -148,7 +148,7 @@ def image_after(image: ClusterImage, key: str, entry: Versioned | None) -> Clust
 
 
 def deletions_of(tree: Mapping[str, Versioned]) -> dict[uuid.UUID, Deletion]:
-    """The topics that are being deleted, by id."""
+    """Returns the topics that are being deleted, by id."""
     found: dict[uuid.UUID, Deletion] = {}
     for key, entry in tree.items():
         found = deletions_after(found, key, entry)
@@ -158,7 +158,7 @@ def deletions_of(tree: Mapping[str, Versioned]) -> dict[uuid.UUID, Deletion]:
 def deletions_after(
     deletions: dict[uuid.UUID, Deletion], key: str, entry: Versioned | None
 ) -> dict[uuid.UUID, Deletion]:
-    """What is being deleted when ``key`` is now ``entry``."""
+    """Returns the pending deletions with ``key`` set to ``entry``."""
     if not key.startswith(_DELETING):
         return deletions
     topic_id = uuid.UUID(hex=key.removeprefix(_DELETING))
@@ -168,25 +168,26 @@ def deletions_after(
 
 
 def _known_or_read(known: Mapping[str, TopicRecord], key: str, entry: Versioned) -> TopicRecord:
-    """Reading ten thousand records takes a second, and after a failure most of them are the same."""
+    """Reuses the known record if it is unchanged: decoding ten thousand takes a second, and most are unchanged."""
     topic = known.get(key.removeprefix(_TOPICS))
-    # Versions may begin anew after a delete, so the id is looked for too; it stands at the beginning.
+    # Versions may restart after a delete, so the id is compared too; it is at the beginning of the value.
     if topic is not None and topic.version == entry.version and topic.topic_id.hex.encode() in entry.value[:64]:
         return topic
     try:
-        return _not_older(_topic(key, entry), topic)
+        return _with_latest_elections(_topic(key, entry), topic)
     except UnreadableRecord as error:
         if topic is None:
             raise
-        # One record must not keep all others out of date.
+        # One unreadable record must not keep the others stale.
         logger.error("%s", error)
         return topic
 
 
-def _not_older(read: TopicRecord, known: TopicRecord | None) -> TopicRecord:
-    """What was read, but for partitions of whose later elections we have heard already (``Catalog.heard_of``).
+def _with_latest_elections(read: TopicRecord, known: TopicRecord | None) -> TopicRecord:
+    """Returns the record as read, except that each partition keeps the state with the higher leader epoch.
 
-    A server of the store may be behind the one that told another broker; who stepped down must not lead again by it.
+    Later elections may be known already (``Catalog.apply_elections``), and a lagging ZooKeeper server must not re-elect
+    us.
     """
     if known is None or known.topic_id != read.topic_id:
         return read
@@ -211,4 +212,4 @@ def _broker_id(text: str) -> BrokerId:
     try:
         return BrokerId(int(text))
     except ValueError as error:
-        raise UnreadableRecord(f"not a broker id in the metadata store: {text!r}") from error
+        raise UnreadableRecord(f"the metadata store has a key for broker {text!r}, which is not a broker id") from error

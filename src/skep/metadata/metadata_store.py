@@ -1,17 +1,17 @@
-"""The metadata store: a small tree of versioned values that every broker of a cluster sees alike.
+"""The metadata store: a small tree of versioned values that all brokers of a cluster share.
 
-Small enough to be SQLite on one machine and ZooKeeper beyond it. What topics, brokers and configs are is decided
-above, in ``catalog.py``; a store knows keys and bytes.
+The protocol is small enough for SQLite on one machine and ZooKeeper on several. A store holds keys and bytes;
+``catalog.py`` defines topics, brokers and configs above it.
 
-Keys are paths (``topics/orders``). Values are never empty, so that an engine that has to make ``topics`` before
-``topics/orders`` can tell a key that somebody put from one it made itself. No key lies below an ephemeral one.
+Keys are paths (``topics/orders``). Values are never empty, so that an engine that has to create ``topics`` before
+``topics/orders`` can tell a key that was put from one that it created itself. No key lies below an ephemeral one.
 
-Ephemeral keys belong to a session, which the engine ends when its process dies, or stays silent for longer than the
-session timeout: stopped, cut off, or on a machine that hangs. One that was only silent finds its session ended
-(``wait_session_end``) and its keys perhaps taken by others.
+Ephemeral keys belong to a session. The engine ends the session when its process dies, or when the process is silent for
+longer than the session timeout: stopped, disconnected, or on a machine that hangs. A process that was only silent finds
+its session ended (``wait_session_end``), and other sessions may have taken its keys.
 
-Left out on purpose: transactions over several keys. ``put_many`` is many compare-and-sets in one go, each for itself.
-Callers order their writes so that a stop between two of them leaves something that can be finished; see
+Left out on purpose: transactions over several keys. ``put_many`` is many independent compare-and-sets in one call.
+Callers order their writes so that a crash between two of them leaves a state that can be completed; see
 ``Catalog.delete_topic``.
 """
 
@@ -35,7 +35,7 @@ class Versioned(NamedTuple):
 
 
 class Put(NamedTuple):
-    """One entry of ``put_many``: what ``put`` takes."""
+    """One entry of ``put_many``: the arguments of ``put``."""
 
     key: str
     value: bytes
@@ -44,9 +44,9 @@ class Put(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Keys that were put or deleted. With ``missed``, others may have been too: read the tree again.
+    """Keys that were put or deleted. With ``missed`` there may be others: read the tree again.
 
-    A parent of such a key may be named with it, though nobody put it: some engines make it then.
+    ``keys`` may include a parent that nobody put: some engines create it with the key.
     """
 
     keys: frozenset[str]
@@ -54,84 +54,84 @@ class Changed:
 
 
 class MetadataStore(Protocol):
-    """A connection with the engine, and on it one session at a time.
+    """A connection with the engine, and one session at a time on it.
 
-    Every method but ``open`` needs an open store. Each raises StoreUnavailable, within seconds, when the engine cannot
-    be reached or refuses; whether a write that failed so took place is then unknown until it is read again. The same
-    holds for a write whose caller was cancelled.
+    Every method except ``open`` needs an open store. Each raises StoreUnavailable, within seconds, if the engine cannot
+    be reached or refuses. Whether a write that failed this way took place is unknown until the key is read again. The
+    same holds for a write whose caller was cancelled.
     """
 
     async def open(self) -> None: ...
 
     async def close(self) -> None:
-        """End the session: its ephemeral keys vanish, its watches end. A second call does nothing."""
+        """Ends the session: its ephemeral keys are deleted and its watches end. A second call does nothing."""
         ...
 
     async def wait_session_end(self) -> None:
-        """Return when the session that put our ephemeral keys is over and they are gone, though nobody closed us.
+        """Returns when the session of our ephemeral keys has ended without ``close``, and they are deleted.
 
-        It then returns at once until the next ``put_ephemeral``, which begins a new session. Watches live on.
+        It then returns at once until the next ``put_ephemeral``, which begins a new session. Watches stay.
         """
         ...
 
     def end_session(self) -> None:
-        """End the session at once, from any thread: for a process whose event loop hangs. The store stays open."""
+        """Ends the session at once, from any thread: for a process whose event loop hangs. The store stays open."""
         ...
 
     async def get(self, key: str) -> Versioned | None: ...
 
     async def put(self, key: str, value: bytes, *, expected_version: int | None = None) -> int:
-        """Write durably and return the new version.
+        """Writes durably and returns the new version.
 
-        ``expected_version`` makes it a compare-and-set: VersionConflict unless the key is at that version, 0 meaning
-        that it must not exist. After a delete, versions may begin anew. An ephemeral key stays ephemeral.
+        ``expected_version`` makes it a compare-and-set: raises VersionConflict unless the key is at that version; 0
+        means that it must not exist. After a delete, versions may restart. An ephemeral key stays ephemeral.
         """
         ...
 
     async def put_many(
         self, entries: Sequence[Put], *, guard: tuple[str, int] | None = None
     ) -> list[int | VersionConflict]:
-        """Make many puts in one go; for each the new version, or the conflict it lost to. The keys all differ.
+        """Makes many puts, all of different keys. Returns the new version of each, or its conflict.
 
-        With a guard, a key and its version, an entry is written only while that key is at that version; when it is
-        not, Fenced is raised and nothing more is written. Entries before may have been, as after StoreUnavailable.
+        With a guard, a key and its version, entries are written only while that key is at that version. If it is not,
+        this raises Fenced and writes nothing more. Earlier entries may have been written, as after StoreUnavailable.
         """
         ...
 
     async def put_ephemeral(self, key: str, value: bytes) -> int:
-        """Write a key that vanishes with this session, however it ends. VersionConflict when the key exists."""
+        """Writes a key that is deleted when this session ends in any way. Raises VersionConflict if the key exists."""
         ...
 
     async def delete(self, key: str, *, expected_version: int | None = None, keeps_version: bool = False) -> bool:
-        """Remove a key durably; whether it was there. VersionConflict unless it is at ``expected_version``.
+        """Deletes a key durably. Returns whether it existed. Raises VersionConflict unless at ``expected_version``.
 
-        With ``keeps_version`` versions go on where they were when the key is put again: for names that are used again,
-        so that who saw the earlier value can never take the later one for it.
+        With ``keeps_version`` versions continue when the key is put again. This is for names that are reused: a reader
+        of the earlier value can never mistake the later one for it.
         """
         ...
 
     async def children(self, key: str) -> list[str]:
-        """The names directly below a key, sorted: ``["orders"]`` for ``topics`` when there is ``topics/orders``."""
+        """Returns the names directly below a key, sorted: ``["orders"]`` for ``topics`` with ``topics/orders``."""
         ...
 
     async def read_tree(self, prefix: str) -> dict[str, Versioned]:
-        """The key ``prefix`` and all keys below it; ``""`` reads everything. One call, made for start-up."""
+        """Returns the key ``prefix`` and all keys below it; ``""`` reads everything. Made for start-up."""
         ...
 
     async def watch(self, prefix: str) -> "Watch":
-        """Report changes of ``prefix`` and below, by any session and our own, from the return of this call on.
+        """Reports changes of ``prefix`` and below, by any session and our own, from the return of this call on.
 
-        A watch outlives the loss of the connection and of the session; what may have passed it by meanwhile is
-        reported as ``missed`` when the engine is reached again.
+        A watch survives the loss of the connection and of the session. When the engine is reached again, it reports
+        ``missed``, because changes may have been lost.
         """
         ...
 
 
 class Watch:
-    """The keys that changed under one prefix, as an async iterator; filled by a store on the event loop.
+    """An async iterator over the keys that changed under one prefix. A store fills it on the event loop.
 
-    Between calls ``_pending`` holds what was reported and not yet taken. Several changes of a key are one entry, so a
-    reader that is slow sees the latest state and never a queue without end.
+    Between calls ``_pending`` holds the keys that were reported and not taken yet. Several changes of a key are one
+    entry, so a slow reader sees the latest state and never an unbounded queue.
     """
 
     def __init__(self, prefix: str, on_close: Callable[[], None]) -> None:
@@ -143,7 +143,7 @@ class Watch:
         self._news = asyncio.Event()
 
     def report(self, changed: Changed) -> None:
-        """Take what lies under the prefix; called by the store."""
+        """Adds the keys under the prefix. The store calls this."""
         keys = [key for key in changed.keys if is_under(self.prefix, key)]
         self._missed |= changed.missed
         self._pending.update(keys)
@@ -154,7 +154,7 @@ class Watch:
             self._news.set()
 
     def close(self) -> None:
-        """End the iteration, also one that is waiting."""
+        """Ends the iteration, also one that is waiting."""
         self.closed = True
         self._news.set()
         self._on_close()
@@ -169,7 +169,7 @@ class Watch:
         return self.take()
 
     def take(self) -> Changed:
-        """What was reported since the last time, be it nothing."""
+        """Returns what was reported since the last call, which may be nothing."""
         changed = Changed(frozenset(self._pending), self._missed)
         self._pending.clear()
         self._missed = False
@@ -183,16 +183,16 @@ def is_under(prefix: str, key: str) -> bool:
 
 
 def check_entry(key: str, value: bytes) -> None:
-    """Every store refuses what another could not keep. A ValueError: keys are made by our code, not by clients."""
+    """Raises ValueError for what some store could not keep. Not a KafkaError: our code makes keys, not clients."""
     if not all(part and part not in (".", "..") for part in key.split("/")) or "\0" in key:
-        raise ValueError(f"not a key: {key!r}")
+        raise ValueError(f"invalid key {key!r}")
     if not value:
         raise ValueError(f"empty value for {key}")
 
 
 def check_entries(entries: Sequence[Put]) -> None:
-    """What ``put_many`` refuses before it writes anything."""
+    """Raises ValueError for entries that ``put_many`` refuses before it writes anything."""
     for entry in entries:
         check_entry(entry.key, entry.value)
     if len({entry.key for entry in entries}) != len(entries):
-        raise ValueError("a key twice among the entries to put")
+        raise ValueError("the entries have a key twice")

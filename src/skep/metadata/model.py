@@ -1,11 +1,11 @@
-"""What the cluster agrees on, as frozen records, and how each is written: JSON with a version, ``{"v": 1, ...}``.
+"""The records of the metadata store, as frozen objects, and their encoding: JSON with a version, ``{"v": 1, ...}``.
 
-A partition is an array, ``[replicas, isr, leader, leader_epoch]``: a topic is one value in the store, ZooKeeper's
-values end at 1 MB, and so 10,000 partitions of three replicas are 210 KB. While a reassignment is under way it has two
-more elements, ``adding`` and ``removing``.
+A partition is an array, ``[replicas, isr, leader, leader_epoch]``. A topic is one value in the store, and ZooKeeper
+limits values to 1 MB: as arrays, 10,000 partitions of three replicas take 210 KB. During a reassignment a partition has
+two more elements, ``adding`` and ``removing``.
 
-What a partition remembers of its last ISR is a field of the topic, ``recovery``, by the number of the partition:
-``{"0": [last_isr, reports]}``. It is there only while there is something to remember. A version of Skep that does not
+The state of a partition's last ISR is in a field of the topic, ``recovery``, by partition number:
+``{"0": [last_isr, reports]}``. The field exists only while a partition has such state. A version of Skep that does not
 know the field reads the rest of the record.
 """
 
@@ -24,7 +24,7 @@ NO_LEADER = BrokerId(-1)
 
 
 class UnreadableRecord(StoreUnavailable):
-    """A value in the store that this version of Skep cannot read: newer than it, or damaged."""
+    """A value in the store that this version of Skep cannot read: written by a newer version, or damaged."""
 
 
 NO_BATCH = LeaderEpoch(-1)
@@ -32,11 +32,11 @@ NEW_DISK = LeaderEpoch(-2)
 
 
 class LogReport(NamedTuple):
-    """How far the log of one replica reaches: the leader epoch of its last batch, and its end.
+    """The length of one replica's log: the leader epoch of its last batch, and its log end offset.
 
-    Instead of an epoch it has NO_BATCH for a log that never had a batch, NEW_DISK if the disk has taken the place of
-    one that may have had some. It holds for the registration ``broker_epoch`` of the broker. A later process may have
-    another log, but not another disk: NEW_DISK outlives it.
+    The epoch is NO_BATCH for a log that never had a batch, and NEW_DISK if the disk replaced one that may have had
+    batches. The report holds for the registration ``broker_epoch`` of the broker. A later process may have another log
+    but not another disk, so NEW_DISK stays valid.
     """
 
     broker: BrokerId
@@ -46,14 +46,14 @@ class LogReport(NamedTuple):
 
 
 class PartitionRecord(NamedTuple):
-    """Who holds a partition. A tuple, not a dataclass: a broker makes tens of thousands at start-up.
+    """The replicas of a partition. A tuple, not a dataclass: a broker makes tens of thousands at start-up.
 
-    During a reassignment ``replicas`` has the old and the new ones, those wanted in the end first; ``adding`` are those
-    that hold no copy yet, ``removing`` those that go when the others are in sync.
+    During a reassignment ``replicas`` has the old and the new replicas, the target ones first; ``adding`` are those
+    that hold no copy yet, ``removing`` those that are removed when the others are in sync.
 
-    ``isr`` are the replicas that are known to have all that was acknowledged. It is empty after all of them may have
+    ``isr`` are the replicas that are known to have all acknowledged records. It is empty after all of them may have
     lost records. ``last_isr`` has the members of the last ISR with which a leader is known to have acknowledged
-    anything; it is empty while that is ``isr``. ``reports`` are there only while nobody leads.
+    anything; it is empty while that is ``isr``. ``reports`` exist only while there is no leader.
     """
 
     replicas: tuple[BrokerId, ...]
@@ -71,33 +71,37 @@ class PartitionRecord(NamedTuple):
 
     @property
     def target(self) -> tuple[BrokerId, ...]:
-        """The replicas wanted in the end; the first of them is the preferred leader."""
+        """The replicas after the reassignment; the first of them is the preferred leader."""
         return tuple(broker for broker in self.replicas if broker not in self.removing)
 
     @property
     def is_undecided(self) -> bool:
-        """Whether no replica is known to have all records. The longest log leads, see ``controller/elections.py``."""
+        """Whether no replica is known to have all records. The longest log is elected (``controller/elections.py``)."""
         return not self.isr
 
     @property
     def awaited(self) -> tuple[BrokerId, ...]:
-        """The replicas that have, between them, all that was acknowledged and that any of them has not lost."""
+        """The replicas that together have every acknowledged record that was not lost by all of them."""
         return tuple(broker for broker in self.replicas if broker in self.isr or broker in self.last_isr)
 
     def elected(self, leader: BrokerId, isr: Sequence[BrokerId]) -> "PartitionRecord":
-        """With this leader, or NO_LEADER, from the next epoch on: nobody takes it for what it was before."""
+        """Returns the record with this leader, or NO_LEADER, in the next leader epoch."""
         epoch = LeaderEpoch(self.leader_epoch + 1)
-        # Without a leader it is still to be known who has a new disk. How long logs are is said anew in each epoch.
+        # Without a leader, reports of new disks stay. The lengths of logs are reported again in each epoch.
         kept = tuple(one for one in self.reports if leader == NO_LEADER and one.last_epoch == NEW_DISK)
         return self.with_isr(isr)._replace(leader=leader, leader_epoch=epoch, reports=kept)
 
     def with_isr(self, isr: Sequence[BrokerId]) -> "PartitionRecord":
-        """With this ISR. Those who leave it are remembered: whether anybody leads with the rest is not known yet."""
+        """Returns the record with this ISR.
+
+        Members that leave stay in ``last_isr``: whether a leader with the new ISR has acknowledged anything is not
+        known yet.
+        """
         awaited = self.awaited
         return self._replace(isr=tuple(isr), last_isr=() if set(awaited) <= set(isr) else awaited)
 
     def with_report(self, report: LogReport) -> "PartitionRecord":
-        """With what a broker says of its log, instead of what it said before."""
+        """Returns the record with a broker's report, in place of its earlier one."""
         if report.last_epoch == NO_BATCH and any(self._is_new_disk(one, report.broker) for one in self.reports):
             report = report._replace(last_epoch=NEW_DISK)
         if report in self.reports:
@@ -106,7 +110,7 @@ class PartitionRecord(NamedTuple):
         return self._replace(reports=(*others, report))
 
     def without_report(self, broker_id: BrokerId) -> "PartitionRecord":
-        """The broker starts again: what it said of its log no longer holds, what it said of its disk does."""
+        """Drops a broker's report when it restarts. A report of a new disk stays."""
         kept = tuple(one for one in self.reports if one.broker != broker_id or self._is_new_disk(one, broker_id))
         return self._replace(reports=kept)
 
@@ -125,7 +129,7 @@ class PartitionRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic. ``config`` holds only what was set for it; ``version`` is the store's, for compare-and-set."""
+    """A topic. ``config`` holds only overrides. ``version`` is the store's, for compare-and-set."""
 
     name: str
     topic_id: uuid.UUID
@@ -169,10 +173,10 @@ def _with_recovery(partitions: tuple[PartitionRecord, ...], recovery: Mapping[st
 
 @dataclass(frozen=True, slots=True)
 class BrokerRecord:
-    """A live broker and the address that clients are told. ``epoch`` grows with each registration in the cluster.
+    """A live broker and its advertised address. ``epoch`` grows with each registration in the cluster.
 
-    ``machine`` stands in for the rack where none is set: copies go to different machines where they can. One that is
-    ``stopping`` asks for its leaderships to be taken over, and is chosen for nothing any more.
+    ``machine`` takes the place of the rack if none is set: replicas are placed on different machines if possible. A
+    broker that is ``stopping`` wants its leaderships moved, and is not chosen for anything new.
     """
 
     id: BrokerId
@@ -185,7 +189,7 @@ class BrokerRecord:
 
     @property
     def place(self) -> str:
-        """What should not hold two copies of a partition: the rack, or else the machine."""
+        """The rack, or else the machine. It should not hold two replicas of a partition."""
         return self.rack or f"machine {self.machine}"
 
     def encode(self) -> bytes:
@@ -239,7 +243,7 @@ def encode_fields(**fields: Any) -> bytes:
 
 
 def decode_fields(what: str, value: bytes) -> dict[str, Any]:
-    """The fields of a record; UnreadableRecord, naming ``what``, when they cannot be read."""
+    """Returns the fields of a record. Raises UnreadableRecord, naming ``what``, if they cannot be read."""
     try:
         fields = json.loads(value)
         version = fields["v"]
@@ -247,7 +251,7 @@ def decode_fields(what: str, value: bytes) -> dict[str, Any]:
         raise UnreadableRecord(f"{what}: damaged metadata record ({error!r})") from error
     if version != RECORD_VERSION:
         raise UnreadableRecord(
-            f"{what}: metadata record of version {version}, this version of Skep reads {RECORD_VERSION}"
+            f"{what}: metadata record of version {version}; this version of Skep reads {RECORD_VERSION}"
         )
     assert isinstance(fields, dict)
     return fields
@@ -261,12 +265,12 @@ def decode_field(what: str, value: bytes, name: str) -> Any:
 
 
 def id_text(identifier: uuid.UUID) -> str:
-    """An id as Kafka writes it: 22 characters of base64."""
+    """Returns an id as Kafka writes it: 22 characters of base64."""
     return base64.urlsafe_b64encode(identifier.bytes).rstrip(b"=").decode()
 
 
 def random_id() -> uuid.UUID:
-    """A random id. Like Kafka's, never one whose text has a dash: on a command line it would look like an option.
+    """Returns a random id. As in Kafka, its text has no dash, which would look like an option on a command line.
 
     Kafka also reserves 0 and 1; a version 4 UUID is neither.
     """

@@ -1,10 +1,10 @@
-"""Which metadata store a broker uses: what ``skep.metadata`` says."""
+"""Chooses the metadata store of a broker by the option ``skep.metadata``."""
 
 import os
 from pathlib import Path
 from typing import Any
 
-from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.cluster_config import ClusterConfig
 from skep.base.errors import OptionError
 from skep.metadata.metadata_store import MetadataStore
 from skep.metadata.sqlite.sqlite_store import SqliteStore
@@ -12,8 +12,8 @@ from skep.metadata.sqlite.sqlite_store import SqliteStore
 METADATA_FILE = "metadata.sqlite"
 
 
-def store_for(config: BrokerConfig, data_dir: str) -> tuple[MetadataStore, float]:
-    """The store, not opened, and for how long it may show a broker that is dead already. OptionError."""
+def store_for(config: ClusterConfig, data_dir: str) -> tuple[MetadataStore, float]:
+    """Returns the store, not opened, and for how many seconds it may show a broker that has died."""
     where, timeout_s = config.metadata, config.zookeeper_session_timeout_ms / 1000
     if not where:
         return SqliteStore(Path(data_dir) / METADATA_FILE, session_timeout_s=timeout_s), 0
@@ -38,15 +38,15 @@ def store_for(config: BrokerConfig, data_dir: str) -> tuple[MetadataStore, float
     return store, 2 * timeout_s
 
 
-def _client_options(config: BrokerConfig) -> dict[str, Any]:
-    """What goes to the client library; only what was set, so that its own defaults hold."""
+def _client_options(config: ClusterConfig) -> dict[str, Any]:
+    """Returns the options for kazoo. Options that are not set are left out, so that kazoo's defaults apply."""
     options: dict[str, Any] = {}
     if config.zookeeper_auth:
         from kazoo.security import CREATOR_ALL_ACL
 
         scheme, _, credential = config.zookeeper_auth.partition(":")
         options["auth_data"] = [(scheme, credential)]
-        # Without it others could still write what we have made.
+        # Without it, other clients could still write our nodes.
         options["default_acl"] = CREATOR_ALL_ACL
     if config.zookeeper_ssl:
         options["use_ssl"] = True

@@ -6,7 +6,7 @@ Layout, big endian, 61 bytes before the records::
      8  batch_length            int32   bytes that follow this field
     12  partition_leader_epoch  int32   the broker's
     16  magic                   int8    2
-    17  crc                     uint32  CRC32C of all that follows
+    17  crc                     uint32  CRC32C of everything that follows
     21  attributes              int16   bits 0-2 codec, 3 append time, 4 transactional, 5 control, 6 delete horizon
     23  last_offset_delta       int32
     27  base_timestamp          int64
@@ -16,11 +16,12 @@ Layout, big endian, 61 bytes before the records::
     53  base_sequence           int32
     57  records_count           int32
 
-The broker never looks behind the header: the counts in it are compared with each other, the records themselves are
-the reader's. So the cost here is per batch, and a compressed bomb stays packed.
+The broker does not read past the header: the counts in it are compared with each other, and only readers decode the
+records. So the cost is per batch, and a decompression bomb stays compressed.
 """
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -33,9 +34,9 @@ Buffer = bytes | bytearray | memoryview
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = _HEADER.size
 LENGTH_END = 12
-"""Where ``batch_length`` begins to count."""
+"""The position from which ``batch_length`` counts."""
 CRC_END = 21
-"""Where the bytes begin that the CRC covers."""
+"""The first position that the CRC covers."""
 MAGIC_POSITION = 16
 _PREFIX = struct.Struct(">qii")
 PREFIX_SIZE = _PREFIX.size
@@ -46,14 +47,14 @@ APPEND_TIME_FLAG = 0x08
 TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
-"""Records that mean a deletion may go from ``base_timestamp`` on, which is then that time (KIP-534)."""
+"""Tombstones and markers may be removed from ``base_timestamp`` on, which then holds that time (KIP-534)."""
 _CLIENT_ATTRIBUTES = CODEC_MASK | APPEND_TIME_FLAG | TRANSACTIONAL_FLAG
 HIGHEST_CODEC = 4
 NO_TIMESTAMP = -1
 SMALLEST_RECORD = 7
 """Length, attributes, two deltas, null key, null value, no headers: a byte each."""
 LARGEST_UNPACKED = 128 << 20
-"""What a compressed batch may unpack to; ours is the smallest limit among readers that we know."""
+"""The size that a compressed batch may decompress to: Skep's own, the smallest limit among the known readers."""
 
 
 class BatchHeader(NamedTuple):
@@ -110,16 +111,37 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence numbers count 0 .. 2**31-1 and begin again; -1 stands for none, as in a control batch."""
+        """Sequence numbers count 0 .. 2**31-1 and start again at 0; -1 stands for none, as in a control batch."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & 0x7FFF_FFFF
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position``; struct.error when fewer than HEADER_SIZE bytes are there."""
-    # What _make does, without its check of the length: this is called for every batch.
+    """Returns the header at ``position``. Raises struct.error when fewer than HEADER_SIZE bytes are there."""
+    # As ``_make`` does, without its check of the length: this is called for every batch.
     return tuple.__new__(BatchHeader, _HEADER.unpack_from(buffer, position))
+
+
+def headers_in(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Yields the position and the header of each whole batch in ``data``.
+
+    A batch that is cut off at the end is left out: a Fetch response may end inside a batch. CRCs are not checked.
+    Raises CORRUPT_MESSAGE where there is no batch.
+    """
+    position, end = 0, len(data)
+    while end - position >= HEADER_SIZE:
+        header = read_header(data, position)
+        size = header.batch_length + LENGTH_END
+        if header.magic != 2 or size < HEADER_SIZE:
+            raise KafkaError(
+                ErrorCode.corrupt_message,
+                f"no record batch at byte {position}: magic {header.magic}, length {header.batch_length}",
+            )
+        if size > end - position:
+            return
+        yield position, header
+        position += size
 
 
 def write_header(header: BatchHeader) -> bytes:
@@ -127,12 +149,12 @@ def write_header(header: BatchHeader) -> bytes:
 
 
 def crc_of(batch: Buffer) -> int:
-    """The CRC32C that the header of this whole batch should carry."""
+    """Returns the CRC32C that the header of this whole batch should have."""
     return int(crc32c(memoryview(batch)[CRC_END:]))
 
 
 def is_intact(batch: Buffer) -> bool:
-    """Whether ``batch`` is one whole batch whose length and CRC agree with its header."""
+    """Returns whether ``batch`` is one whole batch whose length and CRC match its header."""
     if len(batch) < HEADER_SIZE:
         return False
     header = read_header(batch)
@@ -140,10 +162,10 @@ def is_intact(batch: Buffer) -> bool:
 
 
 def check_produced(records: Buffer | None, *, max_message_bytes: int) -> BatchHeader:
-    """The header of the one batch that a client may send for a partition, or the KafkaError that refuses it.
+    """Returns the header of the one batch that a client may send for a partition. Raises KafkaError to refuse it.
 
-    Refusals, in order: nothing there, torn, magic, more than one batch, too large, CRC, then what the header says of
-    itself. The order matters for the magic: a v0 or v1 message has other things where the length check looks.
+    Refusals, in order: no batch, torn, magic, more than one batch, too large, CRC, then contradictions in the header.
+    The magic comes before the length, because a v0 or v1 message has another field at that position.
     """
     if not records:
         raise KafkaError(ErrorCode.invalid_record, "there is no record batch")
@@ -154,7 +176,7 @@ def check_produced(records: Buffer | None, *, max_message_bytes: int) -> BatchHe
     if len(records) < HEADER_SIZE:
         raise KafkaError(ErrorCode.corrupt_message, f"{len(records)} bytes are too few for a record batch")
     header = read_header(records)
-    # All at once: a field of a named tuple costs as much each time as these thirteen together.
+    # All fields at once: reading one field of a named tuple costs as much as these thirteen together.
     base_offset, length, _, _, crc, attributes, last_delta, _, _, producer_id, epoch, sequence, count = header
     size = length + LENGTH_END
     if size < HEADER_SIZE or size > len(records):
@@ -179,13 +201,13 @@ def check_produced(records: Buffer | None, *, max_message_bytes: int) -> BatchHe
 
 
 def _check_fields(header: BatchHeader) -> None:
-    """Refuses what the header says of itself, if that cannot be; a batch without attributes is there to be refused."""
+    """Raises INVALID_RECORD when fields of the header contradict each other or are not allowed for clients."""
     problem = None
     if header.base_offset != 0:
         problem = f"the base offset of a produced batch is 0, this one has {header.base_offset}"
     elif header.records_count <= 0 or header.last_offset_delta != header.records_count - 1:
         problem = f"{header.records_count} records do not fit a last offset delta of {header.last_offset_delta}"
-    # Offsets are given out by the count: who could claim any would use them up, and begin a segment each time.
+    # The count assigns offsets: a client that could claim any count would use them up and roll a segment each time.
     elif header.records_count * SMALLEST_RECORD > (
         LARGEST_UNPACKED if header.attributes & CODEC_MASK else header.batch_length + LENGTH_END - HEADER_SIZE
     ):
@@ -205,20 +227,20 @@ def _check_fields(header: BatchHeader) -> None:
 def _not_for_clients(attributes: int) -> str:
     if attributes & CONTROL_FLAG:
         return "clients do not write control batches"
-    # Kafka lets these pass. But by a delete horizon of the client's the next compaction would take tombstones away that
-    # no reader has seen, and what a bit without a meaning will once mean, a client of today cannot have meant.
+    # Kafka accepts these. But with a delete horizon set by the client the next compaction would remove tombstones that
+    # no reader has seen, and a client of today cannot mean what an unused bit will mean later.
     return f"clients set no attributes but 0x{_CLIENT_ATTRIBUTES:02x}, this batch has 0x{attributes & 0xFFFF:x}"
 
 
 def prefix_for(base_offset: int, batch_length: int, leader_epoch: int) -> bytes:
-    """The first 16 bytes of a batch, as the leader writes them; the rest of the batch stays as it was received."""
+    """Returns the first 16 bytes of a batch, as the leader writes them; the rest of the batch stays as received."""
     return _PREFIX.pack(base_offset, batch_length, leader_epoch)
 
 
 def with_append_time(batch: Buffer, header: BatchHeader, now_ms: int) -> bytes:
-    """The batch stamped with the time of its append; the stamp lies under the CRC, so that is written anew.
+    """Returns the batch with the time of its append, and with a new CRC, which covers that field.
 
-    Readers give every record of such a batch ``max_timestamp``; the base timestamp is left for their arithmetic.
+    Readers give every record of such a batch ``max_timestamp``; the base timestamp stays for their arithmetic.
     """
     stamped = bytearray(batch)
     struct.pack_into(">h", stamped, CRC_END, header.attributes | APPEND_TIME_FLAG)

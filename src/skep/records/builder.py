@@ -1,4 +1,4 @@
-"""Building a record batch from records: what a producer does; used by the client, the tools and tests.
+"""Builds a record batch from records, as a producer does; used by the client, the coordinators, the tools and tests.
 
 The layouts are described in ``batch.py`` (header) and ``record.py`` (records).
 """
@@ -46,9 +46,10 @@ def build_batch(
     is_control: bool = False,
     append_time: int | None = None,
 ) -> bytes:
-    """One batch with these records at consecutive offsets. ValueError when there are none, or they do not fit.
+    """Returns one batch with these records at consecutive offsets. Raises ValueError when there are none.
 
-    With ``append_time`` the batch is as a broker leaves it under LogAppendTime: readers see that time for each record.
+    Also when their timestamps are too far apart. With ``append_time`` the batch is as a broker writes it under
+    LogAppendTime: readers get that time for each record.
     """
     builder = BatchBuilder()
     builder.add(records)
@@ -66,14 +67,14 @@ def build_batch(
 
 
 class BatchBuilder:
-    """A batch in the making, for whoever has too many records to encode them at once."""
+    """Builds a batch in several steps, for callers with too many records to encode them at once."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._count = self._base_timestamp = self._max_timestamp = 0
 
     def add(self, records: Iterable[NewRecord | tuple[bytes | None, bytes | None, int, HeaderPairs]]) -> None:
-        """Appends these records. ValueError when the timestamps are too far apart."""
+        """Appends these records. Raises ValueError when the timestamps are too far apart."""
         parts, count = self._parts, self._count
         base_timestamp, max_timestamp = self._base_timestamp, self._max_timestamp
         for key, value, timestamp, headers in records:
@@ -129,13 +130,13 @@ class BatchBuilder:
 def _record(
     timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: HeaderPairs
 ) -> bytes:
-    """One record without the length that leads it."""
+    """Returns one record without its length."""
     if timestamp_delta == 0 and not headers and key is not None and value is not None:
-        # Most records of coordinators.
+        # The fast path for most records of coordinators.
         return b"".join(
             (b"\0\0", _varint(offset_delta), _varint(len(key)), key, _varint(len(value)), value, _NO_HEADERS)
         )
-    # The first byte is attributes, of which no bit has a meaning yet.
+    # The first byte is the attributes, of which no bit is used yet.
     parts = [b"\0", _varint(timestamp_delta), _varint(offset_delta)]
     for data in (key, value):
         if data is None:

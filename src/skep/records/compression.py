@@ -1,13 +1,13 @@
-"""The codecs of record batches, by Kafka's numbers, with unpacking that cannot be made to fill the memory.
+"""The codecs of record batches, by Kafka's numbers, with a decompression that limits its memory.
 
-The unpacked size of a batch is not written in its header, so a reader learns it by unpacking. 1 GiB of zeros is a
-zstd frame of 32 KiB; ``decompress`` therefore never makes a buffer larger than ``max_size``, and stops at the first
-byte that does not fit. gzip, lz4 and zstd are unpacked into a buffer that is grown and tried again: the work done for
-nothing is at most a third of the whole, where a buffer of ``max_size`` at once would cost that memory for every small
-batch. Snappy says the size of each block in front of it.
+The decompressed size of a batch is not in its header, so a reader learns it by decompressing. 1 GiB of zeros is a zstd
+frame of 32 KiB; ``decompress`` therefore never allocates more than ``max_size``, and stops at the first byte that does
+not fit. gzip, lz4 and zstd are decompressed into a buffer that grows until the data fits: the wasted work is at most a
+third of the whole, where a buffer of ``max_size`` would cost that memory for every small batch. Snappy has the size of
+each block before it.
 
-What is written is what the Java client reads: it knows xerial's snappy framing, and lz4 frames only if their blocks are
-independent. librdkafka writes snappy without framing, so both are read.
+The output is what the Java client reads: it understands xerial's snappy framing, and lz4 frames only if their blocks
+are independent. librdkafka writes snappy without framing, so both forms are read.
 """
 
 import enum
@@ -20,13 +20,13 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.records.batch import Buffer
 
 DEFAULT_MAX_SIZE = 128 << 20
-"""Bytes that one batch may unpack to where the caller has no limit of its own."""
+"""The size that one batch may decompress to where the caller has no limit of its own."""
 
 _FIRST_BUFFER = 64 << 10
 _TYPICAL_RATIO = 8
 _GROWTH = 4
 
-# The Java client's choices where it is not told a level; cramjam's own lz4 level is five times slower.
+# The Java client's default levels; cramjam's own lz4 level is five times slower.
 _LZ4_LEVEL = 1
 _ZSTD_LEVEL = 3
 
@@ -54,7 +54,7 @@ class Codec(enum.IntEnum):
 
     @classmethod
     def named(cls, label: str) -> "Codec":
-        """The codec of that name; ValueError says which names there are."""
+        """Returns the codec of that name. Raises ValueError with the names that exist."""
         for codec in cls:
             if codec.label == label:
                 return codec
@@ -62,12 +62,12 @@ class Codec(enum.IntEnum):
 
 
 def compress(codec: int, data: Buffer) -> bytes:
-    """``data`` packed with ``codec``; ValueError when there is no such codec."""
+    """Returns ``data`` compressed with ``codec``. Raises ValueError when there is no such codec."""
     return _COMPRESS[Codec(codec)](data)
 
 
 def decompress(codec: int, data: Buffer, *, max_size: int = DEFAULT_MAX_SIZE) -> bytes:
-    """``data`` unpacked. KafkaError when it is damaged or unpacks to more than ``max_size`` bytes."""
+    """Returns ``data`` decompressed. Raises CORRUPT_MESSAGE when it is damaged or larger than ``max_size`` bytes."""
     if codec not in _DECOMPRESS:
         raise KafkaError(ErrorCode.corrupt_message, f"there is no compression codec {codec}")
     try:
@@ -87,7 +87,7 @@ def _plain(data: Buffer, max_size: int) -> bytes:
 
 
 def _growing(decompress_into: Callable[[Buffer, bytearray], int]) -> Callable[[Buffer, int], bytes]:
-    """Unpacking with a cramjam function that fails with a known message when its output buffer is full."""
+    """Returns a decompressor based on a cramjam function, which fails with a known message when its buffer is full."""
 
     def unpack(data: Buffer, max_size: int) -> bytes:
         size = min(max_size, max(_FIRST_BUFFER, len(data) * _TYPICAL_RATIO))
@@ -102,7 +102,7 @@ def _growing(decompress_into: Callable[[Buffer, bytearray], int]) -> Callable[[B
                 return bytes(memoryview(output)[:written])
             if size == max_size:
                 raise _too_large(max_size)
-            del output  # before the next one is made, or both would count against the memory
+            del output  # before the next one is allocated, or both would be in memory
             size = min(max_size, size * _GROWTH)
 
     return unpack
@@ -125,8 +125,8 @@ def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
         size = int(cramjam.snappy.decompress_raw_len(block))
         if size > max_size - len(output):
             raise _too_large(max_size)
-        # The buffer is made from the claim before the first byte is unpacked, and 10 bytes may claim 100 MiB. The
-        # densest thing there is in a block is a copy of 64 bytes, written as 3.
+        # The buffer is allocated from the claimed size before the first byte is decompressed, and 10 bytes may claim
+        # 100 MiB. The densest element of a block is a copy of 64 bytes, written as 3.
         if size > 64 * len(block):
             raise ValueError(f"a block of {len(block)} bytes claims to unpack to {size}")
         output += memoryview(cramjam.snappy.decompress_raw(block))

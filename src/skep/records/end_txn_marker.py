@@ -1,10 +1,10 @@
-"""The control batch that ends a transaction in a partition: one record, whose key says whether it was committed.
+"""The control batch that ends a transaction in a partition: one record, whose key says whether it is committed.
 
     key    version int16 (0)  type int16  0 abort, 1 commit
     value  version int16 (0)  coordinator_epoch int32
 
 The batch has the control and the transactional flag, the producer's id and epoch, and no sequence. Its one record takes
-an offset, which readers skip. A newer version of key or value may be longer; what is known of it stays in front.
+an offset, which readers skip. A newer version of the key or the value may be longer; the known fields come first.
 """
 
 import struct
@@ -38,9 +38,9 @@ def build_marker(marker: EndTxnMarker, *, producer_id: int, producer_epoch: int,
 
 
 def read_marker(batch: bytes) -> EndTxnMarker | None:
-    """What a control batch says; None for one that ends no transaction.
+    """Returns the marker in a control batch; None for a batch that ends no transaction.
 
-    That is one of another kind, one that compaction has emptied, and one that nobody could have written.
+    That is a control batch of another kind, one that compaction has emptied, and one that cannot be decoded.
     """
     try:
         for record in iterate_records(batch):
@@ -55,4 +55,4 @@ def read_marker(batch: bytes) -> EndTxnMarker | None:
 
 
 MARKER_SIZE = len(build_marker(EndTxnMarker(False, 0), producer_id=0, producer_epoch=0, timestamp=0))
-"""Of every marker that ``build_marker`` makes."""
+"""The size of every batch that ``build_marker`` returns."""

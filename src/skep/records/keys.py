@@ -1,11 +1,11 @@
-"""Whether every record of a produced batch has a key, as a compacted topic wants it: the one check that looks inside.
+"""Checks that every record of a produced batch has a key, as compacted topics require: the one check inside batches.
 
-It is made only for compacted topics, in Python, at about a microsecond a record; so a batch for such a topic has a
-limit of its own. ``check_keys_at_once`` does it for small batches on the event loop. What it leaves, ``check_keys``
-does in a thread: unpacking what may be 32 MiB, and a look at a hundred thousand records, take a tenth of a second.
+It runs only for compacted topics, in Python, at about a microsecond a record; so a batch for such a topic has a limit
+of its own. ``check_keys_at_once`` checks small batches on the event loop, and ``check_keys`` checks the others in a
+thread: decompressing up to 32 MiB and reading a hundred thousand records take a tenth of a second.
 
-What is checked besides the keys is what compaction relies on later: a batch whose records made no sense would keep the
-whole log from being compacted.
+Besides the keys it checks what compaction relies on later: a batch that cannot be decoded would keep the whole log from
+being compacted.
 """
 
 from skep.base.errors import ErrorCode, KafkaError
@@ -13,15 +13,15 @@ from skep.records.batch import HEADER_SIZE, BatchHeader, Buffer
 from skep.records.compression import Codec, decompress
 
 LARGEST_UNPACKED = 32 << 20
-"""What a compressed batch for a compacted topic may unpack to."""
+"""The size that a compressed batch for a compacted topic may decompress to."""
 
 FEW_RECORDS = 1000
 LITTLE_UNPACKED = 256 << 10
-"""What is checked on the event loop, at the most: both take less than a millisecond."""
+"""The most that is checked on the event loop: both take less than a millisecond."""
 
 
 class InvalidRecord(KafkaError):
-    """One record spoils its batch; the answer names it (KIP-467)."""
+    """A batch is refused because of one record, which the response names (KIP-467)."""
 
     def __init__(self, index: int, detail: str) -> None:
         super().__init__(ErrorCode.invalid_record, detail)
@@ -29,9 +29,9 @@ class InvalidRecord(KafkaError):
 
 
 def check_keys_at_once(batch: Buffer, header: BatchHeader, *, max_records: int) -> bool:
-    """``check_keys`` for a batch that is small enough; False when it is not, and nothing is known of it yet.
+    """``check_keys`` for a small batch; returns False when the batch is too large and was not checked.
 
-    How much a compressed batch unpacks to shows when it is unpacked, which is tried up to LITTLE_UNPACKED bytes.
+    The size of a compressed batch is known when it is decompressed, which is tried up to LITTLE_UNPACKED bytes.
     """
     _check_count(header, max_records)
     if header.records_count > FEW_RECORDS:
@@ -48,7 +48,8 @@ def check_keys_at_once(batch: Buffer, header: BatchHeader, *, max_records: int) 
 
 
 def check_keys(batch: Buffer, header: BatchHeader, *, max_records: int) -> None:
-    """InvalidRecord for the first record without a key; KafkaError when the batch is too large, or damaged."""
+    """Raises InvalidRecord for the first record without a key, and KafkaError when the batch is too large or
+    damaged."""
     _check_count(header, max_records)
     if header.codec == Codec.NONE:
         _check_all(bytes(batch), HEADER_SIZE, header.records_count)
@@ -61,7 +62,7 @@ def _check_count(header: BatchHeader, max_records: int) -> None:
     if header.records_count > max_records:
         raise KafkaError(
             ErrorCode.record_list_too_large,
-            f"{header.records_count} records in one batch, for a compacted topic {max_records} is the most",
+            f"the batch has {header.records_count} records, a compacted topic allows {max_records}",
         )
 
 
@@ -76,7 +77,7 @@ def _check_all(data: bytes, position: int, count: int) -> None:
 
 
 def _check_record(data: bytes, position: int, index: int) -> int:
-    """Where the record ends; IndexError when the bytes end first."""
+    """Returns where the record ends. Raises IndexError when the bytes end first."""
     length, position = _varint(data, position)
     end = position + length
     if length < 0 or end > len(data):
@@ -89,8 +90,8 @@ def _check_record(data: bytes, position: int, index: int) -> int:
     if key_length < 0:
         raise InvalidRecord(index, f"a compacted topic takes no records without a key, record {index} has none")
     value_length, position = _varint(data, position + key_length)
-    # Behind the value the number of headers takes a byte. So no record is shorter than SMALLEST_RECORD, as the kernels
-    # want it; headers are copied and not looked at.
+    # After the value the number of headers takes a byte. So no record is shorter than SMALLEST_RECORD, as the kernels
+    # require; headers are copied without a check.
     if value_length < -1 or position + max(value_length, 0) >= end:
         raise InvalidRecord(index, f"the fields of record {index} do not fit into it")
     return end

@@ -1,4 +1,4 @@
-"""Under which producer batches are written; apart from the columns, whose libraries take long to import."""
+"""The producer that batches are written for; apart from the columnar modules, whose libraries take long to import."""
 
 from typing import NamedTuple
 

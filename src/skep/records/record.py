@@ -1,13 +1,13 @@
-"""The records inside a batch, one by one: for tools, tests and lookups by time, never on the produce or fetch path.
+"""Decodes the records of a batch one by one: for tools, tests and lookups by time, never on the produce or fetch path.
 
 One record, all numbers zigzag varints::
 
     length  attributes:int8  timestamp_delta:varlong  offset_delta
     key_length  key  value_length  value  header_count  (name_length name value_length value)*
 
-A length of -1 is null. ``length`` counts what follows it, so a record is known to be damaged when its fields do not end
-exactly where it does. Bytes come from anywhere, so nothing is believed: whatever is wrong is a KafkaError with
-CORRUPT_MESSAGE, and nothing is allocated from a number that the bytes at hand do not back.
+A length of -1 is null. ``length`` counts what follows it, so a record is damaged when its fields do not end exactly
+where it does. The bytes are not trusted: anything wrong raises CORRUPT_MESSAGE, and no number in them allocates more
+memory than the bytes themselves justify.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import Offset
-from skep.records.batch import HEADER_SIZE, BatchHeader, Buffer, read_header
+from skep.records.batch import HEADER_SIZE, BatchHeader, Buffer, headers_in, read_header
 from skep.records.compression import DEFAULT_MAX_SIZE, Codec, decompress
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -32,34 +32,24 @@ class Record(NamedTuple):
 
 
 def batches_in(data: Buffer) -> Iterator[tuple[BatchHeader, bytes]]:
-    """The whole batches at the beginning of ``data``, each with its header; a batch cut off at the end is left out.
-
-    A fetch answer may end inside a batch, which is no damage. CRCs are not checked, ``batch.is_intact`` does that.
-    """
+    """Yields the header and the bytes of each whole batch in ``data``; see ``headers_in``."""
     view = memoryview(data)
-    position = 0
-    while len(view) - position >= HEADER_SIZE:
-        header = read_header(view, position)
-        if header.magic != 2 or header.size < HEADER_SIZE:
-            raise _corrupt(f"no record batch at byte {position}: magic {header.magic}, length {header.batch_length}")
-        if header.size > len(view) - position:
-            return
+    for position, header in headers_in(view):
         yield header, bytes(view[position : position + header.size])
-        position += header.size
 
 
 def records_in(data: Buffer, *, max_size: int = DEFAULT_MAX_SIZE) -> Iterator[Record]:
-    """The records of all whole batches in ``data`` as a consumer gets them: without those of control batches."""
+    """Yields the records of all whole batches in ``data``, without those of control batches, as a consumer does."""
     for header, batch in batches_in(data):
         if not header.is_control:
             yield from iterate_records(batch, max_size=max_size)
 
 
 def iterate_records(batch: bytes, *, max_size: int = DEFAULT_MAX_SIZE) -> Iterator[Record]:
-    """The records of one whole batch, in order; of a compressed one at most ``max_size`` bytes are unpacked.
+    """Yields the records of one whole batch, in order; decompresses at most ``max_size`` bytes.
 
-    Offsets may have gaps (compaction leaves them), but only grow and stay inside what the header says. In a batch with
-    append time every record has the batch's ``max_timestamp``.
+    Offsets may have gaps, from compaction, but increase and stay within the range of the header. In a batch with append
+    time every record has the batch's ``max_timestamp``.
     """
     header = _checked_header(batch)
     if header.codec == Codec.NONE:
@@ -102,7 +92,7 @@ def _checked_header(batch: bytes) -> BatchHeader:
 def _read_record(
     data: bytes, position: int, end: int, header: BatchHeader, append_time: int | None
 ) -> tuple[int, Record]:
-    """The record between ``position`` and ``end``, with its offset delta."""
+    """Returns the offset delta and the record between ``position`` and ``end``."""
     timestamp_delta, position = _read_varlong(data, position + 1)
     offset_delta, position = _read_varint(data, position)
     key, position = _read_bytes(data, position, end)
@@ -142,7 +132,8 @@ def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The 32-bit zigzag number at ``position`` and where it ends; IndexError when ``data`` ends before it does."""
+    """Returns the 32-bit zigzag number at ``position`` and where it ends. Raises IndexError when ``data`` ends
+    first."""
     byte = data[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1

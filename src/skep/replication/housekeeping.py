@@ -1,8 +1,7 @@
-"""What a broker does by itself, on timers: sync, check retention, compact, watch the disk, write checkpoints, forget
-producers.
+"""Timers of a broker: syncs, retention, compaction, disk checks, checkpoints, expiry of producers.
 
-Each job is a loop of its own, so that one that waits for the disk does not hold up another. A job that fails on one
-partition logs it and goes on with the next; it comes again.
+Each job is a loop of its own, so that one that waits for the disk does not hold up another. A job that fails for one
+partition logs the error and continues with the next one; the partition is tried again the next time.
 """
 
 import datetime
@@ -12,12 +11,13 @@ from typing import TypeVar
 
 from skep.base.clock import Clock
 from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import StorageError
 from skep.base.ids import TopicPartition
 from skep.base.loop.slicer import Work
 from skep.base.loop.supervisor import Supervisor
 from skep.replication.partition.partition import Partition
-from skep.replication.replica_manager import Replicas
+from skep.replication.replica_manager import ReplicaManager
 from skep.storage.directory.disk_watch import DiskDecision, decide, segments_to_force
 from skep.storage.directory.log_directory import LogDirectory
 from skep.storage.log.retention import SegmentView, view_of
@@ -32,20 +32,25 @@ T = TypeVar("T")
 
 
 class Housekeeping:
-    """Owns the timers. ``config`` may be replaced at any time; a loop looks at it each time it wakes."""
+    """Owns the timers. Each loop reads the options in force when it wakes."""
 
-    def __init__(self, replicas: Replicas, directory: LogDirectory, config: BrokerConfig, clock: Clock) -> None:
-        self.config = config
+    def __init__(self, replicas: ReplicaManager, directory: LogDirectory, config: CurrentConfig, clock: Clock) -> None:
+        self._config = config
         self._replicas = replicas
         self._directory = directory
         self._clock = clock
         self._supervisor = Supervisor()
         self._last_decision = DiskDecision(False, 0, False)
         self.on_disk_checked: Callable[[bool], None] = _ignore
-        """Told at each check whether writes are accepted."""
+        """Called at each check with whether writes are accepted."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The options in force."""
+        return self._config.value
 
     def start(self) -> None:
-        """Looks at once whether the disk can be written to, before anybody tries, and begins the timers."""
+        """Checks at once whether the disk can be written to, and starts the timers."""
         self._refuse_or_accept()
         repeat = self._supervisor.repeat
         repeat(lambda: FLUSH_CHECK_INTERVAL_MS, self.flush_due)
@@ -60,8 +65,10 @@ class Housekeeping:
         await self._replicas.compactor.stop()
 
     def _checkpoint_interval_ms(self) -> int:
-        """The shorter one. All checkpoints are written together: they know as one of which partitions they speak."""
-        return min(self.config.replica_high_watermark_checkpoint_interval_ms, self.config.flush_checkpoint_interval_ms)
+        """The shorter of the two intervals. All checkpoint files are written together: they describe the same
+        partitions."""
+        config = self.config
+        return min(config.cluster.replica_high_watermark_checkpoint_interval_ms, config.flush_checkpoint_interval_ms)
 
     async def flush_due(self) -> None:
         for partition in await self._run(self._half_cut_or_flushed()):
@@ -70,7 +77,7 @@ class Housekeeping:
                 partition.flush()
 
     def _half_cut_or_flushed(self) -> Work[list[Partition]]:
-        """Begins the syncs that are due; returns the partitions whose logs have to be cut before that."""
+        """Begins the syncs that are due. Returns the partitions whose logs have to be truncated before that."""
         half_cut = []
         for count, partition in enumerate(self._replicas.open_partitions()):
             if partition.log.is_half_cut:
@@ -86,16 +93,16 @@ class Housekeeping:
         """Rolls segments that are old enough, and deletes expired ones if this is the hour for it."""
         await self._run(self._clean(delete_expired=self._decide().delete_expired, at_once=False))
         await self._replicas.remove_leftovers()
-        await self._replicas.departures.note_what_is_gone()
+        await self._replicas.replica_deletion.confirm_deletions()
 
     def _clean(self, *, delete_expired: bool, at_once: bool) -> Work[int]:
-        """How many bytes were deleted; ``at_once`` without the delay for readers."""
+        """Returns the number of deleted bytes. ``at_once`` skips the delay for readers."""
         freed = 0
         for partition in self._replicas.all_partitions():
             try:
                 partition.log.roll_if_due(self._clock.now_ms())
                 if delete_expired:
-                    freed += self._replicas.cleaner.delete_expired(partition, at_once=at_once)
+                    freed += self._replicas.segment_deletion.delete_expired(partition, at_once=at_once)
             except StorageError as error:
                 logger.error("%s: %s", partition.topic_partition, error)
             yield
@@ -103,7 +110,7 @@ class Housekeeping:
 
     async def check_disk(self) -> None:
         decision = self._refuse_or_accept()
-        self._replicas.open_what_failed()
+        self._replicas.retry_failed_opens()
         if self._directory.disk_space().used_ratio > self.config.disk_clean_ratio:
             await self._clean_up(decision)
 
@@ -126,17 +133,17 @@ class Housekeeping:
         return decision
 
     async def _clean_up(self, decision: DiskDecision) -> None:
-        """Expired segments first, without delay; what they do not free, if anything, the oldest of the others do.
+        """Deletes expired segments first, without delay. If they do not free enough, the oldest other segments follow.
 
-        Those that went at the last check of retention, and wait for their delay, count too: they are still on the disk.
+        Segments that expired at the last check and wait for their delay count too: they are still on the disk.
         """
-        logger.warning("the disk is %.1f %% full, deleting", 100 * self._directory.disk_space().used_ratio)
-        bytes_to_free = decision.bytes_to_free - self._replicas.cleaner.hurry()
+        logger.warning("the disk is %.1f %% full, deleting segments", 100 * self._directory.disk_space().used_ratio)
+        bytes_to_free = decision.bytes_to_free - self._replicas.segment_deletion.hurry()
         bytes_to_free -= await self._run(self._clean(delete_expired=True, at_once=True))
         if bytes_to_free <= 0:
             return
-        # Of a compacted log every record may be the only one of its key: these are not for making room. Nor are those
-        # of which other brokers have copies, and maybe room for them.
+        # In a compacted log every record may be the only one of its key, so these logs are not used to make room. Nor
+        # are those with copies on other brokers, which may have room for them.
         partitions = {
             p.topic_partition: p
             for p in await self._run(_listed(self._replicas.all_partitions()))
@@ -145,9 +152,9 @@ class Housekeeping:
         views = await self._run(_views(partitions))
         for name, count in segments_to_force(views, bytes_to_free).items():
             partition = partitions[name]
-            # As it was when it was looked at: what has gone since is room enough for now.
+            # Only if the log is as it was when it was checked: what has been deleted since is enough room for now.
             if self._replicas.holds(partition) and partition.log.segments[0].base_offset == views[name][0].base_offset:
-                self._replicas.cleaner.delete_oldest(partition, count)
+                self._replicas.segment_deletion.delete_oldest(partition, count)
 
     def _decide(self) -> DiskDecision:
         hour = datetime.datetime.fromtimestamp(self._clock.now_ms() / 1000).hour
@@ -163,7 +170,7 @@ class Housekeeping:
             yield
 
     async def compact(self) -> None:
-        """Compacts what is due, one log after the other."""
+        """Compacts the logs that are due, one after the other."""
         if self.config.log_cleaner_enable:
             partitions = await self._run(_listed(self._replicas.compacted_partitions()))
             await self._replicas.compactor.compact_due(partitions, self.config)
@@ -173,7 +180,7 @@ class Housekeeping:
 
 
 def _listed(partitions: Iterable[Partition]) -> Work[list[Partition]]:
-    """All of them; opening a log that was not used yet reads its directory, so others get a turn in between."""
+    """Returns all of them. Opening an unused log reads its directory, so other work gets a turn in between."""
     opened = []
     for partition in partitions:
         opened.append(partition)
@@ -182,8 +189,8 @@ def _listed(partitions: Iterable[Partition]) -> Work[list[Partition]]:
 
 
 def _views(partitions: Mapping[TopicPartition, Partition]) -> Work[dict[TopicPartition, list[SegmentView]]]:
-    """Of each the segments that may be forced and, last, one that may not: the first that has records past the high
-    watermark."""
+    """Returns for each log the segments that may be deleted by force and, last, the first segment that may not: it has
+    records past the high watermark."""
     views = {}
     for name, partition in partitions.items():
         views[name] = [view for view in view_of(partition.log) if view.base_offset <= partition.high_watermark]
@@ -192,4 +199,4 @@ def _views(partitions: Mapping[TopicPartition, Partition]) -> Work[dict[TopicPar
 
 
 def _ignore(is_writable: bool) -> None:
-    """There is nobody to tell."""
+    """The default callback."""

@@ -1,11 +1,11 @@
-"""Carrying out what the metadata says of topics, a few partitions at a time.
+"""Applies topic records of the metadata image to the partitions, a few at a time.
 
-One change of the image may concern ten thousand partitions: a topic is made on another broker, a broker dies and this
-one takes over. Small changes are carried out in the step of the event loop in which the image changed, large ones in
-slices. Until its turn comes a partition is as it was, as if the news had come that much later. A partition that is
-opened by somebody who asks for it gets the role that the image has for it by then.
+One change of the image may concern ten thousand partitions: another broker creates a topic, or a broker dies and this
+one takes over. Small changes are applied in the step of the event loop in which the image changes, large ones in
+slices. Until its turn comes a partition is as it was, as if the change had arrived that much later. A partition that is
+opened by a request gets the role that the image has for it at that moment.
 
-What is carried out is always the newest record, so no order of changes has to be kept.
+It is always the newest record that is applied, so the order of changes does not matter.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from skep.base.loop.supervisor import Supervisor
 from skep.metadata.model import PartitionRecord, TopicRecord
 
 LOOKS_PER_STEP = 100
-"""Partitions that have not changed are passed over so many at a time."""
+"""Unchanged partitions that are passed over in one step."""
 
 
-class ImageChanges:
-    """Owns the topics whose records are not carried out yet.
+class ImageApplier:
+    """Owns the topics whose records are not applied yet.
 
-    ``_waiting`` has for each the record that is carried out; None: not known, or not all of it. ``_current`` is the one
-    that is under way, and ``_task`` what goes on with it in later turns.
+    ``_waiting`` has for each the record that is applied; None if it is unknown or only partly applied. ``_current`` is
+    the topic in progress, ``_task`` continues with it in later turns of the event loop.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class ImageChanges:
         record_of: Callable[[str], TopicRecord | None],
         carry_out: Callable[[TopicRecord, int, PartitionRecord | None], bool],
     ) -> None:
-        """``carry_out`` is given a topic, the number of a partition and its record as it was carried out before.
+        """``carry_out`` takes a topic, the index of a partition and its record as it was applied before.
 
         It returns whether there was anything to do.
         """
@@ -46,22 +46,22 @@ class ImageChanges:
         self._task: asyncio.Task[None] | None = None
 
     def changed(self, name: str, before: TopicRecord | None) -> None:
-        """The topic has another record than ``before``, which was carried out if it was not waiting."""
+        """The topic has a new record. ``before`` is the previous one, which is applied unless the topic is waiting."""
         self._waiting[name] = None if name in self._waiting or name == self._current else before
 
-    def look_again(self, topic: TopicRecord) -> None:
-        """Partitions of the topic may not be as its record says, although that is not new."""
+    def recheck(self, topic: TopicRecord) -> None:
+        """Partitions of the topic may differ from its record, although the record has not changed."""
         self._waiting.setdefault(topic.name, topic)
 
     def run(self) -> "asyncio.Task[None] | None":
-        """Carries out what waits, the first of it at once if there is time in this turn.
+        """Applies what waits; begins at once if there is time in this turn of the event loop.
 
-        None: all is carried out. Otherwise the task that ends when it is.
+        Returns None when everything is applied, otherwise the task that ends when it is.
         """
         if self._task is None and self._waiting:
             rest = self._slicer.run(self._work())
             if rest is not None:
-                self._task = self._supervisor.spawn("carry out changes of topics", self._finish(rest))
+                self._task = self._supervisor.spawn("apply topic changes", self._finish(rest))
         return self._task
 
     async def _finish(self, rest: Awaitable[None]) -> None:
@@ -69,7 +69,7 @@ class ImageChanges:
             await rest
         finally:
             self._task = None
-        self.run()  # what came between the last slice and this step
+        self.run()  # changes that arrived between the last slice and this step
 
     def _work(self) -> Work[None]:
         try:
@@ -89,4 +89,4 @@ class ImageChanges:
             if was_work or index % LOOKS_PER_STEP == 0:
                 yield
             if self._record_of(name) is not topic:
-                return  # whoever changed it has it waiting
+                return  # the topic has changed again, and waits again

@@ -1,8 +1,8 @@
-"""Who leads, by the word of the other brokers: asked by a leader that hears neither its followers nor the store.
+"""Asks the other brokers who leads, when a leader hears neither its followers nor the store.
 
-Then either the store is away for everybody, or this broker alone is cut off and another was elected in its place. The
-others tell which: their images came from the store, and a newer leader epoch in one of them is a fact. Without asking,
-a client that talks with this broker alone would be told for as long as the cut lasts that it is the leader.
+Then either the store is unavailable to everyone, or this broker alone is cut off and another was elected. The other
+brokers know which: their images come from the store, and a newer leader epoch in one of them is a fact. Without asking,
+a client that only talks to this broker would believe for the whole time of the cut that this broker leads.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 TIMEOUT_S = 2.0
 
 
-class SecondOpinion:
-    """Owns the connections over which it asks."""
+class LeaderInquiry:
+    """Owns the connections to the other brokers."""
 
     def __init__(self, node_id: BrokerId, catalog: Catalog) -> None:
         self._node_id = node_id
@@ -35,7 +35,8 @@ class SecondOpinion:
         self._peers = Peers(client_id=f"broker-{node_id}-asking", timeout_s=TIMEOUT_S)
 
     async def ask(self, topics: Iterable[str]) -> None:
-        """What any other broker knows of later elections in these topics is in the image when this returns."""
+        """Asks all other brokers. When this returns, later elections in these topics that any of them knows of are in
+        the image."""
         names = [{"topic_id": None, "name": name} for name in topics]
         others = [broker for broker in self._catalog.image.brokers.values() if broker.id != self._node_id]
         await asyncio.gather(*(self._ask(broker, names) for broker in others))
@@ -51,12 +52,12 @@ class SecondOpinion:
                     one.partition_index: (BrokerId(one.leader_id), LeaderEpoch(one.leader_epoch), one.isr_nodes)
                     for one in row.partitions
                 }
-                await self._catalog.heard_of(
+                await self._catalog.apply_elections(
                     row.name, partial(self._after, topic_id=row.topic_id, told=told, broker=broker)
                 )
 
     def _after(self, topic: TopicRecord, *, topic_id: Any, told: "_Told", broker: BrokerRecord) -> TopicRecord:
-        """The topic with the later elections of which this broker tells; the very same when there are none."""
+        """Returns the topic with the later elections that this broker knows of; the same object when there are none."""
         if topic.topic_id != topic_id:
             return topic
         partitions = list(topic.partitions)
@@ -64,7 +65,7 @@ class SecondOpinion:
             if index in told and (after := later(before, *told[index], own_id=self._node_id)) is not before:
                 partitions[index] = after
                 logger.warning(
-                    "%s-%d: broker %d says that broker %d leads, which the store has not told us; following it",
+                    "%s-%d: broker %d reports broker %d as the leader, the store has not told us; following it",
                     topic.name,
                     index,
                     broker.id,
@@ -80,9 +81,10 @@ _Told = Mapping[int, tuple[BrokerId, LeaderEpoch, Iterable[int]]]
 def later(
     before: PartitionRecord, leader: BrokerId, epoch: LeaderEpoch, isr: Iterable[int], *, own_id: BrokerId
 ) -> PartitionRecord:
-    """The partition after a later election of which another broker tells; the very same when it is none.
+    """Returns the partition after a later election that another broker reports; the same object when it is not later.
 
-    We may follow by hearsay, or find that nobody leads; to lead is for the store to say.
+    Another broker's report is enough to follow a leader, or to have none. Only the store can make this broker the
+    leader.
     """
     can_be = leader == NO_LEADER or (leader in before.replicas and leader != own_id)
     if epoch <= before.leader_epoch or not can_be:

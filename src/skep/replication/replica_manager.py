@@ -1,9 +1,9 @@
-"""All partitions that this broker holds: found by name or id, opened when first asked for, dropped when deleted.
+"""The partitions of this broker: looked up by name or id, opened when first used, dropped when deleted.
 
-The catalog says which partitions there are and who leads them; the log directory has their files. What changes in the
-catalog arrives here through ``image_changed``: partitions are led or followed from now on, deleted topics lose their
-files in the background, changed configs reach their logs. Partitions with several replicas are opened at once, for
-their followers or their leader are waiting.
+The catalog says which partitions exist and who leads them; the log directory has their files. ``image_changed`` applies
+changes of the catalog: partitions are led or followed from then on, deleted topics lose their files in the background,
+and logs get changed configs. Partitions with several replicas are opened at once, because their followers or their
+leader wait for them.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from skep.metadata.catalog import Catalog
 from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.replication.follower.truncations import Truncations
-from skep.replication.image_applier import ImageChanges
+from skep.replication.image_applier import ImageApplier
 from skep.replication.partition.leadership_lease import LeadershipLease
 from skep.replication.partition.partition import Partition
 from skep.replication.upkeep.checkpoints import Checkpoints
 from skep.replication.upkeep.compactor import Compactor
-from skep.replication.upkeep.replica_deletion import Departures
-from skep.replication.upkeep.segment_deletion import Cleaner
+from skep.replication.upkeep.replica_deletion import ReplicaDeletion
+from skep.replication.upkeep.segment_deletion import SegmentDeletion
 from skep.storage.directory.log_directory import LogDirectory, Work
 
 logger = logging.getLogger(__name__)
@@ -38,15 +38,16 @@ logger = logging.getLogger(__name__)
 _ONLY_BROKER = BrokerId(1)
 OPENED_PER_NOTICE = 500
 
-OnRole = Callable[[Partition, PartitionRecord | None], None]
-"""Told whenever a partition is led or followed from now on, or has other replicas; None: it is no longer here."""
+OnRoleChange = Callable[[Partition, PartitionRecord | None], None]
+"""Called whenever a partition begins to lead or to follow, or has other replicas; None when it is no longer here."""
 
 
-class Replicas:
+class ReplicaManager:
     """Owns the open partitions.
 
-    Between calls every open partition belongs to a topic of the catalog's image, under the id that it was opened with,
-    and its log has the topic's config. What is no longer here is with ``departures`` until its files are gone.
+    Between calls every open partition belongs to a topic of the catalog's image, with the id that it was opened with,
+    and its log has the topic's config. A partition that is no longer here belongs to ``replica_deletion`` until its
+    files are gone.
     """
 
     def __init__(
@@ -62,13 +63,13 @@ class Replicas:
         syncs: Executor | None = None,
         slicer: Slicer | None = None,
     ) -> None:
-        """``syncs`` are the threads that sync logs before an acknowledgement, if these are not ``executor``."""
+        """``syncs`` are the threads that sync logs before an acknowledgement, if they are not ``executor``."""
         self.node_id = node_id
-        self.on_role: OnRole = _ignore
+        self.on_role_change: OnRoleChange = _ignore
         self.on_follower_caught_up: Callable[[Partition], None] = _ignore
         self.lease: LeadershipLease | None = None
         self.on_many_opened: Callable[[], object] = lambda: None
-        """Told each time that OPENED_PER_NOTICE partitions or segments more have been opened."""
+        """Called each time that OPENED_PER_NOTICE more partitions or segments have been opened."""
         self._opened = 0
         self._directory = directory
         self._catalog = catalog
@@ -79,23 +80,25 @@ class Replicas:
         self._supervisor = supervisor
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._without_role: set[tuple[str, int]] = set()
-        """Open partitions that could not take the role that they were given last."""
+        """Open partitions that could not take the role that they were last given."""
         self._refusal: str | None = None
         self.topic_defaults = topic_defaults
         self._last_config: tuple[Mapping[str, str], TopicConfig, TopicConfig] = ({}, topic_defaults, topic_defaults)
         self._checkpoints = Checkpoints(directory, executor, self.slicer, self._each_high_watermark)
-        self.cleaner = Cleaner(clock, executor, supervisor)
-        self.compactor = Compactor(directory, clock, executor, self.cleaner, self)
-        self.departures = Departures(directory, catalog, executor, supervisor, self)
-        self.truncations: Truncations | None = Truncations(executor, supervisor, self.write_checkpoints, self._was_cut)
-        self._changes = ImageChanges(
+        self.segment_deletion = SegmentDeletion(clock, executor, supervisor)
+        self.compactor = Compactor(directory, clock, executor, self.segment_deletion, self)
+        self.replica_deletion = ReplicaDeletion(directory, catalog, executor, supervisor, self)
+        self.truncations: Truncations | None = Truncations(
+            executor, supervisor, self.write_checkpoints, self._truncation_ended
+        )
+        self._changes = ImageApplier(
             self.slicer, supervisor, lambda name: catalog.image.topics.get(name), self._carry_out
         )
 
     async def load(self) -> None:
-        """Finishes deletions, sets strange directories aside, and after a crash recovers every log."""
+        """Resumes deletions, moves unknown directories aside and, after a crash, recovers every log."""
         directory, topics = self._directory, self._catalog.image.topics
-        self.departures.finish_at_start()
+        self.replica_deletion.resume_at_start()
         directory.set_aside_strays({name: topic.topic_id for name, topic in topics.items()})
         self._supervisor.spawn("remove leftovers", self._in_thread(directory.leftovers()))
         if directory.was_clean:
@@ -105,25 +108,25 @@ class Replicas:
             for partition in sorted(directory.partitions)
         }
         logger.info("recovering %d partitions", len(wanted))
-        await self._in_thread(lambda: directory.recover_all(wanted, _say_progress))
+        await self._in_thread(lambda: directory.recover_all(wanted, _log_progress))
 
     async def _in_thread(self, work: Work) -> None:
         await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     async def stop(self) -> None:
-        """Returns when no sync or cut is under way, so that the directory can be closed."""
+        """Returns when no sync and no truncation is in progress, so that the directory can be closed."""
         if self.truncations is not None:
             await self.truncations.all_idle()
         for partition in self.open_partitions():
             await partition.synced()
 
-    # Finding partitions.
+    # Lookup.
 
     def partition(self, topic: str, index: int) -> Partition:
-        """One that this broker leads.
+        """Returns a partition that this broker leads.
 
-        UNKNOWN_TOPIC_OR_PARTITION when there is none, NOT_LEADER_OR_FOLLOWER when another broker leads it; StorageError
-        when its files cannot be opened.
+        Raises UNKNOWN_TOPIC_OR_PARTITION when it does not exist, NOT_LEADER_OR_FOLLOWER when another broker leads it,
+        and StorageError when its files cannot be opened.
         """
         found = self._partitions.get((topic, index))
         if found is None:
@@ -133,31 +136,33 @@ class Replicas:
         return found
 
     def replica(self, topic: str, index: int) -> Partition:
-        """One that this broker leads or follows."""
+        """Returns a partition that this broker leads or follows."""
         found = self._partitions.get((topic, index))
         return found if found is not None else self._open(self._catalog.image.topics.get(topic), topic, index)
 
     def name_of(self, topic_id: UUID) -> str:
         topic = self._catalog.image.topics_by_id.get(topic_id)
         if topic is None:
-            raise KafkaError(ErrorCode.unknown_topic_id, f"there is no topic with id {topic_id}")
+            raise KafkaError(ErrorCode.unknown_topic_id, f"topic id {topic_id} does not exist")
         return topic.name
 
     def holds(self, partition: Partition) -> bool:
-        """Whether it is still the one under its name; asked by those who have awaited since they got it."""
+        """Whether this is still the open partition of its name. To be checked after an await."""
         return self._partitions.get(partition.topic_partition) is partition
 
     def open_partitions(self) -> list[Partition]:
         return list(self._partitions.values())
 
     def all_partitions(self) -> Iterator[Partition]:
-        """Every partition that has files; opened as the iteration gets to them, those that fail are left out."""
+        """Yields every partition that has files. Opens them as the iteration reaches them; those that fail are left
+        out."""
         for name, index in self._directory.partitions:
             with contextlib.suppress(KafkaError, StorageError):
                 yield self.replica(name, index)
 
     def compacted_partitions(self) -> Iterator[Partition]:
-        """Those of compacted topics that have files, in their order; opened as the iteration gets to them."""
+        """Yields the partitions of compacted topics that have files, in order. Opens them as the iteration reaches
+        them."""
         topics = self._catalog.image.topics
         compacted = {name for name, topic in topics.items() if self.config_of(topic).is_compacted}
         for name, index in sorted(one for one in self._directory.partitions if one.topic in compacted):
@@ -165,35 +170,37 @@ class Replicas:
                 yield self.replica(name, index)
 
     def indexes_with_files(self, topic: str) -> list[int]:
-        """The partitions of a topic that have been written to."""
+        """The partitions of a topic that have files."""
         return sorted(index for name, index in self._directory.partitions if name == topic)
 
     def _open(self, topic: TopicRecord | None, name: str, index: int) -> Partition:
         if topic is None or not 0 <= index < len(topic.partitions):
-            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no partition {name}-{index}")
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"partition {name}-{index} does not exist")
         record = topic.partitions[index]
         if self.node_id not in record.replicas:
-            raise KafkaError(ErrorCode.not_leader_or_follower, f"{name}-{index} is on other brokers")
-        if self.departures.holds_up(name, index):
-            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"an earlier {name}-{index} is being deleted")
+            raise KafkaError(ErrorCode.not_leader_or_follower, f"this broker is not a replica of {name}-{index}")
+        if self.replica_deletion.blocks(name, index):
+            raise KafkaError(
+                ErrorCode.unknown_topic_or_partition, f"an earlier partition {name}-{index} is still being deleted"
+            )
         topic_partition = TopicPartition(name, index)
         log = self._directory.log(topic_partition, self.config_of(topic), topic.topic_id)
         known = self._directory.high_watermarks.get(topic_partition, log.log_start_offset)
         high_watermark = known if len(record.replicas) > 1 else None
         epoch = LeaderEpoch(record.leader_epoch)
         partition = Partition(log, topic.topic_id, epoch, self._clock, self._syncs, high_watermark)
-        partition.cutter = self.truncations
+        partition.truncations = self.truncations
         partition.on_follower_caught_up = self.on_follower_caught_up
         partition.lease = self.lease
         if len(record.replicas) > 1 or record.leader != self.node_id:
-            # As if led by nobody, so that whatever the record says is news.
+            # As if it had no leader, so that any role in the record is new.
             partition.follow(LeaderEpoch(-1))
             self._lead_or_follow(partition, record)
         self._partitions[name, index] = partition
         self._count_opened()
         if len(record.replicas) > 1 or record.leader != self.node_id:
-            # Last: whoever is told may ask for the partition.
-            self.on_role(partition, record)
+            # Last: the callback may look up the partition.
+            self.on_role_change(partition, record)
         return partition
 
     def _count_opened(self) -> None:
@@ -203,10 +210,10 @@ class Replicas:
 
     def _take_role(self, partition: Partition, record: PartitionRecord) -> None:
         if partition.log.is_being_cut:
-            return  # ``_was_cut`` does it
+            return  # ``_truncation_ended`` calls this again
         self._without_role.add(partition.topic_partition)
         self._lead_or_follow(partition, record)
-        self.on_role(partition, record)
+        self.on_role_change(partition, record)
         self._without_role.discard(partition.topic_partition)
 
     def _lead_or_follow(self, partition: Partition, record: PartitionRecord) -> None:
@@ -215,15 +222,15 @@ class Replicas:
         else:
             partition.follow(record.leader_epoch)
 
-    def _was_cut(self, partition: Partition) -> None:
-        """Takes the role that the partition may have been given while its log was being cut."""
+    def _truncation_ended(self, partition: Partition) -> None:
+        """Takes the role that the partition may have been given while its log was being truncated."""
         name, index = partition.topic_partition
         topic = self._catalog.image.topics.get(name)
         if topic is not None and index < len(topic.partitions) and self.holds(partition):
             self._take_role(partition, topic.partitions[index])
 
     def config_of(self, topic: TopicRecord) -> TopicConfig:
-        """The topic's own options over the broker's defaults; the same object for the same ones asked for in a row."""
+        """Returns the topic's options over the broker's defaults; the same object for the same options in a row."""
         given, defaults, config = self._last_config
         if given is not topic.config or defaults is not self.topic_defaults:
             config = self._parsed(topic.config)
@@ -234,14 +241,14 @@ class Replicas:
         try:
             return parse_into(self.topic_defaults, given)
         except OptionError:
-            # Set by a newer broker. What this one knows holds.
+            # Set by a newer broker. The options that this one knows apply.
             known = declared(self.topic_defaults)
             return parse_into(self.topic_defaults, {name: text for name, text in given.items() if name in known})
 
     # The disk.
 
     async def write_checkpoints(self) -> None:
-        """Recovery points, log starts and high watermarks as they are now, durable when this returns."""
+        """Writes recovery points, log start offsets and high watermarks as they are now. Durable when this returns."""
         await self._checkpoints.write()
 
     def _each_high_watermark(self) -> Iterator[tuple[TopicPartition, Offset]]:
@@ -250,7 +257,7 @@ class Replicas:
                 yield partition.topic_partition, partition.high_watermark
 
     def high_watermarks(self) -> dict[TopicPartition, Offset]:
-        """Of the open partitions; those that were not opened stay what they were."""
+        """Returns the high watermarks of the open partitions; those of others have not changed."""
         return {partition.topic_partition: partition.high_watermark for partition in self._partitions.values()}
 
     @property
@@ -258,16 +265,16 @@ class Replicas:
         return self._directory.path
 
     def disk_bytes(self) -> tuple[int, int]:
-        """The size of the disk under the data directory, and what is free of it."""
+        """Returns the size of the data directory's disk, and the free bytes on it."""
         space = self._directory.disk_space()
         return space.total_bytes, space.total_bytes - space.used_bytes
 
     def refuse_writes(self, reason: str | None) -> None:
-        """From now on every produce is refused with this reason; None: no longer."""
+        """Refuses every produce request with this reason from now on; None accepts them again."""
         self._refusal = reason
 
     def writable_partition(self, topic: str, index: int) -> Partition:
-        """``partition`` for a produce: StorageError while writes are refused."""
+        """``partition`` for a produce request: raises StorageError while writes are refused."""
         found = self._partitions.get((topic, index))
         if found is None or not found.is_leader:
             found = self.partition(topic, index)
@@ -276,19 +283,19 @@ class Replicas:
         return found
 
     def delete_records_before(self, partition: Partition, offset: Offset) -> int:
-        """DeleteRecords: the log start moves, and segments wholly below it go."""
+        """DeleteRecords: moves the log start, and deletes segments that lie wholly below it."""
         low_watermark = partition.log.delete_records_before(offset)
-        if self.cleaner.delete_expired(partition):
-            self._count_opened()  # a segment, in the place of those that go
+        if self.segment_deletion.delete_expired(partition):
+            self._count_opened()  # a new segment replaces those that are deleted
         partition.wake_all()
         return low_watermark
 
     # The catalog.
 
     def image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
-        """Follows the catalog: in the same step of the event loop, as far as there is time in it.
+        """Applies a change of the image, in the same step of the event loop as far as time permits.
 
-        Deleted topics are not found any more when this returns, and logs have their new configs.
+        When this returns, deleted topics are not found any more, and logs have their new configs.
         """
         if new.topics is old.topics:
             return
@@ -306,15 +313,16 @@ class Replicas:
         self._changes.run()
 
     def take_roles(self) -> "asyncio.Task[None] | None":
-        """Opens what has several replicas, when the broker starts. None: done; otherwise the task that does it."""
+        """Opens the partitions with several replicas when the broker starts. Returns None when done, otherwise the
+        task."""
         for name in self._catalog.image.topics:
             self._changes.changed(name, None)
         return self._changes.run()
 
     def _carry_out(self, topic: TopicRecord, index: int, known: PartitionRecord | None) -> bool:
-        """Leads or follows one partition as its record says now; whether there was anything to do.
+        """Leads or follows one partition according to its record. Returns whether there was anything to do.
 
-        ``known`` is the record that it was told before.
+        ``known`` is the record that was applied before.
         """
         record = topic.partitions[index]
         is_here = self.node_id in record.replicas
@@ -332,12 +340,13 @@ class Replicas:
             else:
                 return False
         except (KafkaError, StorageError) as error:
-            # Tried again by whoever asks for it, by the next change, and by ``open_what_failed``.
-            logger.error("%s-%d: %s", topic.name, index, error)
+            # Retried when the partition is used, at the next change, and by ``retry_failed_opens``.
+            level = logging.ERROR if isinstance(error, StorageError) else logging.WARNING
+            logger.log(level, "%s-%d: %s", topic.name, index, error)
         return True
 
     def _leave(self, name: str, index: int) -> None:
-        """The partition is on other brokers from now on: its files go, if there are any."""
+        """The partition is on other brokers from now on: its files are removed, if there are any."""
         topic_partition = TopicPartition(name, index)
         partition = self._partitions.pop((name, index), None)
         self._without_role.discard(topic_partition)
@@ -345,24 +354,24 @@ class Replicas:
             self.dropped(partition)
         elif not self._directory.has(topic_partition):
             return
-        self.departures.left(topic_partition, partition)
+        self.replica_deletion.left(topic_partition, partition)
 
-    def open_what_waited(self, name: str, index: int | None) -> None:
-        """The files of an earlier topic or replica of this name are out of the way of one that may be there again."""
+    def reopen(self, name: str, index: int | None) -> None:
+        """Opens partitions whose directories were occupied by an earlier topic or replica of the same name."""
         topic = self._catalog.image.topics.get(name)
-        if topic is None or self.departures.is_going(name):
+        if topic is None or self.replica_deletion.is_deleting(name):
             return
         if index is None:
-            # As if nothing had changed: those that are open have their role.
-            self._changes.look_again(topic)
+            # As an unchanged record: partitions that are open have their role.
+            self._changes.recheck(topic)
             self._changes.run()
         elif index < len(topic.partitions):
             self._carry_out(topic, index, topic.partitions[index])
 
-    def open_what_failed(self) -> None:
-        """Tries again to open what has several replicas and could not be opened, and to take roles that failed."""
+    def retry_failed_opens(self) -> None:
+        """Retries to open partitions with several replicas that could not be opened, and to take roles that failed."""
         for topic in self._catalog.image.topics.values():
-            self._changes.look_again(topic)
+            self._changes.recheck(topic)
         self._changes.run()
 
     def may_have_lost(self, topic: TopicRecord, index: int) -> bool:
@@ -372,34 +381,34 @@ class Replicas:
         try:
             log = self._directory.log(TopicPartition(topic.name, index), self.config_of(topic), topic.topic_id)
         except StorageError as error:
-            logger.error("%s-%d cannot be opened: %s", topic.name, index, error)
+            logger.error("cannot open %s-%d: %s", topic.name, index, error)
             return True
         return log.lost_data or (self._directory.may_have_lost_data and not log.was_synced)
 
-    async def let_go(self, partition: Partition) -> None:
-        """Returns when nothing works on the files of a partition that is to be cut, or that is no longer found."""
+    async def quiesce(self, partition: Partition) -> None:
+        """Returns when nothing works on the files of a partition that is to be truncated, or that was removed."""
         await self.compactor.abandon(partition)
-        await self.cleaner.abandon(partition)
+        await self.segment_deletion.abandon(partition)
         if self.truncations is not None:
             await self.truncations.idle(partition)
         await partition.synced()
 
     async def end_truncation(self, partition: Partition) -> None:
-        """Tries again to cut a log that the disk kept from being cut: until then it takes nothing.
+        """Retries a truncation that the disk refused. Until it succeeds, the log accepts nothing.
 
-        The log ends already where it is to end, so its leader sees no reason any more to have it cut.
+        The log already reports its new end, so its leader has no reason any more to have it truncated.
         """
-        await self.let_go(partition)
+        await self.quiesce(partition)
         if self.holds(partition) and partition.log.is_half_cut and not partition.log.is_being_cut:
             try:
                 cut = partition.truncate_to(partition.log.log_end_offset)
                 if cut is not None:
                     await cut
             except StorageError as error:
-                logger.error("%s: cannot be cut yet: %s", partition.topic_partition, error)
+                logger.error("%s: cannot be truncated yet: %s", partition.topic_partition, error)
 
     async def remove_leftovers(self) -> None:
-        """Files of logs that were cut."""
+        """Removes the files that truncations have left."""
         await self._in_thread(self._directory.leftovers())
 
     def _configure(self, topic: TopicRecord) -> None:
@@ -409,28 +418,28 @@ class Replicas:
                 partition.log.configure(config)
 
     def defaults_changed(self, defaults: TopicConfig) -> None:
-        """The broker's defaults for topics changed: every open log gets its config anew."""
+        """The broker's defaults for topics have changed: every open log gets its config again."""
         self.topic_defaults = defaults
         for topic in self._catalog.image.topics.values():
             self._configure(topic)
 
     def _drop(self, topic: TopicRecord) -> None:
-        """Takes the partitions away at once; the rest is done in the background."""
+        """Removes the partitions at once; their files are deleted in the background."""
         pop, name = self._partitions.pop, topic.name
         dropped = [found for index in range(len(topic.partitions)) if (found := pop((name, index), None)) is not None]
         self._without_role.difference_update(partition.topic_partition for partition in dropped)
-        self.departures.topic_deleted(topic, dropped)
+        self.replica_deletion.topic_deleted(topic, dropped)
 
     def dropped(self, partition: Partition) -> None:
-        """It is no longer found: those who wait for it, or follow its leader, are told."""
+        """The partition was removed: wakes those that wait for it, and stops following its leader."""
         partition.follow(partition.leader_epoch)
-        self.on_role(partition, None)
+        self.on_role_change(partition, None)
 
 
 def _ignore(partition: Partition, record: PartitionRecord | None = None) -> None:
-    """There is nobody to tell."""
+    """The default callback."""
 
 
-def _say_progress(done: int, total: int) -> None:
+def _log_progress(done: int, total: int) -> None:
     if done % 1000 == 0 or done == total:
         logger.info("recovered %d of %d partitions", done, total)

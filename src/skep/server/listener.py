@@ -1,9 +1,10 @@
-"""The listening socket and what its connections share: limits, the scratch buffer, the list of who is there."""
+"""The listening socket, the set of open connections, and what they share: limits and buffers."""
 
 import asyncio
 import logging
 import os
 import socket
+from collections.abc import Awaitable
 from concurrent.futures import Executor
 from typing import Protocol
 
@@ -11,7 +12,7 @@ from skep.base.clock import Clock
 from skep.base.errors import StartupError
 from skep.base.loop.slicer import Slicer, Work
 from skep.base.loop.supervisor import Supervisor
-from skep.broker.request import Outcome, Request
+from skep.broker.request import Parts, Request
 from skep.server.connection import SLOWEST_BYTES_PER_S, Connection
 from skep.wire.frame_reader import SCRATCH_SIZE, LargeBuffers, ReceiveBudget
 
@@ -19,22 +20,22 @@ logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
 REAP_INTERVAL_S = 1.0
-SAY_FULL_AT_MOST_EVERY_S = 10.0
+REPORT_FULL_AT_MOST_EVERY_S = 10.0
 REPORT_SLOW_AT_MOST_EVERY_S = 1.0
 STALLED_S = 3.0
-"""How long a client may make no progress with a large request, or with a response, while others wait for the room."""
+"""How long a client may make no progress with a large request or a response while others wait for the room."""
 
 
 class Dispatch(Protocol):
-    """What a listener needs of the broker behind it."""
+    """The broker as a listener sees it."""
 
     def decode(self, frame: memoryview, client_host: str) -> Request: ...
 
-    def handle(self, request: Request) -> Outcome: ...
+    def handle(self, request: Request) -> Parts | Awaitable[Parts]: ...
 
 
 class Listener:
-    """Accepts connections and owns the set of open ones; closes those that are idle too long or too many."""
+    """Accepts connections up to the limits and owns the open ones. Closes those that are idle or stalled."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Listener:
         self.max_inflight_requests = max_inflight_requests
         self.max_connections = 1 << 30
         self.max_descriptors = 1 << 30
-        """Connections that leave the process enough descriptors for the files of logs."""
+        """Limits connections, so that enough descriptors of the process are left for log files."""
         self.max_idle_ms = -1
         self.queued_max_response_bytes = queued_max_response_bytes
         self.slow_request_s = float("inf")
@@ -67,21 +68,21 @@ class Listener:
         self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
         self._supervisor = Supervisor()
-        self._said_full = -SAY_FULL_AT_MOST_EVERY_S
-        self._said_slow = -REPORT_SLOW_AT_MOST_EVERY_S
+        self._reported_full = -REPORT_FULL_AT_MOST_EVERY_S
+        self._reported_slow = -REPORT_SLOW_AT_MOST_EVERY_S
 
     async def bind(self, host: str, port: int) -> int:
-        """Takes the port and returns it, which matters when 0 was asked for. StartupError when it cannot be had."""
+        """Binds the port and returns its number, also for port 0. Raises StartupError when it cannot be bound."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
                 lambda: Connection(self), host or None, port, backlog=BACKLOG, start_serving=False
             )
         except UnicodeError as error:
-            # Such as "a..b": Python refuses to ask a resolver about it.
-            raise StartupError(f"cannot listen on {host}:{port}: not the name of a host") from error
+            # E.g. "a..b": Python does not pass it to the resolver.
+            raise StartupError(f"cannot listen on {host}:{port}: not a valid host name") from error
         except OSError as error:
-            # The number of a gaierror is none of errno's; the sentence that comes with it is the resolver's.
+            # The number of a gaierror is not an errno; its text is the resolver's.
             is_unresolved = isinstance(error, socket.gaierror)
             reason = os.strerror(error.errno) if error.errno and not is_unresolved else error.strerror or str(error)
             raise StartupError(f"cannot listen on {host}:{port}: {reason.lower()}") from error
@@ -96,21 +97,23 @@ class Listener:
     def admit(self, connection: Connection) -> bool:
         open_count = len(self._connections)
         if open_count >= self.max_connections or open_count >= self.max_descriptors:
-            self._say_full(connection)
+            self._report_full(connection)
             return False
         self._connections.add(connection)
         return True
 
-    def _say_full(self, connection: Connection) -> None:
+    def _report_full(self, connection: Connection) -> None:
         now = self.clock.monotonic()
-        if now - self._said_full < SAY_FULL_AT_MOST_EVERY_S:
+        if now - self._reported_full < REPORT_FULL_AT_MOST_EVERY_S:
             return
-        self._said_full = now
+        self._reported_full = now
         if self.max_connections <= self.max_descriptors:
-            logger.warning("refused %s: max.connections=%d are open", connection.peer, self.max_connections)
+            logger.warning(
+                "refused %s: %d connections are open (max.connections)", connection.peer, self.max_connections
+            )
         else:
             logger.warning(
-                "refused %s: %d connections are open; what else the process may open (ulimit -n) is for logs",
+                "refused %s: %d connections are open; the other file descriptors (ulimit -n) are for logs",
                 connection.peer,
                 self.max_descriptors,
             )
@@ -124,15 +127,15 @@ class Listener:
             await self._slicer.finish(self.reap(self.clock.monotonic()))
 
     def reap(self, now: float) -> Work[None]:
-        """Hangs up on connections that are idle too long, or that keep room from others without making progress."""
+        """Closes connections that are idle for too long, or that hold room others wait for and make no progress."""
         untaken: list[Connection] = []
         for connection in list(self._connections):
             if self.max_idle_ms >= 0 and connection.idle_since(now) < now - self.max_idle_ms / 1000:
                 connection.hang_up(f"idle for {self.max_idle_ms} ms (connections.max.idle.ms)")
             elif connection.receives_slowly_since(now) < now - STALLED_S and self.receive_budget.is_contended:
                 connection.hang_up(
-                    f"less than {SLOWEST_BYTES_PER_S} bytes/s of a large request for {STALLED_S:.0f} s "
-                    "while others wait (queued.max.request.bytes)"
+                    f"sent less than {SLOWEST_BYTES_PER_S} bytes/s of a large request for {STALLED_S:.0f} s "
+                    "while other requests wait for room (queued.max.request.bytes)"
                 )
             elif connection.untaken_bytes():
                 untaken.append(connection)
@@ -140,34 +143,34 @@ class Listener:
         self._reap_untaken(untaken, now)
 
     def _reap_untaken(self, untaken: "list[Connection]", now: float) -> None:
-        """Hangs up on those who take nothing of their responses, the largest first, until the rest fits."""
+        """Closes connections whose clients read nothing of their responses, the largest first, until the rest fits."""
         held = sum(connection.untaken_bytes() for connection in untaken)
         for connection in sorted(untaken, key=lambda one: one.untaken_bytes(), reverse=True):
             takes_nothing = connection.takes_nothing_since(now) < now - STALLED_S
             if held > self.queued_max_response_bytes and takes_nothing:
                 held -= connection.untaken_bytes()
                 connection.hang_up(
-                    f"took nothing of a response for {STALLED_S:.0f} s while there are too many "
-                    "(skep.queued.max.response.bytes)"
+                    f"read nothing of a response for {STALLED_S:.0f} s while unread responses exceed "
+                    f"{self.queued_max_response_bytes} bytes (skep.queued.max.response.bytes)"
                 )
 
-    def report_slow(self, request: Request, peer: str, size: int, took_s: float) -> None:
-        """Logs a request that held the event loop; the client id is what the client calls itself."""
+    def report_slow(self, request: Request, peer: str, took_s: float) -> None:
+        """Logs a request that held the event loop, at most one every ``REPORT_SLOW_AT_MOST_EVERY_S``."""
         now = self.clock.monotonic()
-        if now - self._said_slow >= REPORT_SLOW_AT_MOST_EVERY_S:
-            self._said_slow = now
+        if now - self._reported_slow >= REPORT_SLOW_AT_MOST_EVERY_S:
+            self._reported_slow = now
             logger.warning(
                 "%s v%d of %s (client id %r, %d bytes) held the event loop for %.0f ms",
                 request.api.name,
                 request.version,
                 peer,
                 request.client_id,
-                size,
+                request.size,
                 took_s * 1000,
             )
 
     async def stop(self) -> None:
-        """Stops accepting, then closes what is open; answers that are due are not waited for."""
+        """Stops accepting, then closes the open connections without waiting for pending responses."""
         if self._server is not None:
             self._server.close()
         await self._supervisor.close()

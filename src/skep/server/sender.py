@@ -1,14 +1,15 @@
-"""The outgoing half of a connection: answers as parts, bytes or regions of files, sent as fast as the client reads.
+"""The outgoing half of a connection: sends the parts of responses, bytes and file regions, as fast as the client reads.
 
-Two ways lead to the socket. Bytes go through the event loop's transport, which gathers what one turn of the loop
-writes. A region goes by ``sendfile``, past the transport, which needs three things to be true:
+There are two ways to the socket. Bytes are written to the event loop's transport, which gathers what one turn of the
+loop writes. A region is sent with ``sendfile``, past the transport, under three conditions:
 
-- the transport has nothing left to write, or the region would overtake it; otherwise the region is read and goes the
-  transport's way too;
-- the socket has another descriptor, because a loop does not tell when a socket of its own transports is writable;
-- the region is in the page cache, or the whole loop would wait for the disk; otherwise a thread reads it first.
+- The transport has nothing left to write, or the region would overtake it. Otherwise the region is read and written to
+  the transport.
+- The socket has a second descriptor, because a loop does not report when the socket of one of its transports is
+  writable.
+- The region is in the page cache, or the whole loop would wait for the disk. Otherwise a thread reads it first.
 
-What was measured, against mapping and against reading and writing: ``docs/decisions/0002-hot-path.md``.
+Measurements against mmap and against read and write are in ``docs/decisions/0002-hot-path.md``.
 """
 
 import asyncio
@@ -20,24 +21,25 @@ from collections.abc import Callable, Sized
 from concurrent.futures import Executor
 
 from skep.base.errors import StorageError
-from skep.broker.request import FileRegion, Parts
+from skep.base.files.file_region import FileRegion
+from skep.broker.request import Parts
 from skep.wire.primitives import INT32
 
 PIECE_BYTES = 1024 * 1024
 GATHER_BYTES = 64 * 1024
 PIECES_PER_TURN = 4
-"""What one connection sends before others get their turn, however fast its client reads."""
+"""How much one connection sends in a turn of the loop, however fast its client reads."""
 PARTS_PER_PIECE = 128
-"""Small parts, of which each is a system call, take as long as a piece."""
+"""So many small parts, each a system call, take as long as one piece."""
 _TCP_CORK: int | None = getattr(socket, "TCP_CORK", None)
 
 
 class Sender:
-    """Owns the parts that were not yet given to the transport or the socket, and the second descriptor.
+    """Owns the parts that were not yet written to the transport or the socket, and the second descriptor.
 
     Between turns of the loop nothing is gathered, and ``_unsent`` is empty unless one of ``_paused``, ``_reading``,
-    ``_awaits_socket`` and ``_awaits_turn`` is set. ``on_idle`` is called when it becomes empty after it was not;
-    ``on_failure`` when a region cannot be read, after which nothing is sent.
+    ``_awaits_socket`` and ``_awaits_turn`` is set. ``on_idle`` is called when ``_unsent`` has become empty again.
+    ``on_failure`` is called when a region cannot be read; nothing is sent after that.
     """
 
     __slots__ = (
@@ -86,10 +88,10 @@ class Sender:
         return not self._unsent and not self._paused
 
     def send(self, parts: Parts) -> bool:
-        """Frames one answer and takes it; whoever sends must ``flush`` before the loop's turn ends. Gives ``is_idle``.
+        """Frames and takes one response. Returns ``is_idle``. The caller must ``flush`` before the loop's turn ends.
 
-        Small answers are gathered, because a write is a system call that wakes the client: a pipelining client is
-        answered with one write for all requests that came with one read.
+        Small responses are gathered, because a write is a system call that wakes the client. A pipelining client gets
+        one write with the responses to all requests that arrived with one read.
         """
         if len(parts) == 1 and isinstance(part := parts[0], bytes) and not self._unsent:
             self._gathered += (INT32.pack(len(part)), part)
@@ -103,22 +105,22 @@ class Sender:
             parts = parts[1:]
         self._unsent.append(b"".join(self._gathered))
         self._unsent += parts
-        self._forget_gathered()
+        self._clear_gathered()
         self._pump()
         return self.is_idle
 
     def untaken_bytes(self) -> int:
-        """What is in memory for a client that has not read it; regions of files are not."""
+        """Returns how many bytes are in memory for the client. File regions do not count."""
         unsent = sum(len(part) for part in self._unsent if isinstance(part, bytes))
         return unsent + self._transport.get_write_buffer_size()
 
     def flush(self) -> None:
-        """Gives the transport what was gathered."""
+        """Writes what was gathered to the transport."""
         if self._gathered:
             self._transport.write(b"".join(self._gathered))
-            self._forget_gathered()
+            self._clear_gathered()
 
-    def _forget_gathered(self) -> None:
+    def _clear_gathered(self) -> None:
         self._gathered.clear()
         self._gathered_bytes = 0
 
@@ -127,11 +129,11 @@ class Sender:
 
     def resume(self) -> None:
         self._paused = False
-        self._go_on()
+        self._resume()
 
     def close(self) -> None:
         self._unsent.clear()
-        self._forget_gathered()
+        self._clear_gathered()
         self._paused = True
         if self._reading is not None:
             self._reading.cancel()
@@ -139,11 +141,11 @@ class Sender:
             self._stop_awaiting_socket()
             self._socket.close()
             self._socket = None
-        # Whoever owns this owns the callbacks too: without this cycle a closed connection is freed at once. The garbage
-        # collector may not look at it (``base/loop/garbage.py``).
-        self._on_idle = self._on_failure = _ignore
+        # The callbacks belong to the connection that owns this sender. Breaking the cycle frees a closed connection at
+        # once; the garbage collector may not look at it (``base/loop/garbage.py``).
+        self._on_idle = self._on_failure = _do_nothing
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._pump()
         if self.is_idle:
             self._on_idle()
@@ -169,32 +171,32 @@ class Sender:
 
     def _next_turn(self) -> None:
         self._awaits_turn = False
-        self._go_on()
+        self._resume()
 
     def _send_bytes(self, part: bytes, *, more: bool) -> None:
-        """Straight to the socket where it can be, which costs less than the way through the transport.
+        """Sends to the socket directly where possible, which costs less than through the transport.
 
-        Before a region, so that the transport stays empty and sendfile can follow; behind one, because the client has
-        all but these few bytes and waits.
+        Before a region the transport must stay empty so that sendfile can follow. After a region the client has all but
+        these few bytes and waits for them.
         """
         sent = 0
         if (more or self._socket is not None) and (direct := self._direct_socket()) is not None:
             try:
                 sent = direct.send(part, socket.MSG_MORE if more else 0)
             except OSError:
-                pass  # full, or broken, which the transport finds out by itself
+                pass  # full, or broken; the transport finds out by itself
         if sent < len(part):
             self._transport.write(part[sent:] if sent else part)
 
     def _direct_socket(self) -> socket.socket | None:
-        """The socket by its second descriptor; None when the transport still has something to write."""
+        """Returns the socket with its second descriptor; None while the transport has something left to write."""
         if self._transport.get_write_buffer_size():
             return None
         if self._socket is None:
             try:
                 descriptor = os.dup(self._transport.get_extra_info("socket").fileno())
             except OSError:
-                return None  # out of descriptors: the transport serves as well
+                return None  # out of descriptors: use the transport
             self._socket = socket.socket(fileno=descriptor)
         return self._socket
 
@@ -220,7 +222,7 @@ class Sender:
             self._awaits_socket = True
             asyncio.get_running_loop().add_writer(direct.fileno(), self._socket_ready)
         except ConnectionError:
-            # The client is gone, and the transport finds out by itself. Nothing may follow a torn answer.
+            # The client is gone; the transport finds out by itself. Nothing may follow a torn response.
             self.close()
         except OSError as error:
             self._fail(StorageError(f"{region}: {error.strerror}"))
@@ -228,18 +230,18 @@ class Sender:
             self._advance(region, sent)
 
     def _cork(self, corked: bool) -> None:
-        """What lies behind a region goes with its end, not in a packet of its own, for which the client would be woken.
+        """Makes the bytes behind a region leave with its end, not in a packet of their own that wakes the client.
 
-        ``sendfile`` has no flag that says so. Full packets leave all the same.
+        ``sendfile`` has no flag for this. Full packets leave at once all the same.
         """
         if self._socket is not None and _TCP_CORK is not None:
             self._corked = corked
-            with contextlib.suppress(OSError):  # broken, which the transport finds out by itself
+            with contextlib.suppress(OSError):  # broken; the transport finds out by itself
                 self._socket.setsockopt(socket.IPPROTO_TCP, _TCP_CORK, corked)
 
     def _socket_ready(self) -> None:
         self._stop_awaiting_socket()
-        self._go_on()
+        self._resume()
 
     def _stop_awaiting_socket(self) -> None:
         if self._awaits_socket and self._socket is not None:
@@ -247,7 +249,7 @@ class Sender:
             asyncio.get_running_loop().remove_writer(self._socket.fileno())
 
     def _read_in_thread(self, region: FileRegion, start: int, size: int) -> None:
-        """The disk is waited for in a thread, and this connection alone waits."""
+        """Waits for the disk in a thread, so that only this connection waits."""
         self._reading = asyncio.get_running_loop().run_in_executor(self._executor, region.read, start, size)
         self._reading.add_done_callback(lambda done: self._piece_read(region, done))
 
@@ -260,7 +262,7 @@ class Sender:
             self._fail(error)
             return
         self._write_piece(region, done.result())
-        self._go_on()
+        self._resume()
 
     def _write_piece(self, region: FileRegion, piece: bytes) -> None:
         self._advance(region, len(piece))
@@ -279,5 +281,5 @@ class Sender:
         on_failure(error)
 
 
-def _ignore(*_: object) -> None:
-    """Nobody is there to be told."""
+def _do_nothing(*_: object) -> None:
+    """Stands in for the callbacks of a closed sender."""

@@ -1,1 +1,1 @@
-"""Layer 3: the log of one partition on one disk. ``directory.py`` is the way in, ``log.py`` the heart."""
+"""Layer 3: the logs of a data directory. ``directory/log_directory.py`` is the entry point, ``log/log.py`` one log."""

@@ -1,4 +1,4 @@
-"""How files and directories are called: Kafka's names, so that Kafka's own tools find what they look for."""
+"""The names of files and directories, which are Kafka's, so that Kafka's own tools find what they look for."""
 
 import base64
 import re
@@ -20,9 +20,9 @@ TEMPORARY = ".tmp"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 OFFSET_GAPS = "offset-gaps"
-"""Ours: says that a leader's compaction has left gaps in what was copied from it, so that none is taken for damage."""
+"""Skep's own: compaction on the leader has left gaps in what was copied, which are not damage."""
 SYNCED = "synced"
-"""Ours: says that whatever this replica has acknowledged, to a client or to its leader, was synced before."""
+"""Skep's own: everything that this replica has acknowledged, to a client or to its leader, was synced before."""
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
@@ -32,7 +32,7 @@ CLEANED_UP_TO = "cleaner-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 META_PROPERTIES = "meta.properties"
 BOOT_ID = "boot-id"
-"""Ours: during which run of the machine the directory was last known to have lost nothing."""
+"""Skep's own: the run of the machine during which the directory was last known to have lost nothing."""
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
@@ -46,13 +46,13 @@ def offset_name(offset: int, suffix: str) -> str:
 
 
 def parse_offset_name(name: str) -> tuple[Offset, str] | None:
-    """``00000000000000000042.log`` -> (42, ".log"); None for what is called otherwise."""
+    """``00000000000000000042.log`` -> (42, ".log"); None for other names."""
     match = _OFFSET_NAME.fullmatch(name)
     return (Offset(int(match[1])), match[2]) if match else None
 
 
 def parse_partition_name(name: str) -> TopicPartition | None:
-    """``orders-3`` -> (orders, 3); None for what is no partition's directory, such as one that is being deleted."""
+    """``orders-3`` -> (orders, 3); None for other directories, such as one that is being deleted."""
     if name.endswith((DELETE_SUFFIX, STRAY_SUFFIX)):
         return None
     match = _PARTITION_NAME.fullmatch(name)
@@ -60,9 +60,9 @@ def parse_partition_name(name: str) -> TopicPartition | None:
 
 
 def away_name(topic_partition: TopicPartition, suffix: str) -> str:
-    """A name that no partition has and no earlier deletion took: ``orders-3.5f0c...-delete``.
+    """Returns a unique name that no partition has: ``orders-3.5f0c...-delete``.
 
-    Topic names go up to 249 characters and a name on disk up to 255, so the topic is cut; it is there for people.
+    Topic names have up to 249 characters and a name on disk up to 255, so the topic may be cut; it is there for people.
     """
     unique = f".{uuid.uuid4().hex}{suffix}"
     partition = f"-{topic_partition.partition}"
@@ -75,7 +75,7 @@ def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
 
 
 def decode_partition_metadata(data: bytes) -> uuid.UUID | None:
-    """None for a file that a power cut left empty or damaged."""
+    """Returns the topic id; None for a file that a power loss left empty or damaged."""
     lines = data.decode(errors="replace").splitlines()
     fields = dict(line.split(": ", 1) for line in lines if ": " in line)
     try:

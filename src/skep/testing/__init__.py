@@ -1,4 +1,4 @@
-"""Brokers for test suites: real, in processes of their own, gone when the test is over.
+"""Real brokers for test suites, each in its own process, stopped and removed at the end of the test.
 
     from skep.testing import EmbeddedBroker, EmbeddedCluster
 
@@ -8,7 +8,7 @@
     with EmbeddedCluster(brokers=3) as cluster:
         cluster.kill(cluster.leader_of("orders"))
 
-No Docker and no JVM. With pytest the fixtures of ``skep.pytest_plugin`` do the same.
+No Docker and no JVM is needed. For pytest, ``skep.pytest_plugin`` has fixtures that do the same.
 """
 
 from skep.testing.broker import EmbeddedBroker

@@ -1,5 +1,7 @@
-"""One broker for a test suite. ``kill`` is ``kill -9`` and ``restart`` brings it back on the same port with the same
-data, so a test can see what its application does when the broker dies.
+"""A single broker for tests.
+
+``kill`` sends SIGKILL, and ``restart`` starts the broker on the same port with the same data, so that a test can check
+how an application behaves when its broker crashes.
 """
 
 import os
@@ -24,8 +26,8 @@ HOST = "127.0.0.1"
 class EmbeddedBroker:
     """A broker process with its data directory.
 
-    Owns the process, its port and, when none was given, the directory; all are gone after ``stop``. ``options`` are the
-    broker's, under Kafka's names: ``EmbeddedBroker(options={"num.partitions": "4"})``.
+    Owns the process, its port and, unless ``data_dir`` is given, a temporary directory; ``stop`` releases all of them.
+    ``options`` are broker options with Kafka's names: ``EmbeddedBroker(options={"num.partitions": "4"})``.
     """
 
     def __init__(self, *, data_dir: str | Path | None = None, options: Mapping[str, str] | None = None) -> None:
@@ -35,43 +37,43 @@ class EmbeddedBroker:
         self._reserved = ReservedPort(HOST)
         self._address = (HOST, self._reserved.number)
         self._process: subprocess.Popen[bytes] | None = None
-        self._log_file = tempfile.TemporaryFile()  # noqa: SIM115, it lives as long as the broker
+        self._log_file = tempfile.TemporaryFile()  # noqa: SIM115, closed by stop()
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port``, the same over ``restart``."""
+        """``host:port``; it does not change over restarts."""
         host, port = self._address
         return f"{host}:{port}"
 
     @property
     def pid(self) -> int:
-        """The process id; RuntimeError when the broker does not run."""
+        """The process id. Raises RuntimeError if the broker is not running."""
         if self._process is None:
             raise RuntimeError("the broker is not running")
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended, be it by itself; one that is paused runs."""
+        """Whether the process was started and has not ended. A paused broker is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def log(self) -> str:
-        """All that the broker has logged so far."""
-        # Not seek and read: the broker's standard error shares the file's position, and would write where we seek to.
+        """The broker's log so far, over its restarts."""
+        # pread, not seek and read: the broker's stderr shares the file position, and would write where we seek to.
         descriptor = self._log_file.fileno()
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
 
     def start(self) -> "EmbeddedBroker":
-        """Starts the broker and returns when it is ready. RuntimeError with the broker's own words when it cannot."""
+        """Starts the broker and returns when it is ready. Raises RuntimeError, with the broker's error, if it fails."""
         self.launch()
         self.wait_until_ready()
         return self
 
     def launch(self) -> None:
-        """The first half of ``start``, that does not wait: several brokers start faster at the same time."""
+        """Starts the process without waiting for it, so that several brokers can start at the same time."""
         if self._process is not None:
-            raise RuntimeError("the broker is running already")
+            raise RuntimeError("the broker is already running")
         listen = f"{HOST}:{self._reserved.number}"
         options = {"listeners": listen, **self.options, "log.dirs": str(self.data_dir)}
         self._process = subprocess.Popen(
@@ -80,16 +82,16 @@ class EmbeddedBroker:
             stdout=subprocess.PIPE,
             stderr=self._log_file,
             bufsize=0,
-            start_new_session=True,  # Ctrl-C in the terminal is for the test run, which then stops us
+            start_new_session=True,  # so that Ctrl-C reaches only the test run, which then stops the broker
         )
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(first_line(options))
         except BrokenPipeError:
-            pass  # it has died already; waiting for it says of what
+            pass  # it has ended already; wait_until_ready reports why
 
     def wait_until_ready(self) -> None:
-        """The second half of ``start``."""
+        """Waits until the launched broker is ready. Kills it and raises RuntimeError if it fails to start."""
         if self._process is None:
             raise RuntimeError("the broker is not running")
         try:
@@ -105,38 +107,38 @@ class EmbeddedBroker:
             line = process.stdout.readline().decode()
             if not line:
                 process.wait()
-                raise RuntimeError(f"the broker did not start: {self._last_words()}")
+                raise RuntimeError(f"the broker did not start: {self._startup_error()}")
             if (address := ready_address(line)) is not None:
                 return address
-        raise RuntimeError(f"the broker was not ready after {START_TIMEOUT_S:.0f} s: {self._last_words()}")
+        raise RuntimeError(f"the broker was not ready after {START_TIMEOUT_S:.0f} s: {self._startup_error()}")
 
-    def _last_words(self) -> str:
-        """The one line that says why; all of the log when there is none, for then it is a bug of ours."""
+    def _startup_error(self) -> str:
+        """Returns the line with the reason; the whole log if there is none, because that is a bug in the broker."""
         log = self.log.strip()
         return next((line for line in reversed(log.splitlines()) if line.startswith("skep: ")), log)
 
     def kill(self) -> None:
-        """As ``kill -9``: at once, with no chance to write anything. The data stays for ``restart``."""
+        """Sends SIGKILL: the broker ends at once and writes nothing more. Keeps the data for ``restart``."""
         self._end(signal.SIGKILL)
 
     def shut_down(self) -> None:
-        """A clean stop. The data stays for ``restart``."""
+        """Stops the broker cleanly (SIGTERM). Keeps the data for ``restart``."""
         self._end(signal.SIGTERM)
 
     def restart(self) -> None:
-        """The broker again, on the same port and data: after ``kill``, or after a clean stop if it runs."""
+        """Starts the broker again on the same port and data; stops it cleanly first if it is running."""
         self._end(signal.SIGTERM)
         self.start()
 
     def pause(self) -> None:
-        """Freezes the process (SIGSTOP): connections stay open and nothing answers."""
+        """Pauses the process (SIGSTOP): connections stay open, and the broker does not respond."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
     def stop(self) -> None:
-        """A clean stop, then the temporary directory goes. A second call does nothing."""
+        """Stops the broker cleanly and removes its temporary directory. A second call does nothing."""
         try:
             self._end(signal.SIGTERM)
         finally:
@@ -166,7 +168,7 @@ class EmbeddedBroker:
         try:
             return self.start()
         except BaseException:
-            self.stop()  # nobody calls __exit__ after this
+            self.stop()  # __exit__ is not called if __enter__ raises
             raise
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""A cluster for a test suite, whose brokers can be killed, frozen, stopped and started again one by one."""
+"""A cluster for tests, whose brokers can be killed, paused, stopped and restarted one by one."""
 
 import contextlib
 import shutil
@@ -25,15 +25,15 @@ _PAUSE_S = 0.02
 
 
 class EmbeddedCluster:
-    """Brokers 1 to N, each a process with a port and a directory of its own, and what they share.
+    """Brokers 1 to N, each a process with its own port and directory, and their metadata store.
 
     ``metadata`` is ``"sqlite"`` (a file, nothing to install), ``"zookeeper"`` (a real ensemble of
     ``zookeeper_servers``, started and stopped with the cluster) or a connect string, ``zk://host:port/chroot``.
-    ``config`` are options of every broker, under Kafka's names; ``broker_config`` are those of single ones, by id:
-    ``{2: {"broker.rack": "b"}}``. Topics get three replicas unless ``default.replication.factor`` says otherwise, and a
-    frozen broker is given up after two seconds unless ``zookeeper.session.timeout.ms`` does.
+    ``config`` holds options of all brokers, with Kafka's names; ``broker_config`` holds options of single brokers, by
+    id: ``{2: {"broker.rack": "b"}}``. By default topics have three replicas (``default.replication.factor``) and a
+    paused broker is fenced after two seconds (``zookeeper.session.timeout.ms``).
 
-    Owns all of it. The directory goes at the end unless it was given as ``data_dir``. ``i`` is always a broker's id.
+    Owns the processes and, unless ``data_dir`` is given, a temporary directory. ``i`` is a broker's id everywhere.
     """
 
     def __init__(
@@ -63,57 +63,53 @@ class EmbeddedCluster:
         self._brokers: dict[int, EmbeddedBroker] = {}
         self._count = brokers
 
-    # What there is.
-
     @property
     def bootstrap_servers(self) -> str:
-        """The addresses of all brokers, those that are down included; the same for as long as the cluster lives."""
+        """The addresses of all brokers, including stopped ones; they do not change while the cluster exists."""
         return ",".join(self.brokers.values())
 
     @property
     def brokers(self) -> dict[int, str]:
-        """Every broker's ``host:port`` by its id."""
+        """The ``host:port`` of each broker, by id."""
         return {i: broker.bootstrap_servers for i, broker in self._brokers.items()}
 
     @property
     def running(self) -> list[int]:
-        """The brokers that should answer: neither down nor paused."""
+        """The brokers that are neither stopped nor paused."""
         return [i for i, broker in self._brokers.items() if broker.is_running and i not in self._paused]
 
     @property
     def controller(self) -> int:
-        """The broker that elects leaders at the moment; -1 when there is none."""
+        """The current controller, which elects leaders; -1 if there is none."""
         found: int = self._metadata_of_any(()).controller_id
         return found
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
-        """The broker that leads the partition at the moment; -1 when none does. LookupError when there is no such."""
+        """Returns the current leader of the partition; -1 if it has none. Raises LookupError if it does not exist."""
         for described in self._metadata_of_any([topic]).topics:
             for row in described.partitions:
                 if row.partition_index == partition:
                     found: int = row.leader_id
                     return found
-        raise LookupError(f"there is no partition {partition} of a topic '{topic}'")
+        raise LookupError(f"there is no topic '{topic}' with partition {partition}")
 
     def broker(self, i: int) -> EmbeddedBroker:
-        """One broker, with its ``data_dir`` and ``pid``."""
+        """Returns one broker, for its ``data_dir`` and ``pid``."""
         if i not in self._brokers:
-            raise LookupError(f"there is no broker {i}; there are {', '.join(map(str, self._brokers)) or 'none'}")
+            raise LookupError(f"there is no broker {i}; the brokers are {', '.join(map(str, self._brokers)) or 'none'}")
         return self._brokers[i]
 
     def log(self, i: int) -> str:
-        """All that the broker has logged so far, over its restarts."""
+        """Returns the broker's log so far, over its restarts."""
         return self.broker(i).log
 
-    # What can be done to a broker.
-
     def kill(self, i: int) -> None:
-        """As ``kill -9``: at once, with no chance to hand anything over. The data stays for ``restart``."""
+        """Sends SIGKILL: the broker ends at once and hands nothing over. Keeps the data for ``restart``."""
         self.broker(i).kill()
         self._paused.discard(i)
 
     def pause(self, i: int) -> None:
-        """Freezes the process (SIGSTOP): connections stay open and nothing answers."""
+        """Pauses the process (SIGSTOP): connections stay open, and the broker does not respond."""
         self.broker(i).pause()
         self._paused.add(i)
 
@@ -122,17 +118,17 @@ class EmbeddedCluster:
         self._paused.discard(i)
 
     def stop(self, i: int) -> None:
-        """A clean stop (SIGTERM): what it leads is handed over first. The data stays for ``restart``."""
+        """Stops the broker cleanly (SIGTERM): it hands over its partitions first. Keeps the data for ``restart``."""
         self.broker(i).shut_down()
         self._paused.discard(i)
 
     def restart(self, i: int) -> None:
-        """The broker again, on the same port and data: after ``kill``, or after a clean stop if it runs."""
+        """Starts the broker again on the same port and data; stops it cleanly first if it is running."""
         self._paused.discard(i)
         self.broker(i).restart()
 
     def add(self) -> int:
-        """One more broker, with the next id; returns it when the broker is ready."""
+        """Starts another broker, with the next id. Returns the id when the broker is ready."""
         i = self._new_broker()
         self._brokers[i].start()
         return i
@@ -148,10 +144,8 @@ class EmbeddedCluster:
             return f"sqlite:{self.data_dir / 'metadata.sqlite'}"
         return self._metadata if self.zookeeper is None else f"{self.zookeeper.connect}/skep"
 
-    # The cluster as a whole.
-
     def start(self) -> "EmbeddedCluster":
-        """Starts the brokers at the same time; returns when each of them knows all the others."""
+        """Starts all brokers at the same time. Returns when each of them knows all others."""
         if self._metadata == "zookeeper" and self.zookeeper is None:
             from skep.zookeeper_server import ZooKeeperEnsemble
 
@@ -167,12 +161,12 @@ class EmbeddedCluster:
         return self
 
     def wait_until_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Until every running broker knows all running ones, no other, and one of them as the controller."""
-        self._wait(self._missing_for_ready, timeout_s)
+        """Waits until every running broker knows exactly the running brokers, and one of them as the controller."""
+        self._wait(self._why_not_ready, timeout_s)
 
     def wait_until_in_sync(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Until every partition of every topic has a leader and all its replicas are in sync."""
-        self._wait(self._missing_for_sync, timeout_s)
+        """Waits until every partition has a leader and all its replicas are in sync."""
+        self._wait(self._why_not_in_sync, timeout_s)
 
     def _wait(self, missing: Callable[[], str | None], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -181,38 +175,38 @@ class EmbeddedCluster:
                 raise RuntimeError(f"the cluster was not ready after {timeout_s:.0f} s: {what}")
             time.sleep(_PAUSE_S)
 
-    def _missing_for_ready(self) -> str | None:
+    def _why_not_ready(self) -> str | None:
         running = set(self.running)
         for i in running:
             try:
-                answer = self._ask_metadata(i, ())
+                response = self._ask_metadata(i, ())
             except ClientError as error:
                 return str(error)
-            known = {broker.node_id for broker in answer.brokers}
+            known = {broker.node_id for broker in response.brokers}
             if known != running:
-                return f"broker {i} knows the brokers {sorted(known)}, and those that run are {sorted(running)}"
-            if answer.controller_id not in running:
+                return f"broker {i} knows brokers {sorted(known)}, but the running ones are {sorted(running)}"
+            if response.controller_id not in running:
                 return f"broker {i} knows no controller"
         return None
 
-    def _missing_for_sync(self) -> str | None:
-        """As every running broker knows it: one hears of a new topic a moment after another."""
+    def _why_not_in_sync(self) -> str | None:
+        """Checks the metadata of every running broker, because a new topic reaches one later than another."""
         known: set[str] | None = None
         for i in self.running:
             try:
-                answer = self._ask_metadata(i, None)
+                response = self._ask_metadata(i, None)
             except ClientError as error:
                 return str(error)
-            names = {topic.name for topic in answer.topics}
+            names = {topic.name for topic in response.topics}
             if known is not None and names != known:
-                return f"broker {i} does not know the same topics: {sorted(names ^ known)}"
+                return f"broker {i} knows other topics than the others: {sorted(names ^ known)}"
             known = names
-            if (behind := _not_in_sync(answer)) is not None:
+            if (behind := _not_in_sync(response)) is not None:
                 return behind
-        return None if known is not None else "no broker runs"
+        return None if known is not None else "no broker is running"
 
     def _metadata_of_any(self, topics: "list[str] | tuple[str, ...] | None") -> Any:
-        failures = ["no broker runs"]
+        failures = ["no broker is running"]
         for i in self.running:
             try:
                 return self._ask_metadata(i, topics)
@@ -227,7 +221,7 @@ class EmbeddedCluster:
             return connection.ask(METADATA, {"topics": named, "allow_auto_topic_creation": False})
 
     def close(self) -> None:
-        """Stops all brokers, then the temporary directory goes. A second call does nothing."""
+        """Stops all brokers and removes the temporary directory. A second call does nothing."""
         with contextlib.ExitStack() as stops:
             if self._own_directory is not None:
                 stops.callback(shutil.rmtree, self._own_directory, ignore_errors=True)
@@ -236,7 +230,7 @@ class EmbeddedCluster:
             for broker in self._brokers.values():
                 stops.callback(broker.stop)
                 if self._own_directory is not None:
-                    # Nobody will read its data; handing over broker by broker would be for nothing.
+                    # The data is removed anyway, so a clean shutdown of each broker would waste time.
                     stops.callback(broker.kill)
             self._brokers, self.zookeeper = {}, None
 
@@ -244,7 +238,7 @@ class EmbeddedCluster:
         try:
             return self.start()
         except BaseException:
-            self.close()  # nobody calls __exit__ after this
+            self.close()  # __exit__ is not called if __enter__ raises
             raise
 
     def __exit__(
@@ -253,12 +247,12 @@ class EmbeddedCluster:
         self.close()
 
 
-def _not_in_sync(answer: Any) -> str | None:
-    for topic in answer.topics:
+def _not_in_sync(response: Any) -> str | None:
+    for topic in response.topics:
         for row in topic.partitions:
             where = f"{topic.name}-{row.partition_index}"
             if row.leader_id < 0:
                 return f"{where} has no leader"
             if behind := sorted(set(row.replica_nodes) - set(row.isr_nodes)):
-                return f"{where} is not in sync on {behind}"
+                return f"{where} is not in sync on brokers {behind}"
     return None

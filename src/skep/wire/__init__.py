@@ -1,1 +1,1 @@
-"""Layer 1: the Kafka protocol without any input or output: frames, headers, served versions, encoders."""
+"""Layer 1: the Kafka protocol without I/O: frames, headers, served versions, encoders."""

@@ -1,4 +1,4 @@
-"""The APIs that are served, with their versions: the one table that ApiVersions, dispatch and the docs read."""
+"""The table of served APIs and versions, which ApiVersions, dispatch and the docs use."""
 
 from typing import NamedTuple
 
@@ -111,7 +111,7 @@ SERVED: dict[int, Api] = {
 }
 
 ADVERTISED_OLDEST = {PRODUCE.key: 0}
-"""librdkafka switches compression off unless Produce is advertised from 0 (KAFKA-18659); 0 to 2 are refused."""
+"""librdkafka disables compression unless Produce is advertised from 0 (KAFKA-18659). 0 to 2 are refused."""
 
 ADVERTISED_NEWEST = {ADD_PARTITIONS_TO_TXN.key: 3}
-"""Version 4 is for brokers, who ask each other for it without looking; clients would not know what to do with it."""
+"""Version 4 is only for brokers, which use it without asking for versions. Clients must not choose it."""

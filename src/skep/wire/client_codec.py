@@ -1,7 +1,7 @@
-"""The other direction of ``codec``: requests into bytes and answers into objects, for those who ask a broker.
+"""The client's side of ``codec``: requests into bytes and responses into objects.
 
-As for a handler, the body of a request is one mapping for all versions: what the chosen version does not have is left
-out, what the mapping does not say gets the default.
+As for a handler, the body of a request is one mapping for all versions: fields that the chosen version lacks are left
+out, fields that the mapping lacks get their default.
 """
 
 import functools
@@ -25,48 +25,48 @@ _HEADER = struct.Struct(">hhi")
 
 
 def encode_request(api: Api, version: int, correlation_id: int, client_id: str, body: Body) -> bytes:
-    """The whole request, header included, without the length that frames it."""
+    """Returns the whole request, header included, without the length in front."""
     header = request_header(api, version, correlation_id, client_id)
     return header + entity_encoder(request_class(api.key, version))(body)
 
 
 def request_header(api: Api, version: int, correlation_id: int, client_id: str) -> bytes:
-    # The client id is a legacy string even where the version is flexible: see ``headers``.
+    # The client id is a legacy string in flexible versions too: see ``headers``.
     tags = b"\0" if api.is_flexible(version) else b""
     return _HEADER.pack(api.key, version, correlation_id) + string(client_id) + tags
 
 
 def decode_response(api: Api, version: int, frame: bytes | memoryview) -> tuple[int, Any]:
-    """The correlation id and the answer. DecodeError when the frame is not one of this API and version."""
-    bounds, read = _answer_reader(api, version)
+    """Returns the correlation id and the response. Raises DecodeError for a frame of another API or version."""
+    bounds, read = _response_reader(api, version)
     view = memoryview(frame).toreadonly()
     try:
         (correlation_id,) = INT32.unpack_from(view)
         position = INT32.size
         if api != API_VERSIONS and api.is_flexible(version):
             position = skip_tagged_fields(view, position)
-        # kio believes the lengths that it reads. An answer may have as many elements as it has bytes: it is long
-        # because much was asked for.
+        # kio trusts the lengths that it reads. A response may have as many elements as bytes: it is long because much
+        # was asked for.
         view, position = bounds.checked(view, position, max_elements=len(view))
-        answer, _ = read(view, position)
+        response, _ = read(view, position)
     except struct.error:
         raise DecodeError(f"{api.name} v{version}: {len(view)} bytes are too few") from None
     except (DecodeError, SerialError, ValueError, OverflowError) as error:
         raise DecodeError(f"{api.name} v{version}: {error}") from None
-    return correlation_id, answer
+    return correlation_id, response
 
 
 @functools.cache
-def _answer_reader(api: Api, version: int) -> tuple[RequestBounds, Callable[[memoryview, int], tuple[Any, int]]]:
-    entity = _answer_class(api, version)
+def _response_reader(api: Api, version: int) -> tuple[RequestBounds, Callable[[memoryview, int], tuple[Any, int]]]:
+    entity = _response_class(api, version)
     return RequestBounds(entity), entity_reader(entity)
 
 
-def _answer_class(api: Api, version: int) -> Any:
-    """kio's, except where kio does not read what brokers send.
+def _response_class(api: Api, version: int) -> Any:
+    """Returns kio's class, except where kio cannot read what brokers send.
 
-    Before its first transaction an id has the start time -1, which the description of the message does not mention:
-    here it is read as None.
+    A transactional id has the start time -1 before its first transaction, which the description of the message does
+    not mention: it is read as None here.
     """
     entity = response_class(api.key, version)
     if api != DESCRIBE_TRANSACTIONS:
@@ -85,6 +85,6 @@ def _answer_class(api: Api, version: int) -> Any:
 
 
 def common_version(api: Api, oldest: int, newest: int) -> int | None:
-    """The newest version that we and a broker with this range both have; None when there is none."""
+    """Returns the newest version of ours in a broker's range; None when there is none."""
     version = min(api.newest, newest)
     return version if version >= max(api.oldest, oldest) else None

@@ -1,12 +1,12 @@
-"""Requests into objects and answers into bytes: the one place where an API's version chooses a class of kio.
+"""Decodes requests into objects and encodes responses. The only place where an API's version selects a class of kio.
 
-A handler is written once for all versions. It reads a request object whose fields may be absent in the version at
-hand (``getattr(request, "rack_id", "")``), and returns its answer as nested mappings with every field that any version
-has. ``encode_response`` writes it as the class of the version says (``encoders``): fields that the version does not
-have are left out, fields that the mapping does not have get the class's default, or zero.
+A handler is written once for all versions. It reads a request object, in which fields may be absent in the version at
+hand (``getattr(request, "rack_id", "")``), and returns its response as nested mappings with the fields of all versions.
+``encode_response`` writes it as the class of the version says (``entities/encoders.py``): fields that the version does
+not have are left out, fields that the mapping does not have get the class's default, or zero.
 
-kio's module of a version is imported, and its encoder made, when the version is first asked for; importing all of them
-would cost two seconds.
+kio's module of a version is imported, and its encoder made, when the version is first used. Importing all of them would
+cost two seconds.
 """
 
 import functools
@@ -33,12 +33,12 @@ Body = Mapping[str, Any]
 SHORT_FRAME_BYTES = SCRATCH_SIZE
 LONG_FRAME_BYTES = 4 * 1024 * 1024
 SHORT_ELEMENTS = 500
-"""Of a frame between these two sizes: 20 us each when they are batches to be appended."""
+"""The limit for a frame between these two sizes: an element takes 20 us if it is a batch to append."""
 
 _NOT_A_REQUEST = (DecodeError, SerialError, ValueError, OverflowError)
 
 JOINED_PARTS = 4096
-"""How many parts of a response are joined at once: some 100 KB."""
+"""How many parts of a response are joined in one step: some 100 KB."""
 
 
 @functools.cache
@@ -64,20 +64,20 @@ def _payload_class(api_key: int, version: int, kind: Any, suffix: str) -> Any:
 def decode_request(
     api_key: int, version: int, frame: memoryview, position: int, max_elements: int = MAX_ELEMENTS
 ) -> Any:
-    """The request behind the header. What it holds is copied: the frame's buffer may be used again at once."""
+    """Returns the request behind the header. Its values are copies: the frame's buffer may be reused at once."""
     bounds, read = _request_reader(api_key, version)
     try:
-        # kio believes the lengths that it reads: first see that they can be.
+        # kio trusts the lengths that it reads, so they are checked first.
         frame, position = bounds.checked(frame, position, max_elements)
         request, _ = read(frame.toreadonly(), position)
     except _NOT_A_REQUEST as error:
         raise DecodeError(f"{SERVED[api_key].name} v{version}: {error}") from None
-    # Bytes behind the request are left alone, as Kafka leaves them: librdkafka sends three too many in Metadata v13.
+    # Bytes behind the request are ignored, as in Kafka: librdkafka sends three too many in Metadata v13.
     return request
 
 
 def is_short(api_key: int, version: int, frame: memoryview, position: int) -> bool:
-    """Whether ``decode_request``, and a handler that does not look at the clock, take a few milliseconds at most.
+    """Whether ``decode_request``, and a handler that does not work in slices, take a few milliseconds at most.
 
     If not, the frame has a buffer of its own, and ``decode_in_slices`` reads it.
     """
@@ -90,14 +90,14 @@ def is_short(api_key: int, version: int, frame: memoryview, position: int) -> bo
     except TooManyElements:
         return False
     except DecodeError:
-        pass  # decode_request says so too
+        pass  # decode_request raises it too
     return True
 
 
 def decode_in_slices(
     api_key: int, version: int, frame: memoryview, position: int, max_elements: int
 ) -> Generator[None, None, Any]:
-    """``decode_request`` as work for a ``Slicer``. The frame stays as it is until the work has ended."""
+    """``decode_request`` as work for a ``Slicer``. The frame must not change until the work has ended."""
     try:
         request = yield from large_request_reader(request_class(api_key, version)).read(frame, position, max_elements)
     except _NOT_A_REQUEST as error:
@@ -106,7 +106,7 @@ def decode_in_slices(
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, body: Body) -> bytes:
-    """The whole response, header included, without the length that frames it."""
+    """Returns the whole response, header included, without the frame length."""
     out: list[bytes] = []
     for _ in _response_encoder(api_key, version)(correlation_id, body, out):
         pass
@@ -118,9 +118,9 @@ def encode_in_slices(
 ) -> Generator[None, None, tuple[bytes, ...]]:
     """``encode_response`` as work for a ``Slicer``. Returns parts, because joining a hundred megabytes takes long too.
 
-    Frees a large ``body`` in slices when nobody else refers to it.
+    Frees a large ``body`` in slices if there is no other reference to it.
 
-    Raises KafkaError INVALID_REQUEST when the response is larger than ``max_bytes``.
+    Raises KafkaError INVALID_REQUEST if the response is larger than ``max_bytes``.
     """
     encoded: list[bytes] = []
     out: list[bytes] = []

@@ -1,18 +1,18 @@
-"""Frames out of a stream of bytes: four bytes of length, then a request. No input or output here.
+"""Cuts a stream of bytes into frames, each four bytes of length and a request. Sans-IO.
 
-Memory. An idle connection owns nothing: all connections of a loop receive into one shared scratch buffer, and what a
-read leaves unfinished is copied out of it. A request too large for the scratch buffer gets one of its own that grows
-with what has really arrived, so a frame that announces 100 MiB and sends ten bytes costs a mebibyte at the most. All
-such buffers count against one ``ReceiveBudget``; when that is spent, a connection that needs more stops reading until
-another gives some back.
+Memory. An idle connection owns no buffer. All connections of a loop receive into one shared scratch buffer, and the
+unfinished rest of a read is copied out of it. A request too large for the scratch buffer gets a buffer of its own,
+which grows with the bytes that arrive: a frame that announces 100 MiB and sends ten bytes costs at most a mebibyte. All
+such buffers count against one ``ReceiveBudget``. When it is spent, a connection that needs more stops reading until
+another releases some.
 
-Buffers of large requests are used again (``LargeBuffers``). Python fills a new buffer with zeros and the kernel has to
-map it page by page, which took 15 % of a broker's time when producers sent frames of a mebibyte. A request that does
-not fit into one of them gets address space for all of it, and the kernel gives it memory as its bytes arrive. To copy
-45 MiB into a buffer of 90 would hold the event loop for 60 ms.
+Buffers of large requests are reused (``LargeBuffers``). Python fills a new buffer with zeros and the kernel has to map
+it page by page, which took 15 % of a broker's time when producers sent frames of a mebibyte. A request that does not
+fit into one of them gets address space for all of it, and the kernel provides memory as its bytes arrive. Copying 45
+MiB into a buffer of 90 would hold the event loop for 60 ms.
 
-A frame is handed out as a view into one of these buffers and is valid until the next ``get_buffer`` or ``keep_rest`` of
-any connection: its reader copies what it keeps.
+A frame is a view into one of these buffers and is valid until the next ``get_buffer`` or ``keep_rest`` of any
+connection. Its reader copies what it keeps.
 """
 
 import mmap
@@ -24,17 +24,17 @@ from skep.wire.primitives import INT32
 SCRATCH_SIZE = 64 * 1024
 FIRST_GROWTH = 1024 * 1024
 BUFFERS_KEPT = 16
-"""Of FIRST_GROWTH bytes each. They are made when they are needed, and then stay."""
+"""Buffers of FIRST_GROWTH bytes each. They are created when needed and then kept."""
 _LENGTH = 4
 
 
 class ReceiveBudget:
-    """Bytes that unfinished large requests may hold over all connections.
+    """Counts the bytes that unfinished large requests of all connections hold.
 
-    ``held`` never exceeds ``limit`` by more than one request: one reader at a time may go beyond, so that there is
-    always one that can finish and give its bytes back. Otherwise eight requests that have each got an eighth of the
-    limit would wait for each other for ever, and a request larger than the limit for itself. Those who were refused are
-    called back, once, when something is released.
+    ``held`` exceeds ``limit`` by at most one request. One reader at a time may exceed it, so that there is always one
+    that can finish and release its bytes. Otherwise eight requests with an eighth of the limit each would wait for each
+    other forever, and a request larger than the limit for itself. Refused readers are called back once when bytes are
+    released.
     """
 
     def __init__(self, limit: int) -> None:
@@ -57,11 +57,11 @@ class ReceiveBudget:
         return True
 
     def hold(self, size: int) -> None:
-        """Counts a whole request that is still needed though its reader has given it out."""
+        """Counts a complete request that is still in use after its reader has returned it."""
         self.held += size
 
     def release(self, size: int, reader: object) -> None:
-        """All that ``reader`` holds."""
+        """Releases all bytes that ``reader`` holds."""
         self.held -= size
         if self._beyond is reader:
             self._beyond = None
@@ -71,11 +71,11 @@ class ReceiveBudget:
 
 
 class LargeBuffers:
-    """Buffers for the large requests of all connections of a loop. Owns those that nobody uses at the moment.
+    """Buffers for the large requests of all connections of a loop. Owns the unused ones.
 
-    At most ``BUFFERS_KEPT`` of ``FIRST_GROWTH`` bytes exist at a time. Whoever finds none gets a new buffer of the size
-    that it asked for, which is freed after use. So a request may hold a larger buffer than the budget counts, but all
-    requests together no more than ``BUFFERS_KEPT * FIRST_GROWTH`` bytes more.
+    At most ``BUFFERS_KEPT`` of ``FIRST_GROWTH`` bytes exist. If none is free, ``take`` makes a buffer of the requested
+    size, which is freed after use. So a request may hold a larger buffer than the budget counts, but all requests
+    together hold at most ``BUFFERS_KEPT * FIRST_GROWTH`` bytes more.
     """
 
     __slots__ = ("_free", "_made")
@@ -85,7 +85,7 @@ class LargeBuffers:
         self._made = 0
 
     def take(self, size: int) -> memoryview:
-        """A buffer of ``size`` bytes with anything in it."""
+        """Returns a buffer of ``size`` bytes with arbitrary content."""
         if size > FIRST_GROWTH:
             return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         if self._free:
@@ -96,9 +96,9 @@ class LargeBuffers:
         return memoryview(bytearray(size))
 
     def give_back(self, buffer: memoryview) -> None:
-        """Views of the buffer stay good until the next ``take``."""
+        """Views of the buffer stay valid until the next ``take``."""
         whole = buffer.obj
-        # A buffer of just this size that was made beyond the limit may come back in place of another, which is freed.
+        # A buffer of this size that was made beyond the limit may be kept in place of another, which is freed.
         if isinstance(whole, bytearray) and len(whole) == FIRST_GROWTH and len(self._free) < self._made:
             self._free.append(whole)
 
@@ -107,8 +107,8 @@ class FrameReader:
     """Cuts one connection's bytes into frames.
 
     Between calls one of three is true: nothing is buffered; ``_rest`` holds the beginning of a frame that fits the
-    scratch buffer (or several frames, when the connection stopped taking them); ``_own`` holds ``_filled`` bytes of
-    one large frame of ``_need`` bytes.
+    scratch buffer (or several frames, if the connection stopped taking them); ``_own`` holds ``_filled`` bytes of one
+    large frame of ``_need`` bytes.
     """
 
     __slots__ = ("_budget", "_buffers", "_filled", "_max_bytes", "_need", "_own", "_rest", "_scratch", "_view")
@@ -126,18 +126,18 @@ class FrameReader:
 
     @property
     def large_bytes(self) -> int | None:
-        """How much there is of an unfinished request that counts against the budget; None when there is none."""
+        """The received bytes of an unfinished request that counts against the budget; None if there is none."""
         return None if self._own is None else self._filled
 
     @property
     def has_unread(self) -> bool:
-        """Whether received bytes wait here: a whole frame, or in a small one's case its beginning."""
+        """Whether received bytes are buffered: a complete large frame, or any part of small frames."""
         return bool(self._rest) if self._own is None else self._filled == self._need
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go; never empty, unless a large frame is whole and was not taken."""
+        """Returns the buffer for the next bytes. It is empty only if a large frame is complete and was not taken."""
         if self._own is not None:
-            # No more than that at once: a client can send for as long as one call receives.
+            # Limited, because a client can keep sending for as long as one call receives.
             return self._own[self._filled : self._filled + FIRST_GROWTH]
         rest = self._rest
         if rest:
@@ -146,7 +146,7 @@ class FrameReader:
         return self._scratch
 
     def received(self, size: int) -> None:
-        """``size`` bytes were written into the buffer that ``get_buffer`` gave last."""
+        """Called after ``size`` bytes were written into the buffer of the last ``get_buffer``."""
         if self._own is not None:
             self._filled += size
             return
@@ -154,7 +154,7 @@ class FrameReader:
         self._rest = b""
 
     def next_frame(self) -> memoryview | None:
-        """The next whole frame without its length, or None. DecodeError when a length is impossible."""
+        """Returns the next complete frame without its length, or None. Raises DecodeError for an impossible length."""
         if self._own is not None:
             return self._own_frame()
         view = self._view
@@ -180,17 +180,19 @@ class FrameReader:
     def _give_back_own(self) -> None:
         own, self._own, self._filled = self._own, None, 0
         if own is not None:
-            # In this order: ``release`` wakes readers that take buffers, and the frame in this one is not read yet.
+            # In this order: ``release`` wakes readers that take buffers, and the frame in this buffer is not read yet.
             self._budget.release(len(own), self)
             self._buffers.give_back(own)
 
     def _impossible(self, length: int) -> DecodeError:
-        return DecodeError(f"a request of {length} bytes, socket.request.max.bytes is {self._max_bytes}")
+        return DecodeError(
+            f"a request has {length} bytes; at most {self._max_bytes} are allowed (socket.request.max.bytes)"
+        )
 
     def keep_rest(self, on_room: Callable[[], None]) -> bool:
-        """Call after the last frame was taken, before anybody else receives: copies the unfinished rest.
+        """Copies the unfinished rest. Must be called after the last frame was taken, before any connection receives.
 
-        False: the budget is spent, stop reading; ``on_room`` is called when it is worth calling this again.
+        Returns False if the budget is spent and reading must stop. ``on_room`` is then called when this may succeed.
         """
         if self._own is not None:
             return self._filled < len(self._own) or self._filled == self._need or self._grow(on_room)
@@ -202,7 +204,7 @@ class FrameReader:
         return self._adopt_large(on_room)
 
     def _adopt_large(self, on_room: Callable[[], None]) -> bool:
-        """Moves the beginning of a frame that the scratch buffer cannot hold into a buffer of its own."""
+        """Moves the beginning of a frame that does not fit the scratch buffer into a buffer of its own."""
         rest = self._rest
         if len(rest) < _LENGTH:
             return True
@@ -236,13 +238,13 @@ class FrameReader:
         return True
 
     def replay_rest(self) -> None:
-        """Makes kept frames available to ``next_frame`` again, for a connection that takes requests again."""
+        """Makes kept frames available to ``next_frame`` when the connection takes requests again."""
         if self._own is None and self._rest:
             self._view = memoryview(self._rest)
             self._rest = b""
 
     def close(self) -> None:
-        """Gives back what the unfinished frame holds."""
+        """Releases the buffer of the unfinished frame."""
         self._give_back_own()
         self._rest = b""
         self._view = self._scratch[:0]

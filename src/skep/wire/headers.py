@@ -1,11 +1,11 @@
-"""Request and response headers, read and written by hand because every request pays for them.
+"""Request and response headers, encoded and decoded by hand because every request pays for them.
 
-A request begins with key, version and correlation id; the header's own version follows from these two: 1 (client id)
-or 2 (client id and tagged fields). Header version 0 (no client id) belonged to ControlledShutdown v0 and is no longer
-sent. The client id is a legacy nullable string even in header version 2.
+A request begins with API key, version and correlation id. Key and version determine the version of the header: 1
+(client id) or 2 (client id and tagged fields). Header version 0 (no client id) belonged to ControlledShutdown v0 and is
+no longer sent. The client id is a legacy nullable string even in header version 2.
 
-A response begins with the correlation id (header 0), and a byte of tagged fields where the version is flexible
-(header 1). ApiVersions always answers with header 0: a client that does not know our versions yet must read it.
+A response begins with the correlation id (header 0), followed by a byte of tagged fields if the version is flexible
+(header 1). ApiVersions always responds with header 0, because a client that does not know our versions must read it.
 """
 
 import struct
@@ -26,15 +26,15 @@ class RequestHeader(NamedTuple):
 
 
 def read_request_header(frame: memoryview, max_client_id_bytes: int) -> tuple[RequestHeader, int]:
-    """The header and the position of the body. DecodeError when it is torn or its client id too long."""
+    """Returns the header and the position of the body. Raises DecodeError for a torn header or a long client id."""
     if len(frame) < _FIXED.size:
-        raise DecodeError(f"{len(frame)} bytes are too few for a request header")
+        raise DecodeError(f"the frame has {len(frame)} bytes, too few for a request header")
     api_key, version, correlation_id, client_id_length = _FIXED.unpack_from(frame)
     position = _FIXED.size
     client_id = None
     if client_id_length >= 0:
         if client_id_length > max_client_id_bytes:
-            raise DecodeError(f"the client id has {client_id_length} bytes")
+            raise DecodeError(f"the client id has {client_id_length} bytes; at most {max_client_id_bytes} are allowed")
         end = position + client_id_length
         if end > len(frame):
             raise DecodeError("the frame ends inside the client id")
@@ -44,7 +44,7 @@ def read_request_header(frame: memoryview, max_client_id_bytes: int) -> tuple[Re
             raise DecodeError("the client id is not UTF-8") from None
         position = end
     api = SERVED.get(api_key)
-    # Of a version that we do not serve the body is never read, so its header's tags need not be either.
+    # The body of a version that is not served is never read, so the tagged fields of the header are not either.
     if api is not None and api.flexible_from <= version <= api.newest:
         if position < len(frame) and frame[position] == 0:
             position += 1

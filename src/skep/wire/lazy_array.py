@@ -1,7 +1,7 @@
 """An array of a response whose elements are made when they are encoded.
 
-A request for 200,000 things that is refused as a whole has a response with 200,000 elements. To make them takes 0.1 s,
-and the encoder works in slices (``codec.encode_in_slices``): so each slice makes its own.
+A refused request for 200,000 items has a response with 200,000 elements. Making them takes 0.1 s. The encoder works in
+slices (``codec.encode_in_slices``), so each slice makes its own elements.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class LazyArray(Sequence[Any]):
-    """``make(one)`` for each of ``of``, which must not change. An element is made each time that it is asked for."""
+    """Has ``make(one)`` for each of ``of``, which must not change. An element is made each time it is accessed."""
 
     __slots__ = ("_make", "_of")
 

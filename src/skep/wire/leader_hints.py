@@ -1,7 +1,7 @@
-"""Where the leader of a partition is now, as Produce and Fetch answers say it in tagged fields (KIP-951).
+"""The current leader of a partition, in tagged fields of Produce and Fetch responses (KIP-951).
 
-A client that asked the wrong broker can go to the right one at once, without asking for metadata first: the partition
-names the leader and its epoch, and the end of the answer the addresses of all leaders that were named.
+A client that asked the wrong broker can ask the right one at once, without a Metadata request. The partition has the
+leader and its epoch, and the end of the response has the addresses of all these leaders.
 """
 
 import functools
@@ -22,7 +22,7 @@ class NodeEndpoint(NamedTuple):
 
 
 def tagged_leader(tag: bytes, leader: tuple[int, int]) -> bytes:
-    """The tag, the size and the leader's id and epoch."""
+    """Returns the tag, the size, and the leader's id and epoch."""
     return tag + _LEADER_SIZE + _LEADER_AND_EPOCH.pack(*leader)
 
 
@@ -30,7 +30,7 @@ _LEADER_SIZE = uvarint(_LEADER_AND_EPOCH.size)
 
 
 def endpoint_tags(endpoints: Sequence[NodeEndpoint]) -> bytes:
-    """All tagged fields at the end of an answer: none, or field 0 with the endpoints."""
+    """Returns the tagged fields at the end of a response: none, or field 0 with the endpoints."""
     if not endpoints:
         return b"\0"
     content = uvarint(len(endpoints) + 1) + b"".join(map(_endpoint, endpoints))

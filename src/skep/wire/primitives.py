@@ -1,4 +1,4 @@
-"""The few primitive encodings that the encoders and hand-written readers of this package share."""
+"""Primitive encodings that the encoders and hand-written readers of this package share."""
 
 import struct
 
@@ -7,7 +7,7 @@ from skep.base.errors import DecodeError
 INT32 = struct.Struct(">i")
 
 MAX_TAGGED_FIELDS = 1000
-"""Of one structure. Kafka's messages have up to eight; each one that is not known costs a microsecond to skip."""
+"""The limit for one structure. Kafka's messages have up to eight; skipping an unknown one takes a microsecond."""
 
 
 def uvarint(number: int) -> bytes:
@@ -22,24 +22,24 @@ def uvarint(number: int) -> bytes:
 
 
 def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
-    """The number at ``position`` and the position after it; at most five bytes, as in Kafka."""
+    """Returns the number at ``position`` and the position after it. It has at most five bytes, as in Kafka."""
     number = 0
     for shift in (0, 7, 14, 21, 28):
         if position >= len(buffer):
-            raise DecodeError("the frame ends inside a number")
+            raise DecodeError("the frame ends inside a varint")
         byte = buffer[position]
         position += 1
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
             return number, position
-    raise DecodeError("a number is longer than five bytes")
+    raise DecodeError("a varint is longer than five bytes")
 
 
 def skip_tagged_fields(buffer: memoryview, position: int) -> int:
-    """The position behind tagged fields that nobody here knows (KIP-482)."""
+    """Returns the position behind tagged fields, all of which are unknown (KIP-482)."""
     count, position = read_uvarint(buffer, position)
     if count > MAX_TAGGED_FIELDS:
-        raise DecodeError(f"{count} tagged fields in one structure, {MAX_TAGGED_FIELDS} are the most")
+        raise DecodeError(f"a structure has {count} tagged fields; at most {MAX_TAGGED_FIELDS} are allowed")
     for _ in range(count):
         _tag, position = read_uvarint(buffer, position)
         size, position = read_uvarint(buffer, position)

@@ -1,9 +1,12 @@
-"""Answers out of a stream of bytes, for a connection that asks: four bytes of length, then an answer. Sans-IO.
+"""Frames of responses out of a stream of bytes, for the client's side of a connection. Sans-IO.
 
-Who asks knows whom, and how much was asked for; so, unlike the requests of strangers (``framing``), a long answer gets
-its room at once and the socket is read into it: the mebibytes of a Fetch answer are not copied here. Every frame that
-is handed out is its taker's to keep. A taker that is done with one may give it back: its room is used for the next long
-answer, which saves filling a new one with zeros and having the kernel map it.
+A frame is four bytes of length and a response. The client chose its broker and bounded what it asked for. So, unlike
+the requests of unknown clients (``frame_reader``), a long response gets a buffer of its whole length at once and the
+socket is read into it: the mebibytes of a Fetch response are not copied here, apart from what arrived with the length
+(at most ``SCRATCH_SIZE``).
+
+The receiver of a frame owns it. A receiver that is done with a frame can pass it to ``recycle``: its buffer serves the
+next long response, which saves filling a new one with zeros and page faults.
 """
 
 from skep.base.errors import DecodeError
@@ -16,43 +19,47 @@ _SHORTEST = INT32.size
 LARGEST_SPARE = 4 << 20
 
 
-class AnswerFrames:
-    """Cuts one connection's bytes into frames.
+class ResponseFrames:
+    """Cuts the bytes of one connection into frames.
 
-    Between calls one of two is true: ``_own`` is the room of an answer of which ``_filled`` bytes, not all, are there;
-    or there is none, and ``_scratch`` begins with ``_filled`` bytes, at most three, of the next length. ``_spare`` is
-    room that nobody uses.
+    Between calls one of two is true: ``_own`` is the buffer of a response of which ``_filled`` bytes, not all, have
+    arrived; or ``_own`` is None, and ``_scratch`` begins with ``_filled`` bytes, at most three, of the next length.
+    ``_spare`` is a buffer that nobody uses.
     """
 
-    __slots__ = ("_filled", "_max_bytes", "_own", "_scratch", "_spare")
+    __slots__ = ("_filled", "_largest_spare", "_max_bytes", "_own", "_scratch", "_spare")
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, *, largest_spare: int = LARGEST_SPARE) -> None:
         self._max_bytes = max_bytes
+        self._largest_spare = largest_spare
         self._scratch = memoryview(bytearray(SCRATCH_SIZE))
         self._own: memoryview | None = None
         self._spare = bytearray()
         self._filled = 0
 
-    def give_back(self, frame: memoryview) -> None:
-        """Whoever was handed the frame is done with it: neither it nor a part of it is looked at any more."""
-        room = frame.obj
-        if isinstance(room, bytearray) and len(self._spare) < len(room) <= LARGEST_SPARE:
-            self._spare = room
+    @property
+    def is_empty(self) -> bool:
+        """Whether no part of a frame has arrived."""
+        return self._own is None and not self._filled
 
-    def _room(self, size: int) -> memoryview:
-        if len(self._spare) < size:
-            return memoryview(bytearray(size))
-        spare, self._spare = self._spare, bytearray()
-        return memoryview(spare)[:size]
+    def recycle(self, frame: memoryview) -> None:
+        """Takes back a frame that its receiver, with all views into it, no longer reads."""
+        buffer = frame.obj
+        if isinstance(buffer, bytearray) and len(self._spare) < len(buffer) <= self._largest_spare:
+            self._spare = buffer
+
+    def drop_spare(self) -> None:
+        """Frees the spare buffer, of a connection that will be idle."""
+        self._spare = bytearray()
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """Returns where the next bytes go; never empty."""
         return (self._scratch if self._own is None else self._own)[self._filled :]
 
     def received(self, size: int) -> list[memoryview]:
-        """``size`` bytes were written into the buffer that ``get_buffer`` gave: the frames that are whole by that.
+        """Returns the frames that ``size`` bytes more in the buffer complete, without their lengths.
 
-        They come without their lengths. DecodeError when a length is impossible.
+        Raises DecodeError for an impossible length.
         """
         self._filled += size
         own = self._own
@@ -63,16 +70,22 @@ class AnswerFrames:
         self._own, self._filled = None, 0
         return [own]
 
+    def _new_buffer(self, size: int) -> memoryview:
+        if len(self._spare) < size:
+            return memoryview(bytearray(size))
+        spare, self._spare = self._spare, bytearray()
+        return memoryview(spare)[:size]
+
     def _cut(self) -> list[memoryview]:
         scratch, filled, position = self._scratch, self._filled, 0
         frames: list[memoryview] = []
         while filled - position >= _LENGTH:
             (length,) = INT32.unpack_from(scratch, position)
             if not _SHORTEST <= length <= self._max_bytes:
-                raise DecodeError(f"an answer of {length} bytes, {self._max_bytes} are allowed")
+                raise DecodeError(f"a response of {length} bytes; the limit is {self._max_bytes}")
             start, end = position + _LENGTH, position + _LENGTH + length
             if end > filled:
-                own = self._own = self._room(length)
+                own = self._own = self._new_buffer(length)
                 own[: filled - start] = scratch[start:filled]
                 self._filled = filled - start
                 return frames

@@ -43,7 +43,7 @@ def test_a_reserved_port_on_which_nobody_listens_refuses_connections() -> None:
 def test_a_reserved_port_is_nobody_elses() -> None:
     reserved = ReservedPort("127.0.0.1")
     try:
-        with pytest.raises(OSError) as raised:
+        with pytest.raises(OSError, match="in use") as raised:
             listener(reserved.number, share=False)
         assert raised.value.errno == errno.EADDRINUSE
     finally:

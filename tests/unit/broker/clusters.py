@@ -16,9 +16,9 @@ def kill(broker, *numbers):
     current = broker.services.catalog._current
 
     async def without(number):
-        async with current.turn:
+        async with current.lock:
             await broker._store.delete(broker_key(number))
-            current.become(broker.image.without_broker(number))
+            current.set_image(broker.image.without_broker(number))
 
     for number in numbers:
         broker.run(without(number))

@@ -1,15 +1,16 @@
 """A broker without sockets or logs: handlers on a real catalog, asked and answered in bytes."""
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+import functools
+from collections.abc import Awaitable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kio.serial import entity_reader
 
-from skep.base.clock import ManualClock
 from skep.base.config.broker_config import read_broker_config
+from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import KafkaError
 from skep.base.ids import BrokerId
 from skep.base.loop.slicer import Slicer
@@ -27,8 +28,35 @@ from skep.replication.partition.time_lookups import TimeLookups
 from skep.wire import apis
 from skep.wire.apis import Api
 from skep.wire.codec import decode_request, encode_response, request_class, response_class
+from skep.wire.entities.entity_fields import fields_of
 from skep.wire.headers import response_header
+from skep.wire.lazy_array import LazyArray
 from tests.kio_entities import written
+from tests.manual_clock import ManualClock
+
+
+@functools.cache
+def response_fields(api: Api) -> frozenset[tuple[str, ...]]:
+    """The fields of the response in any served version, as paths such as ("topics", "partitions", "leader_id")."""
+
+    def paths(entity: Any, parent: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        for field in fields_of(entity):
+            yield (path := (*parent, field.name))
+            if field.nested is not None:
+                yield from paths(field.nested, path)
+
+    versions = range(api.oldest, api.newest + 1)
+    return frozenset(path for version in versions for path in paths(response_class(api.key, version), ()))
+
+
+def check_fields(api: Api, body: Mapping[str, Any], parent: tuple[str, ...] = ()) -> None:
+    """The encoder leaves out fields that the version does not have, so it would not notice a misspelt one."""
+    for name, value in body.items():
+        path = (*parent, name)
+        assert path in response_fields(api), f"no version of {api.name} has the field {'.'.join(path)}"
+        for one in value if isinstance(value, list | tuple | LazyArray) else (value,):
+            if isinstance(one, Mapping):
+                check_fields(api, one, path)
 
 
 class AdminBroker:
@@ -40,7 +68,7 @@ class AdminBroker:
         self._threads = Threads(1)
         clock, catalog = ManualClock(), Catalog(self._store)
         self.services = Services(
-            config=read_broker_config(texts),
+            current_config=CurrentConfig(read_broker_config(texts)),
             static_config=texts,
             node=BrokerRecord(BrokerId(1), "skep.example", 9092, "shed"),
             catalog=catalog,
@@ -82,7 +110,7 @@ class AdminBroker:
 
     def _image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
         overrides = {**new.broker_config(CLUSTER_DEFAULT), **new.broker_config(self.services.node.id)}
-        self.services.config = read_broker_config({**self.services.static_config, **overrides})
+        self.services.current_config.value = read_broker_config({**self.services.static_config, **overrides})
 
     def ask(self, api: Api, version: int | None = None, **body: Any) -> Any:
         """The answer as a client of this version (the newest unless told) reads it."""
@@ -98,6 +126,7 @@ class AdminBroker:
                 answer = await answer
         except KafkaError as error:
             answer = handler.refuse(request, error.code)
+        check_fields(api, answer)
         encoded = encode_response(api.key, version, request.correlation_id, answer)
         header = response_header(api.key, version, request.correlation_id)
         response, size = entity_reader(response_class(api.key, version))(memoryview(encoded).toreadonly(), len(header))

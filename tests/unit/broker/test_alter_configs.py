@@ -243,4 +243,5 @@ def test_more_configs_than_any_resource_can_have_are_refused_unread(topic, api):
     [(code, _)] = alter(topic, api, resource(TOPIC_RESOURCE, "a", *configs[:-1]))
     assert code is ErrorCode.invalid_config
     [(code, message)] = alter(topic, api, resource(TOPIC_RESOURCE, "a", *configs))
-    assert code is ErrorCode.invalid_request and "1001 configs" in message
+    assert code is ErrorCode.invalid_request
+    assert "1001 configs" in message

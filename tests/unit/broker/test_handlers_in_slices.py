@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
@@ -30,12 +29,13 @@ from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.records.batch import read_header
 from skep.records.builder import build_batch
-from skep.replication.replica_manager import Replicas
+from skep.replication.replica_manager import ReplicaManager
 from skep.storage.directory.log_directory import LogDirectory
 from skep.wire.lazy_array import LazyArray
 from skep.wire.produce.produce_response import ProducedPartition, encode_produce_response
+from tests.manual_clock import ManualClock, TickingClock
 from tests.memory_files import MemoryFiles
-from tests.slices import TickingClock, counting_turns
+from tests.slices import counting_turns
 
 MANY = 200
 STEPS_PER_TURN = 5
@@ -51,7 +51,7 @@ class Scene:
         topic = TopicRecord("t", uuid4(), (PartitionRecord.new([BrokerId(1)]),) * MANY, {"retention.ms": "-1"})
         catalog = SimpleNamespace(image=ClusterImage.of("c", topics=[topic]), pending_deletions={})
         slicer = Slicer(TickingClock())
-        self.replicas = Replicas(
+        self.replicas = ReplicaManager(
             directory, catalog, TopicConfig(), ManualClock(), executor, self.supervisor, slicer=slicer
         )
         self.services = SimpleNamespace(
@@ -167,22 +167,26 @@ def test_the_results_of_a_produce_request_become_a_response_and_are_freed_in_sli
     monkeypatch.setattr(produce, "RESULTS_AT_ONCE", 10)
 
     def results():
-        return [produce._Result(f"t{i // 50}", ProducedPartition(i, 0, base_offset=i)) for i in range(MANY)]
+        return [(f"t{i // 50}", ProducedPartition(i, 0, base_offset=i)) for i in range(MANY)]
 
     services = SimpleNamespace(catalog=SimpleNamespace(image=ClusterImage.of("c")))
-    asked = produce._Produce(services, 9, 7, 1, 1.0, True, results())
-    work, steps = produce._respond_in_slices(asked), 0
+    asked = produce._Produce(services, 9, 7, 1, 1.0, True)
+    left, waited = results(), results()
+    work, steps = produce._respond_in_slices(asked, left, waited), 0
     try:
         while True:
-            before = len(asked.results)
+            before = len(left) + len(waited)
             next(work)
             steps += 1
-            assert before - len(asked.results) <= 10
+            assert before - len(left) - len(waited) <= 10
     except StopIteration as end:
         [encoded] = end.value
-    assert encoded == encode_produce_response(9, 7, produce._by_topic(results()))
-    assert asked.results == []
-    assert steps >= MANY + 2 * MANY / 10
+    by_topic = []
+    for topic, produced in results():
+        produce._add(by_topic, topic, produced)
+    assert encoded == encode_produce_response(9, 7, by_topic)
+    assert left == waited == []
+    assert steps >= MANY + 3 * MANY / 10
 
 
 # Refusals of very many topics or partitions.
@@ -258,4 +262,5 @@ def test_very_many_topics_that_do_not_exist_do_not_grow_in_slices():
 )
 def test_refusals_of_all_are_made_when_they_are_encoded(handler, body, field):
     refusal = handler.refuse(SimpleNamespace(version=2, body=SimpleNamespace(**body)), ErrorCode.not_controller)
-    assert isinstance(refusal[field], LazyArray) and len(refusal[field]) == len(next(iter(body.values())))
+    assert isinstance(refusal[field], LazyArray)
+    assert len(refusal[field]) == len(next(iter(body.values())))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from skep.base.config.broker_config import read_broker_config
+from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
 from skep.base.loop.slicer import FREED_AT_ONCE, Slicer
@@ -20,15 +21,17 @@ from skep.broker.named_items import NAMES_AT_ONCE, ask_each, each_once
 from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.group_records import decode_group_record
 from skep.coordination.groups import offset_scan
+from skep.coordination.groups.group_coordinator import GroupCoordinator
 from skep.coordination.groups.group_shard import GroupShard
-from skep.coordination.groups.offsets import offset_operations as committing
+from skep.coordination.groups.offsets import offset_operations
 from skep.coordination.groups.offsets.offset_operations import Committer
 from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import BrokerRecord, PartitionRecord, TopicRecord, random_id
 from skep.wire import apis
 from skep.wire.apis import Api
 from skep.wire.client_codec import encode_request
-from tests.unit.base.turns import TickingClock, Turns
+from tests.manual_clock import TickingClock
+from tests.slices import Turns
 from tests.unit.broker.conftest import AdminBroker
 from tests.unit.coordination.runtime_scene import HERE, TOPIC, Scene, run
 
@@ -38,7 +41,7 @@ OFFSETS = 250
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(committing, "OFFSETS_AT_ONCE", 10)
+    monkeypatch.setattr(offset_operations, "OFFSETS_AT_ONCE", 10)
     monkeypatch.setattr("skep.broker.handlers.offset_commit.OFFSETS_AT_ONCE", 10)
     monkeypatch.setattr("skep.broker.handlers.offset_commit.OFFSETS_A_STEP", 10)
     monkeypatch.setattr(offset_scan, "PLACES_AT_ONCE", 10)
@@ -56,7 +59,7 @@ class Broker:
         slicer = Slicer(TickingClock())
         self.groups: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             TOPIC,
-            lambda context: GroupShard(context, lambda: config, lambda: image),
+            lambda context: GroupShard(context, CurrentConfig(config), lambda: image),
             decode_group_record,
             scene.replicas,
             scene.clock,
@@ -67,7 +70,7 @@ class Broker:
         self.groups.follow(scene.topic, HERE)
         self.services: Any = SimpleNamespace(
             config=config,
-            groups=self.groups,
+            groups=GroupCoordinator(self.groups, CurrentConfig(config)),
             slicer=slicer,
             catalog=SimpleNamespace(image=image),
             node=BrokerRecord(BrokerId(1), "skep.example", 9092),
@@ -86,7 +89,7 @@ class Broker:
     def commit(self, partitions: range, group: str | None = None) -> None:
         group = group or self.group
         offsets = [("t", index, index, -1, "") for index in partitions]
-        self.groups.submit(group, lambda shard: committing.commit(shard, group, NOBODY, offsets, 8))
+        self.groups.submit(group, lambda shard: offset_operations.commit(shard, group, NOBODY, offsets, 8))
 
     @property
     def offsets(self) -> dict[int, int]:
@@ -134,7 +137,8 @@ def test_whoever_asks_again_in_another_name_is_checked_and_shares_the_response()
         answer, _ = await broker.ask(apis.OFFSET_FETCH, 9, groups=[*wanted, stranger])
         *shared, refused = answer["groups"]
         assert refused["error_code"] is ErrorCode.stale_member_epoch
-        assert all(group["topics"] is shared[0]["topics"] for group in shared) and len(shared) == 3
+        assert all(group["topics"] is shared[0]["topics"] for group in shared)
+        assert len(shared) == 3
         del broker.groups.shard_of(broker.group).groups[broker.group]
 
     broker_test(scenario)
@@ -156,7 +160,9 @@ def test_what_is_fetched_is_of_one_moment_also_when_the_group_commits_meanwhile(
         fetch = asyncio.ensure_future(broker.ask(apis.OFFSET_FETCH, 8, groups=[same]))
         await asyncio.sleep(0)
         offsets = [("t", index, 7_000, -1, "") for index in range(OFFSETS)]
-        broker.groups.submit(broker.group, lambda shard: committing.commit(shard, broker.group, NOBODY, offsets, 8))
+        broker.groups.submit(
+            broker.group, lambda shard: offset_operations.commit(shard, broker.group, NOBODY, offsets, 8)
+        )
         assert not fetch.done()
         answer, _ = await fetch
         partitions = answer["groups"][0]["topics"][0]["partitions"]
@@ -208,7 +214,8 @@ def test_a_piece_that_is_refused_is_refused_for_the_rest():
         answer, _ = await commit
         codes = [one["error_code"] for one in answer["topics"][0]["partitions"]]
         done = len(broker.offsets)
-        assert 0 < done < OFFSETS and done % 10 == 0
+        assert 0 < done < OFFSETS
+        assert done % 10 == 0
         assert codes == [ErrorCode.none] * done + [ErrorCode.rebalance_in_progress] * (OFFSETS - done)
         del broker.groups.shard_of(broker.group).groups[broker.group]
 
@@ -276,10 +283,12 @@ def test_groups_are_deleted_in_slices_and_one_of_very_many_offsets_in_pieces():
         names = [broker.group, *others, broker.group, "nobody-0"]
         answer, turns = await broker.ask(apis.DELETE_GROUPS, 2, groups_names=names)
         codes = {result["group_id"]: result["error_code"] for result in answer["results"]}
-        assert [*codes] == list(dict.fromkeys(names)) and len(answer["results"]) == len(names) - 1
+        assert [*codes] == list(dict.fromkeys(names))
+        assert len(answer["results"]) == len(names) - 1
         assert codes.pop("nobody-0") is not ErrorCode.none
         assert set(codes.values()) == {ErrorCode.none}
-        assert not broker.offsets and len(broker.groups.shard_of(broker.group).offsets) == 0
+        assert not broker.offsets
+        assert len(broker.groups.shard_of(broker.group).offsets) == 0
         assert turns >= OFFSETS / 10
 
     broker_test(scenario)
@@ -357,7 +366,7 @@ def test_a_large_request_is_freed_in_slices_after_its_response(monkeypatch: pyte
         services: Any = SimpleNamespace(slicer=slicer, config=read_broker_config({}))
         dispatcher = Dispatcher(services)
         request = dispatcher.decode(memoryview(frame), "here")
-        assert request.unread is not None
+        assert request.undecoded is not None
         outcome = dispatcher.handle(request)
         assert isinstance(outcome, Awaitable)
         await outcome

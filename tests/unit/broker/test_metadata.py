@@ -8,7 +8,7 @@ import pytest
 from skep.base.errors import ErrorCode, StoreUnavailable
 from skep.base.ids import BrokerId, LeaderEpoch
 from skep.broker import authorized_operations
-from skep.broker.cluster.departed_brokers import STILL_NAMED_S
+from skep.broker.cluster.departed_brokers import STILL_LISTED_S
 from skep.metadata.model import BrokerRecord, PartitionRecord
 from skep.wire.apis import METADATA
 from skep.wire.codec import decode_request
@@ -54,7 +54,7 @@ def test_brokers_cluster_id_and_controller_are_told(broker):
 
 
 def test_a_broker_that_lost_its_registration_still_tells_of_itself(broker):
-    broker.services.catalog._current.become(broker.image.without_broker(BrokerId(1)))
+    broker.services.catalog._current.set_image(broker.image.without_broker(BrokerId(1)))
     assert [node.node_id for node in broker.ask(METADATA, topics=[]).brokers] == [1]
 
 
@@ -64,19 +64,19 @@ def brokers_told(broker, topics):
 
 def test_a_broker_that_left_is_still_named_for_a_moment_to_those_who_ask_for_leaders(broker):
     broker.create("a")
-    become, alone, two = broker.services.catalog._current.become, broker.image, BrokerRecord(BrokerId(2), "b", 1)
+    become, alone, two = broker.services.catalog._current.set_image, broker.image, BrokerRecord(BrokerId(2), "b", 1)
     become(alone.with_broker(two))
     become(alone)
     assert brokers_told(broker, named("a")) == [1, 2]
     assert brokers_told(broker, []) == brokers_told(broker, None) == [1]
 
-    broker.services.clock.advance_ms(int(STILL_NAMED_S * 1000))
+    broker.services.clock.advance_ms(int(STILL_LISTED_S * 1000))
     assert brokers_told(broker, named("a")) == [1]
 
 
 def test_a_broker_that_came_back_or_is_this_one_is_named_once(broker):
     broker.create("a")
-    become, alone, two = broker.services.catalog._current.become, broker.image, BrokerRecord(BrokerId(2), "b", 1)
+    become, alone, two = broker.services.catalog._current.set_image, broker.image, BrokerRecord(BrokerId(2), "b", 1)
     for image in (alone.with_broker(two), alone, alone.with_broker(BrokerRecord(BrokerId(2), "elsewhere", 2))):
         become(image)
     assert [node.host for node in broker.ask(METADATA, topics=named("a")).brokers if node.node_id == 2] == ["elsewhere"]
@@ -189,7 +189,7 @@ def test_a_partition_whose_leader_is_not_there_says_so(broker):
     topic = broker.image.topics["a"]
     partition = PartitionRecord((BrokerId(1), gone), (gone,), gone, LeaderEpoch(4))
     changed = type(topic)(topic.name, topic.topic_id, (partition,))
-    broker.services.catalog._current.become(broker.image.with_topic(changed))
+    broker.services.catalog._current.set_image(broker.image.with_topic(changed))
     (told,) = broker.ask(METADATA, topics=named("a")).topics[0].partitions
     assert (told.error_code, told.leader_id, told.leader_epoch) == (ErrorCode.leader_not_available, -1, 4)
     assert (told.replica_nodes, told.isr_nodes, told.offline_replicas) == ((1, 9), (9,), (9,))

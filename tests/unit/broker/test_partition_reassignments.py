@@ -104,7 +104,7 @@ def test_the_number_of_replicas_may_be_required_to_stay(three):
     results = alter(three, moves, allow_replication_factor_change=False)
     assert results["a", 0] == (
         ErrorCode.invalid_replication_factor,
-        "The replication factor is changed from 2 to 3",
+        "The replication factor would change from 2 to 3, which the request forbids.",
     )
     assert results["a", 1][0] == ErrorCode.none
     assert alter(three, moves, allow_replication_factor_change=True)["a", 0][0] == ErrorCode.none

@@ -4,7 +4,7 @@ import sys
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from skep.cli.connection import nobody_answers, pairs, unknown_topic
+from skep.cli.connection import pairs, unknown_topic, unreachable_text
 from skep.cli.failures import CommandError, UsageError, reason, run
 
 
@@ -42,7 +42,8 @@ def test_a_reader_that_went_away_is_no_failure() -> None:
         "raise SystemExit(run('skep', lambda: [output.line('y' * 100) for _ in range(100_000)] and None))"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
         assert (process.stderr.read(), process.wait()) == (b"", 0)
@@ -58,7 +59,7 @@ def test_a_refused_connection_comes_with_the_hint_to_start_a_broker() -> None:
         KafkaError._TRANSPORT, "h:1/bootstrap: Connect to ipv4#h:1 failed: Connection refused (after 0ms)"
     )
     down = KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down")
-    told = nobody_answers("h:1", [refused, down])
+    told = unreachable_text("h:1", [refused, down])
     assert told == "no broker answers at h:1 (is it running? start one with: skep serve)"
 
 
@@ -66,7 +67,7 @@ def test_another_cause_is_told_in_the_librarys_words() -> None:
     unresolved = KafkaError(
         KafkaError._RESOLVE, "h:1/bootstrap: Failed to resolve 'h:1': Name or service not known (after 4ms in state X)"
     )
-    told = nobody_answers("h:1", [unresolved])
+    told = unreachable_text("h:1", [unresolved])
     assert told == "no broker answers at h:1 (Failed to resolve 'h:1': Name or service not known)"
 
 
@@ -76,7 +77,7 @@ def test_an_unknown_topic_comes_with_the_names_that_are_close() -> None:
 
 
 def test_pairs_keep_equal_signs_in_the_value() -> None:
-    assert pairs(["a=b=c", " d =e"], "a config") == {"a": "b=c", "d": "e"}
-    assert pairs(None, "a config") == {}
-    with pytest.raises(UsageError, match="a config is written name=value, not 'a'"):
-        pairs(["a"], "a config")
+    assert pairs(["a=b=c", " d =e"], "--config") == {"a": "b=c", "d": "e"}
+    assert pairs(None, "--config") == {}
+    with pytest.raises(UsageError, match="--config a: expected NAME=VALUE"):
+        pairs(["a"], "--config")

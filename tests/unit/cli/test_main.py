@@ -35,7 +35,8 @@ def test_help_needs_neither_the_client_library_nor_the_codec() -> None:
         "from skep.cli.main import main\n"
         "sys.argv = ['skep', '--help']\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "print(sorted({'confluent_kafka', 'kio', 'rich', 'skep.cli.topics'} & set(sys.modules)), file=sys.stderr)"
+        "print(sorted({'confluent_kafka', 'kio', 'rich', 'skep.cli.topics.topic_commands'} & set(sys.modules)),"
+        " file=sys.stderr)"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stderr == "[]\n"
@@ -103,33 +104,39 @@ def test_a_group_of_commands_without_one_shows_its_help(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["topics", "alter", "t"], "say what to alter"),
-        (["topics", "create", "t", "--config", "x"], "name=value"),
-        (["consume", "t", "--from-beginning", "--from-offset", "3"], "begin at one place"),
+        (["topics", "alter", "t"], "nothing to alter"),
+        (["topics", "create", "t", "--config", "x"], "expected NAME=VALUE"),
+        (["consume", "t", "--from-beginning", "--from-offset", "3"], "only one of --from-beginning"),
         (["consume", "t", "--from-time", "yesterday"], "is not a time"),
         (["produce", "t", "--idempotent", "--acks", "1"], "--idempotent needs --acks all"),
-        (["produce", "t", "--header", "x"], "name=value"),
-        (["produce", "t", "--key-separator", ""], "key.separator is empty"),
-        (["consume", "t", "--group", "g", "--from-offset", "3"], "the group says which partitions"),
-        (["consume", "t", "--group", "g", "-p", "0"], "the group says which partitions"),
-        (["groups", "describe"], "name the groups, or say --all"),
-        (["groups", "describe", "g", "--all"], "name the groups, or say --all"),
-        (["groups", "describe", "g", "--members", "--state"], "choose one"),
-        (["groups", "reset-offsets", "g", "--topic", "t"], "say where to, once"),
-        (["groups", "reset-offsets", "g", "--to-earliest", "--shift-by", "0", "-t", "t"], "say where to, once"),
-        (["groups", "reset-offsets", "g", "--to-earliest"], "say which partitions"),
-        (["groups", "reset-offsets", "g", "--from-file", "f", "-t", "t"], "the file says which partitions"),
-        (["groups", "reset-offsets", "g", "-t", "t", "--by-duration", "1h", "--to-datetime", "now"], "choose one"),
-        (["transactions", "abort"], "say which"),
-        (["transactions", "abort", "x", "--topic", "t"], "say which"),
-        (["transactions", "abort", "--topic", "t", "--partition", "0"], "say which"),
+        (["produce", "t", "--header", "x"], "expected NAME=VALUE"),
+        (["produce", "t", "--key-separator", ""], "key.separator must not be empty"),
+        (["consume", "t", "--group", "g", "--from-offset", "3"], "cannot be used with --group"),
+        (["consume", "t", "--group", "g", "-p", "0"], "cannot be used with --group"),
+        (["groups", "describe"], "give either group names or --all"),
+        (["groups", "describe", "g", "--all"], "give either group names or --all"),
+        (["groups", "describe", "g", "--members", "--state"], "--members and --state cannot be used together"),
+        (["groups", "reset-offsets", "g", "--topic", "t"], "exactly one destination"),
+        (
+            ["groups", "reset-offsets", "g", "--to-earliest", "--shift-by", "0", "-t", "t"],
+            "exactly one destination",
+        ),
+        (["groups", "reset-offsets", "g", "--to-earliest"], "name the partitions to reset"),
+        (["groups", "reset-offsets", "g", "--from-file", "f", "-t", "t"], "--from-file names the partitions"),
+        (
+            ["groups", "reset-offsets", "g", "-t", "t", "--by-duration", "1h", "--to-datetime", "now"],
+            "cannot be used together",
+        ),
+        (["transactions", "abort"], "give either TRANSACTIONAL_ID"),
+        (["transactions", "abort", "x", "--topic", "t"], "give either TRANSACTIONAL_ID"),
+        (["transactions", "abort", "--topic", "t", "--partition", "0"], "give either TRANSACTIONAL_ID"),
         (["transactions", "list", "--longer-than", "long"], "is not a duration"),
-        (["cluster", "reassign", "--brokers", "1", "--cancel"], "choose one of"),
+        (["cluster", "reassign", "--brokers", "1", "--cancel"], "only one of --replicas"),
         (["cluster", "reassign", "--replicas", "1,2"], "--replicas needs --topic"),
-        (["cluster", "reassign", "--topic", "t"], "say where to"),
-        (["cluster", "reassign", "--dry-run"], "say where to"),
-        (["cluster", "reassign", "--brokers", "1,x"], "is not a list of brokers"),
-        (["cluster", "reassign", "-t", "t", "--replicas", "1", "-r", "2"], "goes with --brokers"),
+        (["cluster", "reassign", "--topic", "t"], "give a destination"),
+        (["cluster", "reassign", "--dry-run"], "give a destination"),
+        (["cluster", "reassign", "--brokers", "1,x"], "is not a list of different broker ids"),
+        (["cluster", "reassign", "-t", "t", "--replicas", "1", "-r", "2"], "can only be used with --brokers"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_a_broker_is_asked(arguments: list[str], complaint: str) -> None:

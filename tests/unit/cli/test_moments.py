@@ -2,9 +2,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.cli.failures import UsageError
 from skep.cli.moments import parse_duration_ms, parse_moment, shown_moment
+from tests.manual_clock import ManualClock
 
 NOW_MS = 1_700_000_000_000
 

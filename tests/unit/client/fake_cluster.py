@@ -7,14 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from skep.base.clock import ManualClock
 from skep.base.errors import ErrorCode, KafkaError
 from skep.client.cluster_client import ClusterClient, Node
 from skep.client.errors import Unreachable
 from skep.records.batch import read_header
 from skep.wire.apis import FETCH, Api
-from skep.wire.codec import Body
+from skep.wire.codec import Body, decode_request
 from skep.wire.fetch.fetch_response import FetchedPartition, FetchedTopic, encode_fetch_response
+from tests.manual_clock import ManualClock
 
 TOPIC_ID = UUID(int=77)
 HERE = Node(1, "b1", 9092)
@@ -43,9 +43,14 @@ class FakeLog:
         return found
 
 
+class FakeFrames:
+    def recycle(self, frame: memoryview) -> None:
+        pass
+
+
 @dataclass
 class FakeConnection:
-    """Answers with what the log has, unless a fault is due; ``None`` among the faults is an answer without one."""
+    """Responds with what the log has, unless a fault is due; ``None`` among the faults is a response without one."""
 
     log: FakeLog
     faults: deque[Fault]
@@ -54,24 +59,28 @@ class FakeConnection:
     is_broken: bool = False
     timeout_s: float | None = None
     waiting: deque[Any] = field(default_factory=deque)
+    frames: FakeFrames = field(default_factory=FakeFrames)
 
     @property
-    def unanswered(self) -> int:
+    def in_flight(self) -> int:
         return len(self.waiting)
 
     def set_timeout(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
 
-    def send(self, api: Api, body: Body) -> int:
+    def version_of(self, api: Api) -> int:
+        return api.newest
+
+    def send(self, api: Api, body: bytes, *, version: int) -> int:
         if self.is_broken:
             raise Unreachable("broken")
-        [topic] = body["topics"]
-        [wanted] = topic["partitions"]
-        self.asked.append(wanted["fetch_offset"])
+        [topic] = decode_request(api.key, version, memoryview(body), 0).topics
+        [wanted] = topic.partitions
+        self.asked.append(wanted.fetch_offset)
         self.waiting.append(wanted)
-        return FETCH.newest
+        return version
 
-    def receive_frame(self, buffer: bytearray | None = None) -> memoryview:
+    def receive_frame(self) -> memoryview:
         wanted = self.waiting.popleft()
         fault = self.faults.popleft() if self.faults else None
         if fault is Unreachable:
@@ -80,7 +89,7 @@ class FakeConnection:
         if isinstance(fault, ErrorCode):
             piece = FetchedPartition(0, fault)
         else:
-            records = self.log.read(wanted["fetch_offset"], wanted["partition_max_bytes"])
+            records = self.log.read(wanted.fetch_offset, wanted.partition_max_bytes)
             stable = self.log.end if self.log.last_stable_offset is None else self.log.last_stable_offset
             piece = FetchedPartition(0, 0, self.log.end, stable, 0, records, self.log.aborted)
         parts = encode_fetch_response(FETCH.newest, 1, [FetchedTopic("t", TOPIC_ID, [piece])])
@@ -113,9 +122,9 @@ class FakeCluster(ClusterClient):
     def ask_node(self, node: Node, api: Api, body: Body) -> Any:
         raise KafkaError(ErrorCode.unknown_server_error, "nothing but fetches is asked here")
 
-    def take_connection(self, node: Node) -> Any:
+    def acquire_connection(self, node: Node) -> Any:
         return self.free.pop() if self.free else FakeConnection(self.log, self.faults, self.asked)
 
-    def give_back(self, node: Node, connection: Any) -> None:
-        if not connection.unanswered and not connection.is_broken:
+    def release_connection(self, node: Node, connection: Any) -> None:
+        if not connection.in_flight and not connection.is_broken:
             self.free.append(connection)

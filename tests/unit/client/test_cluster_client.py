@@ -3,12 +3,12 @@ from typing import Any
 
 import pytest
 
-from skep.base.clock import ManualClock
-from skep.base.errors import ErrorCode, KafkaError
+from skep.base.errors import ErrorCode
 from skep.client.cluster_client import GROUP, ClusterClient, Node, parse_addresses, request_timeout_s
-from skep.client.errors import ClientError, Unreachable, Unsupported
+from skep.client.errors import ClientError, TimedOut, Unreachable, Unsupported
 from skep.wire.apis import OFFSET_DELETE, Api
 from skep.wire.codec import Body
+from tests.manual_clock import ManualClock
 
 HERE = Node(1, "b1", 9092)
 
@@ -111,9 +111,8 @@ def test_another_code_is_the_callers_to_read() -> None:
 
 def test_a_coordinator_that_never_gets_ready_is_given_up_when_the_time_is_over() -> None:
     cluster = Coordinator(ErrorCode.coordinator_load_in_progress)
-    with pytest.raises(KafkaError) as given_up:
+    with pytest.raises(TimedOut, match="OffsetDelete of 'g': no progress for 10 s: coordinator_load_in_progress"):
         cluster.ask()
-    assert given_up.value.code is ErrorCode.coordinator_load_in_progress
     assert 10 <= cluster.clock.monotonic() < 11
 
 
@@ -126,11 +125,11 @@ def test_who_leads_is_asked_of_another_broker_when_the_one_that_was_named_refuse
         return SimpleNamespace(peer=(host, port), close=lambda: None, ask=lambda api, body: SimpleNamespace(brokers=[]))
 
     cluster._connect = connect  # type: ignore[method-assign]
-    cluster.look_elsewhere()  # nobody was asked yet
+    cluster.switch_metadata_broker()  # nobody was asked yet
     for _ in range(3):
         cluster.metadata()
         cluster.metadata()
-        cluster.look_elsewhere()
+        cluster.switch_metadata_broker()
     assert [host for host, _ in asked] == ["b1", "b2", "b1"]
 
 

@@ -5,16 +5,17 @@ from typing import Any
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import TopicPartition
 from skep.client.cluster_client import ClusterClient, Node
 from skep.client.errors import TimedOut, Unreachable
 from skep.client.list_offsets import BELIEVED_AFTER_S, EARLIEST, LATEST, list_ends, list_offsets
 from skep.wire.apis import Api
 from skep.wire.codec import Body
+from tests.manual_clock import ManualClock
 
 ONE, TWO = Node(1, "b1", 9092), Node(2, "b2", 9092)
-HERE, THERE = ("t", 0), ("t", 1)
+HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Leaders(ClusterClient):
@@ -85,7 +86,7 @@ def test_a_refusal_that_does_not_pass_is_raised_at_once() -> None:
             return answer
 
     cluster = Forbidding({HERE: ONE})
-    with pytest.raises(KafkaError, match="b1:9092 answered topic_authorization_failed for partition t-0"):
+    with pytest.raises(KafkaError, match="b1:9092 returned topic_authorization_failed for partition t-0"):
         list_offsets(cluster, {HERE: LATEST}, committed=True)
     assert len(cluster.asked) == 1
 

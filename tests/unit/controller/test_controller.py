@@ -10,6 +10,7 @@ import pytest
 
 from skep.base.clock import SystemClock
 from skep.base.config.broker_config import read_broker_config
+from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import Fenced, StoreUnavailable
 from skep.controller import controller as module
 from skep.controller.controller import Controller
@@ -34,10 +35,10 @@ class Node:
 
     def __init__(self, directory, number, options):
         self.number = number
-        self.config = read_broker_config({**NO_REBALANCE, **options})
+        self.config = CurrentConfig(read_broker_config({**NO_REBALANCE, **options}))
         self.store = SqliteStore(directory / "m.db", poll_interval_s=0.01)
         self.catalog = Catalog(self.store)
-        self.controller = Controller(self.catalog, number, lambda: self.config, SystemClock())
+        self.controller = Controller(self.catalog, number, self.config, SystemClock())
         self.record = BrokerRecord(number, "h", 9000 + number)
 
     async def start(self, registered=True):
@@ -198,7 +199,7 @@ async def test_allowing_unclean_elections_takes_effect_for_what_is_without_a_lea
         if how == "topic":
             await one.catalog.alter_topic_config("t", lambda _: unclean)
         else:
-            one.config = read_broker_config({**NO_REBALANCE, **unclean})
+            one.config.value = read_broker_config({**NO_REBALANCE, **unclean})
             await one.catalog.alter_broker_config("", lambda _: unclean)
         await one.until(leader_is(one, 1))
         assert one.partitions() == (partition([2, 1], isr=[1], leader=1, epoch=2),)
@@ -285,7 +286,7 @@ async def test_an_older_controller_that_wakes_up_is_fenced_and_writes_nothing(tm
         await two.until(lambda: two.partitions()[0].isr == (3, 2))
         # It wakes up, and believes of the others what they now believe of it.
         stale = one.catalog.image
-        one.catalog._current.become(stale.without_broker(3))
+        one.catalog._current.set_image(stale.without_broker(3))
         while one.controller.is_active:
             await asyncio.sleep(0.01)
         with pytest.raises(Fenced):

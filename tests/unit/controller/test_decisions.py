@@ -8,7 +8,8 @@ from skep.base.loop.slicer import Slicer, run_at_once
 from skep.controller import decisions
 from skep.controller.decisions import PARTITIONS_PER_STEP, is_unclean, left_to_hand_over
 from skep.metadata.model import NO_LEADER
-from tests.slices import TickingClock, counting_turns
+from tests.manual_clock import TickingClock
+from tests.slices import counting_turns
 from tests.unit.controller.clusters import broker, image, partition, topic
 
 
@@ -108,7 +109,7 @@ def test_the_log_line_counts_what_was_done_and_names_who_may_lack_records():
     after = changed_topics(cluster, before, lambda one: one.name == "c")
     assert describe(before, after) == (
         "4 partitions changed, 3 new leaders, 3 left an ISR, 1 reassigned, 1 without a leader; "
-        "leaders that may lack records: c-0"
+        "leaders that may lack committed records: c-0"
     )
 
 
@@ -134,7 +135,7 @@ def test_decisions_over_many_partitions_leave_turns_to_others(what, per_topic):
     work = {
         "changed topics": decisions.changed_topics(cluster, topics, clean),
         "preferred elections": decisions.preferred_elections(cluster),
-        "waited for": decisions.waited_for(cluster),
+        "waited for": decisions.awaited_brokers(cluster),
         "described": decisions.describe(topics, topics),
     }[what]
 

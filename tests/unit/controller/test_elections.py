@@ -250,10 +250,10 @@ UNDECIDED = {
 
 @pytest.mark.parametrize("case", UNDECIDED)
 def test_who_leads_when_all_in_sync_may_have_lost_records(case):
-    before, live, stopping, leader, waited_for = UNDECIDED[case]
+    before, live, stopping, leader, awaited_brokers = UNDECIDED[case]
     brokers = liveness(*live, stopping=stopping)
     after = settled(before, brokers)
-    assert sorted(missing(before, brokers)) == waited_for
+    assert sorted(missing(before, brokers)) == awaited_brokers
     if leader == NOBODY:
         assert after is before
     else:
@@ -296,7 +296,8 @@ def test_no_decision_ever_breaks_what_records_promise(before, brokers, unclean, 
     if is_led_anew:
         assert after.leader == NO_LEADER or after.leader in brokers.active
     if not set(after.isr) <= set(before.isr):
-        assert unclean and after.isr == (after.leader,)
+        assert unclean
+        assert after.isr == (after.leader,)
         assert brokers.active.isdisjoint(before.isr), "somebody in sync could have led"
     assert after is before or after != before
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from skep.base.clock import ManualClock
 from skep.base.errors import KafkaError
 from skep.base.loop.slicer import run_at_once
-from skep.coordination.coordinator_runtime import RETRY_MS
+from skep.coordination.active_shard import RETRY_MS
 from skep.coordination.shard import LATER, Outcome, ProducerStamp, ShardContext
 from skep.coordination.timers import Timers
 from skep.records.record import iterate_records
+from tests.manual_clock import ManualClock
 
 
 class Waiter:

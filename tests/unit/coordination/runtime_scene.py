@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
@@ -18,8 +17,9 @@ from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.shard import CoordinatorRecord, Outcome
 from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import PartitionRecord, TopicRecord, random_id
-from skep.replication.replica_manager import Replicas
+from skep.replication.replica_manager import ReplicaManager
 from skep.storage.directory.log_directory import LogDirectory
+from tests.manual_clock import ManualClock
 from tests.memory_files import MemoryFiles
 
 TOPIC = "__numbers"
@@ -120,11 +120,13 @@ class Scene:
         partitions = tuple(PartitionRecord.new([leader]) for leader in leaders)
         self.topic = TopicRecord(TOPIC, random_id(), partitions)
         self.catalog = Catalog(self.topic)
-        self.replicas = Replicas(
+        self.replicas = ReplicaManager(
             self.directory, self.catalog, TopicConfig(**config), self.clock, threads, self.supervisor
         )
         self.runtime = self.new_runtime()
-        self.replicas.on_role = lambda partition, record: self.runtime.role_taken(partition.topic_partition.partition)
+        self.replicas.on_role_change = lambda partition, record: self.runtime.role_taken(
+            partition.topic_partition.partition
+        )
         self.runtime.follow(self.topic, HERE)
 
     def new_runtime(self) -> CoordinatorRuntime[Numbers]:

@@ -6,10 +6,12 @@ import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Slicer
+from skep.coordination import active_shard
 from skep.coordination import coordinator_runtime as runtime_module
 from skep.coordination.shard import LATER, CoordinatorRecord, Outcome, Prepared, ProducerStamp
 from skep.metadata.model import PartitionRecord, TopicRecord
-from tests.unit.base.turns import TickingClock, Turns
+from tests.manual_clock import TickingClock
+from tests.slices import Turns
 from tests.unit.coordination.runtime_scene import (
     ELSEWHERE,
     HERE,
@@ -170,10 +172,10 @@ def test_timers_give_operations_and_try_again_when_they_fail():
         scene.runtime.submit_to(0, put("b", "two"))
         scene.files.fail("write", times=1)
         scene.clock.advance_ms(1000)
-        scene.runtime._run_timers(scene.runtime._shards[0])
+        scene.runtime._shards[0].run_timers()
         assert "a" not in shard.texts
         scene.clock.advance_ms(1000)
-        scene.runtime._run_timers(scene.runtime._shards[0])
+        scene.runtime._shards[0].run_timers()
         assert shard.texts == {"a": "one", "b": "two"}
 
     run(scenario)
@@ -299,7 +301,8 @@ def test_a_timer_that_is_put_off_by_one_that_is_due_with_it_waits():
         while not done:
             await asyncio.sleep(0)
         await asyncio.sleep(0.01)
-        assert done == ["a"] and "b" in shard.timers
+        assert done == ["a"]
+        assert "b" in shard.timers
 
     run(scenario)
 
@@ -351,7 +354,8 @@ def test_what_is_read_in_slices_is_told_when_it_is_committed():
         assert not reading.done()
         scene.threads.gate.set()
         read = await reading
-        assert read[0] == {} and read[-1] == {"a": "one"}
+        assert read[0] == {}
+        assert read[-1] == {"a": "one"}
         await written
         reading = asyncio.ensure_future(runtime.read(0, texts))
         await asyncio.sleep(0)
@@ -364,7 +368,7 @@ def test_what_is_read_in_slices_is_told_when_it_is_committed():
 
 
 def test_very_many_who_wait_are_answered_in_several_turns(monkeypatch):
-    monkeypatch.setattr(runtime_module, "REPLIES_AT_ONCE", 10)
+    monkeypatch.setattr(active_shard, "REPLIES_AT_ONCE", 10)
 
     async def scenario(scene):
         waiters = [asyncio.get_running_loop().create_future() for _ in range(35)]
@@ -400,7 +404,8 @@ def test_prepared_records_are_made_in_slices_and_written_in_one_batch_with_the_o
         assert turns.stop() >= 5
         [(_, shard)] = runtime.loaded_shards()
         log = scene.replicas.partition(TOPIC, 0).log
-        assert shard.texts == {"a": "prepared", "b": "two"} and log.log_end_offset == 51
+        assert shard.texts == {"a": "prepared", "b": "two"}
+        assert log.log_end_offset == 51
         [(_, again)] = (await scene.again()).loaded_shards()
         assert again.texts == shard.texts
 

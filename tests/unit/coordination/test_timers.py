@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skep.base.clock import ManualClock
 from skep.coordination.timers import Timers
+from tests.manual_clock import ManualClock
 
 
 def test_a_timer_is_due_once_when_its_time_has_come():

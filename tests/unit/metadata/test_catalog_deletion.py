@@ -9,7 +9,7 @@ import pytest
 
 from skep.base.errors import ErrorCode, KafkaError, StoreUnavailable
 from skep.base.ids import BrokerId
-from skep.metadata import current_image as current
+from skep.metadata import current_image
 from skep.metadata.catalog import Catalog
 from skep.metadata.sqlite.sqlite_store import SqliteStore
 
@@ -100,7 +100,7 @@ def test_a_crash_at_any_write_leaves_the_topic_whole_or_gone_with_its_mark(tmp_p
 
 @pytest.mark.parametrize(("write", "takes_place"), [(0, True), (1, False), (1, True)])
 def test_a_marked_topic_goes_as_soon_as_the_store_answers_again(tmp_path, monkeypatch, write, takes_place):
-    monkeypatch.setattr(current, "RETRY_PAUSE_S", 0.01)
+    monkeypatch.setattr(current_image, "RETRY_PAUSE_S", 0.01)
 
     async def scenario():
         async with opened(tmp_path) as (catalog, store):

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.config.broker_config import BrokerConfig, read_broker_config
+from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import StorageError
 from skep.base.files.files import DiskSpace
 from skep.base.ids import BrokerId, LeaderEpoch, TopicPartition
@@ -20,10 +20,11 @@ from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.records.batch import check_produced
 from skep.records.builder import build_batch
 from skep.replication.housekeeping import Housekeeping
-from skep.replication.replica_manager import Replicas
-from skep.storage.checkpoints import decode_checkpoint
+from skep.replication.replica_manager import ReplicaManager
+from skep.storage.directory.checkpoint_files import decode_checkpoint
 from skep.storage.directory.log_directory import LogDirectory
 from skep.storage.file_names import HIGH_WATERMARKS, RECOVERY_POINTS
+from tests.manual_clock import ManualClock
 from tests.memory_files import MemoryFiles
 
 DAY_MS = 86_400_000
@@ -47,9 +48,9 @@ class Scene:
         self.executor = ThreadPoolExecutor(1)
         self.supervisor = Supervisor()
         defaults = BrokerConfig().topic_defaults
-        self.replicas = Replicas(self.directory, catalog, defaults, self.clock, self.executor, self.supervisor)
+        self.replicas = ReplicaManager(self.directory, catalog, defaults, self.clock, self.executor, self.supervisor)
         texts = {name.replace("_", "."): text for name, text in options.items()}
-        self.config = read_broker_config({"skep.disk.force.ratio": "0.85", **texts})
+        self.config = CurrentConfig(read_broker_config({"skep.disk.force.ratio": "0.85", **texts}))
         self.housekeeping = Housekeeping(self.replicas, self.directory, self.config, self.clock)
 
     def append(self, partition: int, count: int = 1) -> None:
@@ -92,7 +93,7 @@ def test_expired_segments_go():
 def test_outside_the_set_hour_expired_segments_stay_until_the_disk_fills_up():
     async def scenario(scene):
         hour = datetime.datetime.fromtimestamp((scene.clock.now_ms() + DAY_MS + 1) / 1000).hour
-        scene.housekeeping.config = read_broker_config({"skep.retention.hour": str((hour + 1) % 24)})
+        scene.config.value = read_broker_config({"skep.retention.hour": str((hour + 1) % 24)})
         scene.append(0, 3)
         scene.clock.advance_ms(DAY_MS + 1)
         scene.append(0)
@@ -122,7 +123,7 @@ def test_above_the_second_mark_the_oldest_segments_go_unexpired_and_never_the_ac
 
     with caplog.at_level("INFO"):
         run(scenario)
-    assert "deleted early" in caplog.text
+    assert "early, because the disk is filling up" in caplog.text
 
 
 def test_above_the_third_mark_produce_is_refused_until_there_is_room_again(caplog):
@@ -149,7 +150,7 @@ def test_a_log_is_synced_when_its_time_has_come():
     async def scenario(scene):
         partition = scene.replicas.partition("t", 0)
         scene.append(0)
-        partition.log.config = read_broker_config({"log.flush.interval.ms": "1000"}).topic_defaults
+        partition.log.configure(read_broker_config({"log.flush.interval.ms": "1000"}).topic_defaults)
         scene.clock.advance_ms(999)
         await scene.housekeeping.flush_due()
         assert not partition.is_syncing
@@ -165,7 +166,7 @@ def test_a_topic_that_need_not_be_synced_any_more_loses_its_mark_with_the_next_l
     async def scenario(scene):
         partition = scene.replicas.partition("t", 0)
         defaults = partition.log.config
-        partition.log.config = replace(defaults, flush_messages=1)
+        partition.log.configure(replace(defaults, flush_messages=1))
         scene.append(0)
         await partition.flush()
         assert scene.files.exists("/data/t-0/synced")
@@ -226,7 +227,7 @@ def test_unexpired_segments_stay_when_the_expired_ones_are_enough():
 
 def give_readers_a_minute(scene):
     for partition in scene.replicas.open_partitions():
-        partition.log.config = replace(partition.log.config, file_delete_delay_ms=60_000)
+        partition.log.configure(replace(partition.log.config, file_delete_delay_ms=60_000))
 
 
 async def files_are_gone(scene, partition, base_offset):

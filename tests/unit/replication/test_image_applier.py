@@ -7,8 +7,9 @@ from skep.base.ids import BrokerId
 from skep.base.loop.slicer import Slicer
 from skep.base.loop.supervisor import Supervisor
 from skep.metadata.model import PartitionRecord, TopicRecord
-from skep.replication.image_applier import ImageChanges
-from tests.slices import TickingClock, counting_turns
+from skep.replication.image_applier import ImageApplier
+from tests.manual_clock import TickingClock
+from tests.slices import counting_turns
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 MANY = 200
@@ -19,7 +20,7 @@ class Scene:
         self.supervisor = Supervisor()
         self.topics = {}
         self.done = []
-        self.changes = ImageChanges(Slicer(TickingClock()), self.supervisor, self.topics.get, self.carry_out)
+        self.changes = ImageApplier(Slicer(TickingClock()), self.supervisor, self.topics.get, self.carry_out)
 
     def carry_out(self, topic, index, known):
         if known == topic.partitions[index]:
@@ -117,7 +118,7 @@ def test_looking_again_passes_over_what_is_as_it_should_be():
     async def scenario(scene):
         await scene.become("t", ONE)
         scene.done.clear()
-        scene.changes.look_again(scene.topics["t"])
+        scene.changes.recheck(scene.topics["t"])
         if (rest := scene.changes.run()) is not None:
             await rest
         assert scene.done == []

@@ -2,12 +2,13 @@
 
 import asyncio
 from dataclasses import replace
-from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
 
-from skep.base.clock import ManualClock
+from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.cluster_config import ClusterConfig
+from skep.base.config.current_config import CurrentConfig
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError, StoreUnavailable
 from skep.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
@@ -16,10 +17,11 @@ from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import BrokerRecord, PartitionRecord, TopicRecord
 from skep.records.batch import check_produced
 from skep.records.builder import build_batch
-from skep.replication import isr_updater as isr_changes
-from skep.replication.isr_updater import IsrChanges
+from skep.replication import isr_updater
+from skep.replication.isr_updater import IsrUpdater
 from skep.replication.partition.partition import Partition
 from skep.storage.directory.log_directory import LogDirectory
+from tests.manual_clock import ManualClock
 from tests.memory_files import MemoryFiles
 
 ONE, TWO, THREE = (BrokerId(number) for number in (1, 2, 3))
@@ -67,10 +69,10 @@ class Scene:
         self.partition.lead(ONE, PartitionRecord((ONE, TWO, THREE), isr, ONE, LeaderEpoch(3)))
         stored = PartitionRecord((ONE, TWO, THREE), isr, leader, LeaderEpoch(epoch))
         self.store = Store(TopicRecord("t", topic_id, (stored,)), self.partition)
-        settings = SimpleNamespace(replica_lag_time_max_ms=10_000)
-        self.changes = IsrChanges(ONE, self.store, lambda: settings, self.clock, self.ask_others)
+        config = CurrentConfig(BrokerConfig(cluster=ClusterConfig(replica_lag_time_max_ms=10_000)))
+        self.changes = IsrUpdater(ONE, self.store, config, self.clock, self.ask_others)
         self.others_were_asked_about = set()
-        self.partition.on_follower_caught_up = self.changes.suspect
+        self.partition.on_follower_caught_up = self.changes.check_soon
         self.partition.append(BATCH, HEADER, acks_all=False)
 
     async def fall_silent(self):
@@ -88,7 +90,7 @@ class Scene:
 
     async def settle(self, condition):
         supervisor = Supervisor()
-        supervisor.repeat(lambda: 0, self.changes.change_suspects)
+        supervisor.repeat(lambda: 0, self.changes.run_pending_checks)
         try:
             async with asyncio.timeout(30):
                 while not condition():
@@ -168,7 +170,8 @@ def test_a_follower_behind_what_was_committed_while_the_store_was_asked_does_not
 
         scene.store.before_change = commit_another
         await scene.settle(lambda: scene.store.forced)
-        assert acknowledged[0].done() and acknowledged[0].exception() is None
+        assert acknowledged[0].done()
+        assert acknowledged[0].exception() is None
         assert scene.stored_isr == (ONE, TWO), "broker 3 has less than was acknowledged"
         assert not partition.in_sync.is_proposing
         scene.store.before_change = lambda: None
@@ -225,12 +228,12 @@ def test_a_bug_in_one_look_does_not_keep_the_next_from_coming():
         scene.store.before_change = fail_once
         scene.partition.follower_fetched(TWO, Offset(1), REGISTRATION)
 
-        def look_again():
+        def recheck():
             if not failures:
-                scene.changes.suspect(scene.partition)
+                scene.changes.check_soon(scene.partition)
             return TWO in scene.stored_isr
 
-        await scene.settle(look_again)
+        await scene.settle(recheck)
         assert not scene.partition.in_sync.is_proposing
 
     run(scenario)
@@ -249,7 +252,7 @@ def test_a_deposed_leader_writes_nothing():
 
 
 def test_when_the_store_does_not_answer_both_sets_count_and_the_next_attempt_writes_for_sure(monkeypatch):
-    monkeypatch.setattr(isr_changes, "RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr(isr_updater, "RETRY_PAUSE_S", 0.001)
 
     async def scenario():
         for takes_place in (True, False):
@@ -272,7 +275,7 @@ def test_when_the_store_does_not_answer_both_sets_count_and_the_next_attempt_wri
 
 
 def test_a_leader_that_hears_neither_followers_nor_the_store_sends_acks_all_to_look_for_another(monkeypatch):
-    monkeypatch.setattr(isr_changes, "RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr(isr_updater, "RETRY_PAUSE_S", 0.001)
 
     async def scenario():
         scene = Scene((ONE, TWO))
@@ -304,13 +307,13 @@ def test_a_leader_that_hears_neither_followers_nor_the_store_sends_acks_all_to_l
 
 
 def test_a_leader_that_nobody_sends_to_asks_too_when_its_followers_fall_silent(monkeypatch):
-    monkeypatch.setattr(isr_changes, "RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr(isr_updater, "RETRY_PAUSE_S", 0.001)
 
     async def scenario():
         scene = Scene((ONE, TWO))
         scene.partition.follower_fetched(TWO, Offset(1), REGISTRATION)
         await scene.changes.check_lag([scene.partition])
-        assert not scene.changes._suspects
+        assert not scene.changes._pending
         scene.clock.advance_ms(11_000)
         await scene.changes.check_lag([scene.partition])
         await scene.settle(lambda: scene.store.forced)
@@ -324,7 +327,7 @@ def test_a_leader_that_nobody_sends_to_asks_too_when_its_followers_fall_silent(m
 
 
 def test_what_a_bug_kept_from_being_looked_at_is_looked_at_again(monkeypatch):
-    monkeypatch.setattr(isr_changes, "RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr(isr_updater, "RETRY_PAUSE_S", 0.001)
 
     async def scenario():
         scene = Scene((ONE, TWO))
@@ -363,7 +366,7 @@ def test_a_leader_with_enough_in_sync_says_so_and_the_last_isr_is_forgotten():
         writes = len(scene.store.forced)
         with_last_isr(scene, (ONE, TWO), ())
         await scene.changes.check_lag([scene.partition])
-        assert not scene.changes._suspects
+        assert not scene.changes._pending
         assert len(scene.store.forced) == writes
 
     run(scenario)
@@ -372,14 +375,14 @@ def test_a_leader_with_enough_in_sync_says_so_and_the_last_isr_is_forgotten():
 def test_below_min_insync_those_who_fell_behind_are_remembered():
     async def scenario():
         scene = Scene((ONE, TWO, THREE))
-        scene.partition.log.config = TopicConfig(min_insync_replicas=2)
+        scene.partition.log.configure(TopicConfig(min_insync_replicas=2))
         scene.clock.advance_ms(11_000)
         await scene.changes.check_lag([scene.partition])
         await scene.settle(lambda: scene.stored_isr == (ONE,))
         assert scene.store.topic.partitions[0].last_isr == (ONE, TWO, THREE)
         with_last_isr(scene, (ONE,), (ONE, TWO, THREE))
         await scene.changes.check_lag([scene.partition])
-        assert not scene.changes._suspects, "there is nothing to say"
+        assert not scene.changes._pending, "there is nothing to say"
         scene.partition.follower_fetched(TWO, Offset(1), REGISTRATION)
         await scene.settle(lambda: TWO in scene.stored_isr)
         assert scene.store.topic.partitions[0].last_isr == ()

@@ -10,7 +10,7 @@ from skep.base.ids import BrokerId, LeaderEpoch
 from skep.client.errors import Unreachable
 from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
-from skep.replication.leader_inquiry import SecondOpinion
+from skep.replication.leader_inquiry import LeaderInquiry
 
 ONE, TWO, THREE, FOUR = (BrokerId(number) for number in (1, 2, 3, 4))
 TOPIC_ID = uuid4()
@@ -22,7 +22,7 @@ class Catalog:
         brokers = [BrokerRecord(broker, "host", 9092) for broker in (ONE, TWO, THREE)]
         self.image = ClusterImage.of("c", brokers, [TopicRecord("t", TOPIC_ID, (KNOWN,))])
 
-    async def heard_of(self, name, change):
+    async def apply_elections(self, name, change):
         if name in self.image.topics:
             self.image = self.image.with_topic(change(self.image.topics[name]))
 
@@ -43,9 +43,9 @@ def heard(**answers):
 
     async def scenario():
         catalog = Catalog()
-        opinion = SecondOpinion(ONE, catalog)
-        opinion._peers = SimpleNamespace(ask=ask)
-        await opinion.ask(["t"])
+        leader_inquiry = LeaderInquiry(ONE, catalog)
+        leader_inquiry._peers = SimpleNamespace(ask=ask)
+        await leader_inquiry.ask(["t"])
         return catalog.image.topics["t"].partitions[0]
 
     return asyncio.run(scenario())

@@ -11,8 +11,8 @@ import pytest
 from skep.base.errors import ErrorCode, KafkaError, StoreUnavailable
 from skep.base.ids import BrokerId, LeaderEpoch, TopicPartition
 from skep.metadata.model import NEW_DISK, NO_LEADER, BrokerRecord, LogReport, PartitionRecord, TopicRecord
-from skep.replication import log_end_reporter as log_reports
-from skep.replication.log_end_reporter import LogReports
+from skep.replication import log_end_reporter
+from skep.replication.log_end_reporter import LogEndReporter
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 TOPIC_ID = uuid4()
@@ -29,7 +29,7 @@ class Scene:
         self.image = SimpleNamespace(brokers={ONE: self.node}, topics={"t": self.topic})
         self.failures = []
         self.partitions = [Replica(index, record.leader_epoch) for index, record in enumerate(records)]
-        self.reports = LogReports(lambda: self.node, self)
+        self.reports = LogEndReporter(lambda: self.node, self)
         for one, record in zip(self.partitions, records, strict=True):
             self.reports.role_changed(one, record)
 
@@ -96,7 +96,7 @@ def test_what_others_have_reported_stays_and_ours_is_replaced_after_another_regi
         await scene.report()
         assert not await scene.report(), "it has been said"
         scene.node = replace(scene.node, epoch=42)
-        scene.reports.look_again()
+        scene.reports.recheck()
         await scene.report()
         assert scene.written == [(other, LogReport(ONE, 42, 5, 100))]
 
@@ -110,7 +110,7 @@ def test_a_partition_is_reported_when_the_last_one_in_sync_has_gone_from_the_ima
         await scene.report()
         assert scene.written == [()]
         del scene.image.brokers[TWO]
-        scene.reports.look_again()
+        scene.reports.recheck()
         await scene.report()
         assert scene.written == [(LogReport(ONE, 40, 5, 100),)]
 
@@ -130,7 +130,7 @@ def test_a_new_disk_that_has_nothing_is_said_again_and_one_that_has_something_is
 
 def test_of_very_many_partitions_the_first_are_reported_and_the_next_when_these_are_decided(monkeypatch):
     async def scenario():
-        monkeypatch.setattr(log_reports, "MAX_REPORTED", 2)
+        monkeypatch.setattr(log_end_reporter, "MAX_REPORTED", 2)
         scene = Scene(UNDECIDED, LED, UNDECIDED, UNDECIDED)
         await scene.report()
         assert [len(reports) for reports in scene.written] == [1, 0, 1, 0]
@@ -167,7 +167,7 @@ def test_a_partition_that_is_decided_or_gone_is_not_reported_any_more():
 @pytest.mark.parametrize("is_gone", [True, False])
 def test_it_is_tried_again_unless_the_topic_is_gone(monkeypatch, is_gone):
     async def scenario():
-        monkeypatch.setattr(log_reports, "RETRY_PAUSE_S", 0)
+        monkeypatch.setattr(log_end_reporter, "RETRY_PAUSE_S", 0)
         scene = Scene(UNDECIDED)
         gone = KafkaError(ErrorCode.unknown_topic_or_partition, "no such topic")
         scene.failures = [gone if is_gone else StoreUnavailable("away")]

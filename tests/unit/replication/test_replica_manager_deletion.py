@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import KafkaError
 from skep.base.files.os_files import OsFiles
@@ -22,8 +21,9 @@ from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.records.batch import check_produced
 from skep.records.builder import NewRecord, build_batch
 from skep.replication.partition.partition import Partition
-from skep.replication.replica_manager import Replicas
+from skep.replication.replica_manager import ReplicaManager
 from skep.storage.directory.log_directory import LogDirectory
+from tests.manual_clock import ManualClock
 
 NAME = "eggs"
 BATCH = build_batch([NewRecord(None, b"egg", 1)])
@@ -67,7 +67,7 @@ class Scene:
         self.directory = LogDirectory(OsFiles(), str(path), clock)
         self.directory.open()
         catalog: Any = self.topics
-        self.replicas = Replicas(self.directory, catalog, TopicConfig(), clock, self.executor, self.supervisor)
+        self.replicas = ReplicaManager(self.directory, catalog, TopicConfig(), clock, self.executor, self.supervisor)
 
     def create(self, **config: str) -> uuid.UUID:
         options = {name.replace("_", "."): text for name, text in config.items()}
@@ -133,7 +133,7 @@ def test_a_removal_of_segments_under_way_is_waited_for_and_one_that_waits_is_end
         await scene.deleted(first)
         assert not (tmp_path / f"{NAME}-0").exists()
         # An hour of delay is not waited for, nor does anything remain that would come back after it.
-        assert await asyncio.wait_for(scene.replicas.cleaner.abandon(partition), 30) is None
+        assert await asyncio.wait_for(scene.replicas.segment_deletion.abandon(partition), 30) is None
         await scene.supervisor.close()
 
     asyncio.run(test())

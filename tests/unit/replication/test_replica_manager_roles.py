@@ -8,7 +8,6 @@ from uuid import uuid4
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import StorageError, StoreUnavailable
 from skep.base.ids import BrokerId, LeaderEpoch, Offset
@@ -18,8 +17,9 @@ from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.records.batch import check_produced
 from skep.records.builder import build_batch
 from skep.replication.partition.partition import Partition
-from skep.replication.replica_manager import Replicas
+from skep.replication.replica_manager import ReplicaManager
 from skep.storage.directory.log_directory import LogDirectory
+from tests.manual_clock import ManualClock
 from tests.memory_files import MemoryFiles
 
 ONE, TWO, THREE = (BrokerId(number) for number in (1, 2, 3))
@@ -42,11 +42,11 @@ class Scene:
         )
         self.executor = ThreadPoolExecutor(1)
         self.supervisor = Supervisor()
-        self.replicas = Replicas(
+        self.replicas = ReplicaManager(
             directory, self.catalog, TopicConfig(), ManualClock(), self.executor, self.supervisor, ONE
         )
         self.roles = []
-        self.replicas.on_role = lambda partition, record: self.roles.append((partition.topic_id, record))
+        self.replicas.on_role_change = lambda partition, record: self.roles.append((partition.topic_id, record))
         self.replicas.take_roles()
 
     async def _deletion_done(self, topic_id):
@@ -85,7 +85,7 @@ def test_removing_the_files_of_one_partition_settles_no_proposal_of_another():
         elsewhere = FOLLOWED._replace(replicas=(TWO, THREE), isr=(TWO, THREE))
         scene.become(TopicRecord("t", topic_id, (LED, elsewhere)))
         partition.in_sync.propose((ONE, TWO, THREE))
-        await scene.until(lambda: not scene.replicas.departures.holds_up("t", 1))
+        await scene.until(lambda: not scene.replicas.replica_deletion.blocks("t", 1))
         assert partition.in_sync.is_proposing
         _, acknowledged = partition.append(BATCH, HEADER)
         partition.follower_fetched(TWO, Offset(2), 1)
@@ -129,12 +129,13 @@ def test_a_deletion_that_the_store_could_not_be_told_of_is_told_later():
         scene.catalog.pending_deletions[topic.topic_id] = "t"
         scene.refusals = [StoreUnavailable("away"), StoreUnavailable("away")]
         scene.become()
-        await scene.replicas.departures.note_what_is_gone()
+        await scene.replicas.replica_deletion.confirm_deletions()
         assert len(scene.refusals) == 2, "its files are not gone yet"
         await scene.until(lambda: len(scene.refusals) == 1)
-        await scene.replicas.departures.note_what_is_gone()
-        assert not scene.done and not scene.refusals
-        await scene.replicas.departures.note_what_is_gone()
+        await scene.replicas.replica_deletion.confirm_deletions()
+        assert not scene.done
+        assert not scene.refusals
+        await scene.replicas.replica_deletion.confirm_deletions()
         assert scene.done == [topic.topic_id]
 
     run(topic, scenario)
@@ -149,7 +150,7 @@ def test_an_option_that_only_a_newer_broker_knows_leaves_the_others_as_they_are_
     run(topic, scenario)
 
 
-@pytest.mark.parametrize("what", ["lead", "on_role"])
+@pytest.mark.parametrize("what", ["lead", "on_role_change"])
 def test_a_role_that_an_open_partition_could_not_take_is_taken_when_it_is_tried_again(monkeypatch, what):
     topic_id = uuid4()
     elected = FOLLOWED._replace(leader=ONE, leader_epoch=LeaderEpoch(2))
@@ -160,14 +161,15 @@ def test_a_role_that_an_open_partition_could_not_take_is_taken_when_it_is_tried_
     async def scenario(scene):
         [partition] = scene.replicas.open_partitions()
         with monkeypatch.context() as patched:
-            patched.setattr(*((Partition, "lead") if what == "lead" else (scene.replicas, "on_role")), refuse)
+            patched.setattr(*((Partition, "lead") if what == "lead" else (scene.replicas, "on_role_change")), refuse)
             scene.become(TopicRecord("t", topic_id, (elected,)))
-            scene.replicas.open_what_failed()
+            scene.replicas.retry_failed_opens()
         assert [role for _, role in scene.roles] == [FOLLOWED]
-        scene.replicas.open_what_failed()
+        scene.replicas.retry_failed_opens()
         assert [role for _, role in scene.roles] == [FOLLOWED, elected]
-        assert partition.is_leader and partition.leader_epoch == 2
-        scene.replicas.open_what_failed()
+        assert partition.is_leader
+        assert partition.leader_epoch == 2
+        scene.replicas.retry_failed_opens()
         assert len(scene.roles) == 2, "it has its role"
 
     run(TopicRecord("t", topic_id, (FOLLOWED,)), scenario)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from skep.base.errors import StorageError
-from skep.broker.request import FileRegion
+from skep.base.files.file_region import FileRegion
 from skep.server.sender import Sender
 from skep.wire.primitives import INT32
 

@@ -1,16 +1,17 @@
 """A connection's order: answers as their requests came, produce requests overlapping, everything else one by one."""
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.errors import DecodeError
-from skep.broker.request import NO_ANSWER, CloseConnection, Outcome, Parts, Request
+from skep.broker.request import NO_RESPONSE, CloseConnection, Parts, Request
 from skep.server.connection import TURN_S, Connection
 from skep.wire import apis
 from skep.wire.frame_reader import SCRATCH_SIZE, LargeBuffers, ReceiveBudget
+from tests.manual_clock import ManualClock
 from tests.unit.server.outgoing import framed, turns
 
 MAX_INFLIGHT = 3
@@ -55,7 +56,7 @@ class FakeListener:
 
     max_request_bytes = 1000
     max_inflight_requests = MAX_INFLIGHT
-    executor = None
+    executor: Any = None
     slow_request_s = 1.0
 
     def __init__(self) -> None:
@@ -72,17 +73,17 @@ class FakeListener:
         if text == "nonsense":
             raise DecodeError(text)
         api = apis.PRODUCE if text.startswith("produce") else apis.METADATA
-        unread = (step for step in ()) if "long" in text else None
-        return Request(api, 0, 0, None, client_host, text, unread, unread is not None)
+        undecoded = (step for step in ()) if "long" in text else None
+        return Request(api, 0, 0, None, client_host, text, len(frame), undecoded, undecoded is not None)
 
-    def handle(self, request: Request) -> Outcome:
+    def handle(self, request: Request) -> Parts | Awaitable[Parts]:
         text: str = request.body
         self.handled.append(text)
         request.is_exclusive |= "exclusive" in text
         if "ms" in text:
             self.clock.advance_ms(int(text.split("-")[1].removesuffix("ms")))
         if text.endswith("acks-0"):
-            return NO_ANSWER
+            return NO_RESPONSE
         if text.endswith("hang-up"):
             raise CloseConnection(text)
         if text.endswith("refusal-fails"):
@@ -101,7 +102,7 @@ class FakeListener:
     def forget(self, connection: Connection) -> None:
         pass
 
-    def report_slow(self, request: Request, peer: str, size: int, took_s: float) -> None:
+    def report_slow(self, request: Request, peer: str, took_s: float) -> None:
         self.slow.append((request.body, took_s))
 
 
@@ -109,8 +110,7 @@ class Client:
     def __init__(self) -> None:
         self.listener = FakeListener()
         self.transport = FakeTransport()
-        listener: Any = self.listener
-        self.connection = Connection(listener)
+        self.connection = Connection(self.listener)
         transport: Any = self.transport
         self.connection.connection_made(transport)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.loop.slicer import Slicer
 from skep.server.listener import STALLED_S, Listener
+from tests.manual_clock import ManualClock
 
 
 class FakeConnection:
@@ -131,6 +131,6 @@ def test_connections_leave_the_descriptors_that_logs_need_and_the_log_says_so_on
         connection.peer = f"127.0.0.1:{number}"
     assert [listener.admit(connection) for connection in connections] == [True, True, False, False, False]
     (record,) = caplog.records
-    assert record.message.startswith("refused 127.0.0.1:2: 2 connections are open; what else the process may open")
+    assert record.message.startswith("refused 127.0.0.1:2: 2 connections are open; the other file descriptors")
     listener.forget(connections[0])
     assert listener.admit(connections[2])

@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from skep.base.errors import StorageError
-from skep.broker.request import FileRegion
+from skep.base.files.file_region import FileRegion
 from skep.server import sender as sender_module
 from tests.unit.server.outgoing import Outgoing, framed, open_descriptors, turns, until
 

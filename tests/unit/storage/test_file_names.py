@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from skep.base.ids import TopicPartition
-from skep.storage.checkpoints import decode_checkpoint, encode_checkpoint
+from skep.storage.directory.checkpoint_files import decode_checkpoint, encode_checkpoint
 from skep.storage.file_names import (
     away_name,
     decode_partition_metadata,

@@ -1,11 +1,11 @@
-"""The options of groups, offsets and transactions, under Kafka's names; a part of ``BrokerConfig``."""
+"""The section ``coordinator`` of the broker options: groups, offsets and transactions."""
 
 from dataclasses import dataclass
 
 from skep.base.config.option import OptionType, anything, at_least, between, each_of, one_of, option
 
 ASSIGNORS = ("uniform", "range")
-"""The assignors of consumer groups (KIP-848), the default first."""
+"""The assignors of consumer groups (KIP-848). The first is the default."""
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
@@ -15,13 +15,16 @@ SHARE_GROUP_STATE = "__share_group_state"
 @dataclass(frozen=True)
 class CoordinatorConfig:
     group_min_session_timeout_ms: int = option(
-        "group.min.session.timeout.ms", 6_000, at_least(1), "The shortest session that a classic member may ask for."
+        "group.min.session.timeout.ms",
+        6_000,
+        at_least(1),
+        "The shortest session timeout that a member of a classic group may request.",
     )
     group_max_session_timeout_ms: int = option(
         "group.max.session.timeout.ms",
         1_800_000,
         at_least(1),
-        "The longest session that a classic member may ask for.",
+        "The longest session timeout that a member of a classic group may request.",
     )
     group_initial_rebalance_delay_ms: int = option(
         "group.initial.rebalance.delay.ms",
@@ -30,112 +33,133 @@ class CoordinatorConfig:
         "How long a new classic group waits for more members before its first assignment.",
     )
     group_max_size: int = option(
-        "group.max.size", 20_000, at_least(1), "Members of one classic group, those included that are about to join."
+        "group.max.size",
+        20_000,
+        at_least(1),
+        "The most members of one classic group, including those that are joining.",
     )
     max_groups: int = option(
         "skep.max.groups",
         100_000,
         at_least(1),
-        "Groups that one partition of __consumer_offsets holds at the most; another one is refused.",
+        "The most groups in one partition of __consumer_offsets. Further ones are refused.",
     )
     max_group_id_bytes: int = option(
         "skep.max.group.id.bytes",
         1_024,
-        # A text in a record has 32,767 bytes at the most, and ids are made longer (by a UUID, for a member).
+        # A string in a record has at most 32,767 bytes, and member ids are longer by a UUID.
         between(1, 30_000),
-        "The longest id of a group, and the longest transactional id.",
+        "The longest group id, and the longest transactional id.",
     )
     max_group_metadata_bytes: int = option(
         "skep.max.group.metadata.bytes",
         4 << 20,
         at_least(1),
-        "What the members of one group may say of themselves, all together; another one is refused.",
+        "The most bytes of metadata of all members of one group together. Further members are refused.",
     )
     max_group_offsets: int = option(
         "skep.max.group.offsets",
         100_000,
         at_least(1),
-        "Partitions that one group may have offsets for; a commit for another one is refused.",
+        "The most partitions with committed offsets in one group. Commits for further ones are refused.",
     )
     max_groups_memory_bytes: int = option(
         "skep.max.groups.memory.bytes",
         512 << 20,
         at_least(1),
-        "What all groups and offsets of this broker may take of its memory, by estimate; a new group, member or offset "
-        "is refused when they take more. What is in the log is loaded all the same.",
+        "The estimated memory of all groups and offsets of this broker. Above it, new groups, members and offsets are "
+        "refused. What is in the log is loaded in any case.",
         type=OptionType.LONG,
     )
     group_consumer_session_timeout_ms: int = option(
         "group.consumer.session.timeout.ms",
         45_000,
         at_least(1),
-        "How long a member of a consumer group (KIP-848) may be silent.",
+        "The session timeout of members of a consumer group (KIP-848).",
     )
     group_consumer_min_session_timeout_ms: int = option(
-        "group.consumer.min.session.timeout.ms", 45_000, at_least(1), "The least that a group may set for its own."
+        "group.consumer.min.session.timeout.ms",
+        45_000,
+        at_least(1),
+        "The shortest session timeout that a consumer group may set for itself.",
     )
     group_consumer_max_session_timeout_ms: int = option(
-        "group.consumer.max.session.timeout.ms", 60_000, at_least(1), "The most that a group may set for its own."
+        "group.consumer.max.session.timeout.ms",
+        60_000,
+        at_least(1),
+        "The longest session timeout that a consumer group may set for itself.",
     )
     group_consumer_heartbeat_interval_ms: int = option(
         "group.consumer.heartbeat.interval.ms",
         5_000,
         at_least(1),
-        "How often members of a consumer group (KIP-848) are told to send a heartbeat.",
+        "The heartbeat interval of members of a consumer group (KIP-848).",
     )
     group_consumer_min_heartbeat_interval_ms: int = option(
-        "group.consumer.min.heartbeat.interval.ms", 5_000, at_least(1), "The least that a group may set for its own."
+        "group.consumer.min.heartbeat.interval.ms",
+        5_000,
+        at_least(1),
+        "The shortest heartbeat interval that a consumer group may set for itself.",
     )
     group_consumer_max_heartbeat_interval_ms: int = option(
-        "group.consumer.max.heartbeat.interval.ms", 15_000, at_least(1), "The most that a group may set for its own."
+        "group.consumer.max.heartbeat.interval.ms",
+        15_000,
+        at_least(1),
+        "The longest heartbeat interval that a consumer group may set for itself.",
     )
     group_consumer_max_size: int = option(
-        "group.consumer.max.size", 20_000, at_least(1), "Members of one consumer group (KIP-848)."
+        "group.consumer.max.size", 20_000, at_least(1), "The most members of one consumer group (KIP-848)."
     )
     group_consumer_assignors: tuple[str, ...] = option(
         "group.consumer.assignors",
         ASSIGNORS,
         each_of(*ASSIGNORS),
-        "The assignors that consumer groups may use; the first is the default.",
+        "The assignors that consumer groups may use. The first is the default.",
     )
     group_consumer_migration_policy: str = option(
         "group.consumer.migration.policy",
         "bidirectional",
         one_of("disabled", "upgrade", "downgrade", "bidirectional"),
-        "Which way a group may change between the classic and the consumer protocol while it has members.",
+        "In which direction a group with members may change between the classic and the consumer protocol.",
     )
     offset_metadata_max_bytes: int = option(
-        "offset.metadata.max.bytes", 4_096, at_least(0), "The longest text that may be committed with an offset."
+        "offset.metadata.max.bytes",
+        4_096,
+        at_least(0),
+        "The longest metadata string that may be committed with an offset.",
     )
     offsets_retention_minutes: int = option(
-        "offsets.retention.minutes", 10_080, at_least(1), "How long the offsets of a group without members are kept."
+        "offsets.retention.minutes",
+        10_080,
+        at_least(1),
+        "How long the offsets of a group without members are kept.",
     )
     offsets_retention_check_interval_ms: int = option(
         "offsets.retention.check.interval.ms",
         600_000,
         at_least(1),
-        "How often offsets are checked for retention.",
+        "How often offsets are checked for expiry.",
         type=OptionType.LONG,
     )
     offsets_topic_num_partitions: int = option(
         "offsets.topic.num.partitions",
         50,
         at_least(1),
-        "Partitions of __consumer_offsets, when it is created; never changed after.",
+        "The partitions of __consumer_offsets when it is created. Cannot be changed later.",
         dynamic=False,
     )
     offsets_topic_replication_factor: int = option(
         "offsets.topic.replication.factor",
         3,
         at_least(1),
-        "Replicas of __consumer_offsets, when it is created; no more than there are brokers.",
+        "The replicas of __consumer_offsets when it is created, limited by the number of brokers.",
         dynamic=False,
     )
     offsets_topic_segment_bytes: int = option(
         "offsets.topic.segment.bytes",
         104_857_600,
         at_least(1),
-        "segment.bytes of __consumer_offsets, when it is created.",
+        "The segment.bytes of __consumer_offsets when it is created.",
         dynamic=False,
     )
     transaction_max_timeout_ms: int = option(
@@ -145,78 +169,79 @@ class CoordinatorConfig:
         "transactional.id.expiration.ms",
         604_800_000,
         at_least(1),
-        "How long a transactional id is remembered after its last transaction.",
+        "How long a transactional id is kept after its last transaction.",
     )
     max_transactional_ids: int = option(
         "skep.max.transactional.ids",
         100_000,
         at_least(1),
-        "Transactional ids that one partition of __transaction_state holds at the most; another one is refused.",
+        "The most transactional ids in one partition of __transaction_state. Further ones are refused.",
     )
     transaction_abort_interval_ms: int = option(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         10_000,
         at_least(1),
-        "How often transactions are looked through for those past their timeout.",
+        "How often transactions are checked for their timeout.",
     )
     transaction_remove_interval_ms: int = option(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         3_600_000,
         at_least(1),
-        "How often transactional ids are looked through for those that have expired.",
+        "How often transactional ids are checked for expiry.",
     )
     transaction_partition_verification_enable: bool = option(
         "transaction.partition.verification.enable",
         True,
         anything,
-        "Whether a partition asks if it is a part of the transaction before it takes the first record of one.",
+        "Whether a partition leader verifies that the partition belongs to the transaction before it appends the "
+        "transaction's first batch.",
     )
     transaction_topic_num_partitions: int = option(
         "transaction.state.log.num.partitions",
         50,
         at_least(1),
-        "Partitions of __transaction_state, when it is created; never changed after.",
+        "The partitions of __transaction_state when it is created. Cannot be changed later.",
         dynamic=False,
     )
     transaction_topic_replication_factor: int = option(
         "transaction.state.log.replication.factor",
         3,
         at_least(1),
-        "Replicas of __transaction_state, when it is created; no more than there are brokers.",
+        "The replicas of __transaction_state when it is created, limited by the number of brokers.",
         dynamic=False,
     )
     transaction_topic_segment_bytes: int = option(
         "transaction.state.log.segment.bytes",
         104_857_600,
         at_least(1),
-        "segment.bytes of __transaction_state, when it is created.",
+        "The segment.bytes of __transaction_state when it is created.",
         dynamic=False,
     )
     share_topic_num_partitions: int = option(
         "share.coordinator.state.topic.num.partitions",
         50,
         at_least(1),
-        "Partitions of __share_group_state, when it is created; never changed after.",
+        "The partitions of __share_group_state when it is created. Cannot be changed later.",
         dynamic=False,
     )
     share_topic_replication_factor: int = option(
         "share.coordinator.state.topic.replication.factor",
         3,
         at_least(1),
-        "Replicas of __share_group_state, when it is created; no more than there are brokers.",
+        "The replicas of __share_group_state when it is created, limited by the number of brokers.",
         dynamic=False,
     )
     share_topic_segment_bytes: int = option(
         "share.coordinator.state.topic.segment.bytes",
         104_857_600,
         at_least(1),
-        "segment.bytes of __share_group_state, when it is created.",
+        "The segment.bytes of __share_group_state when it is created.",
         dynamic=False,
     )
 
     @property
     def internal_replication_factors(self) -> dict[str, int]:
-        """How many replicas the coordinators' topics should have."""
+        """The replication factors of the coordinators' topics."""
         return {
             CONSUMER_OFFSETS: self.offsets_topic_replication_factor,
             TRANSACTION_STATE: self.transaction_topic_replication_factor,

@@ -1,4 +1,4 @@
-"""The options of one group, under Kafka's names (KIP-848); those that are not set for it are the broker's."""
+"""The options of one group, under Kafka's names (KIP-848). Options that are not set have the broker's values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ class GroupConfig:
         "consumer.session.timeout.ms",
         45_000,
         at_least(1),
-        "How long a member of the group may be silent.",
+        "The session timeout of the group's members.",
         broker_name="group.consumer.session.timeout.ms",
     )
     consumer_heartbeat_interval_ms: int = option(
         "consumer.heartbeat.interval.ms",
         5_000,
         at_least(1),
-        "How often members of the group are told to send a heartbeat.",
+        "The heartbeat interval of the group's members.",
         broker_name="group.consumer.heartbeat.interval.ms",
     )
 
@@ -30,7 +30,7 @@ GROUP_OPTIONS: Mapping[str, Option] = declared(GroupConfig)
 
 
 def group_config(overrides: Mapping[str, str], broker: CoordinatorConfig) -> GroupConfig:
-    """What is in force for a group. The broker's limits hold even where they have come after the override."""
+    """Returns the options in force for a group. The broker's limits apply even if they were set after the override."""
     session, heartbeat = broker.group_consumer_session_timeout_ms, broker.group_consumer_heartbeat_interval_ms
     if overrides:
         limits = _limits(broker)
@@ -42,7 +42,7 @@ def group_config(overrides: Mapping[str, str], broker: CoordinatorConfig) -> Gro
 
 
 def check_group_config(overrides: Mapping[str, str], broker: CoordinatorConfig) -> None:
-    """OptionError when a value is outside the broker's limits, or a session is no longer than a heartbeat interval."""
+    """Raises OptionError if a value is outside the broker's limits, or the session is not longer than a heartbeat."""
     for option_, (low, high) in zip(GROUP_OPTIONS.values(), _limits(broker), strict=True):
         text = overrides.get(option_.name)
         if text is not None and not low <= int(text) <= high:

@@ -1,15 +1,16 @@
-"""How an option is declared: once, as a field of a frozen dataclass, with everything anyone asks about it.
+"""Options: each is declared once, as a field of a frozen dataclass, with its name, type, default, check and text.
 
     @dataclass(frozen=True, slots=True)
     class TopicConfig:
         segment_bytes: int = option("segment.bytes", 1 << 30, at_least(14), "Size at which a segment is rolled.")
 
-Parsing, DescribeConfigs, AlterConfigs, ``--help`` and CONFIGURATION.md all read the declaration, so none of them can
-disagree with another.
+Parsing, DescribeConfigs, AlterConfigs, ``--help`` and CONFIGURATION.md all read the declaration, so they cannot
+disagree. A table may contain other tables as sections (``SECTION``); their options are its options too.
 """
 
 import dataclasses
 import enum
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -17,14 +18,14 @@ from typing import Any, TypeVar
 from skep.base.errors import OptionError
 
 Check = Callable[[Any], str | None]
-"""Says what is wrong with a value, or None."""
+"""Returns what is wrong with a value, or None."""
 
 T = TypeVar("T")
 C = TypeVar("C")
 
 
 class OptionType(enum.Enum):
-    """Kafka's types of a configuration value, with the numbers that DescribeConfigs gives them."""
+    """Kafka's types of a config value, with their numbers in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -41,6 +42,7 @@ class Option:
 
     name: str
     field: str
+    """The attribute that holds the value. An option of a section has a dotted path: ``cluster.metadata``."""
     type: OptionType
     default: Any
     check: Check
@@ -50,11 +52,15 @@ class Option:
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether nobody who asks is told the value."""
+        """Whether DescribeConfigs hides the value."""
         return self.type is OptionType.PASSWORD
 
+    def value_in(self, config: Any) -> Any:
+        """Returns the option's value in ``config``, an instance of the class that declares it."""
+        return operator.attrgetter(self.field)(config)
+
     def parse(self, text: str) -> Any:
-        """The value that ``text`` spells. OptionError names the option, the text and what is wrong with it."""
+        """Returns the value of ``text``. Raises OptionError with the option, the text and the problem."""
         try:
             value = _PARSERS[self.type](text.strip())
         except ValueError:
@@ -64,7 +70,7 @@ class Option:
         return value
 
     def show(self, value: Any) -> str:
-        """``value`` spelled as Kafka spells it, so that ``parse(show(value)) == value``."""
+        """Returns ``value`` as text in Kafka's spelling, so that ``parse(show(value)) == value``."""
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, tuple):
@@ -79,7 +85,7 @@ def _boolean(text: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    # Python also reads 1_000 and the digits of other scripts as numbers; Kafka and its tools do not.
+    # Python also accepts 1_000 and digits of other scripts as numbers; Kafka and its tools do not.
     if "_" in text or not text.isascii():
         raise ValueError(text)
     return text
@@ -107,12 +113,12 @@ _PARSERS: dict[OptionType, Callable[[str], Any]] = {
 
 _EXPECTED = {
     OptionType.BOOLEAN: "true or false",
-    OptionType.STRING: "a text",
+    OptionType.STRING: "text",
     OptionType.INT: "a 32-bit number",
     OptionType.LONG: "a 64-bit number",
     OptionType.DOUBLE: "a number",
-    OptionType.PASSWORD: "a text",
-    OptionType.LIST: "a list separated by commas",
+    OptionType.PASSWORD: "text",
+    OptionType.LIST: "a comma-separated list",
 }
 
 
@@ -126,7 +132,7 @@ def option(
     dynamic: bool = True,
     broker_name: str | None = None,
 ) -> T:
-    """A dataclass field that declares an option. The type follows from the default; LONG has to be said."""
+    """Returns a dataclass field that declares an option. Its type follows from the default; LONG must be given."""
     declared = {
         "name": name,
         "type": type or _TYPE_OF[default.__class__],
@@ -148,30 +154,40 @@ _TYPE_OF: dict[Any, OptionType] = {
 }
 
 
+SECTION: Mapping[str, bool] = {"section": True}
+"""The metadata of a dataclass field that holds another table of options."""
+
+
 def declared(config: Any) -> dict[str, Option]:
-    """The options of a config class (or of an instance), by Kafka's name, in the order they are written."""
-    return {
-        field.metadata["name"]: Option(field=field.name, default=field.default, **field.metadata)
-        for field in dataclasses.fields(config)
-        if field.metadata
-    }
+    """Returns the options of a config class (or of an instance) and of its sections by Kafka's name, as declared."""
+    options: dict[str, Option] = {}
+    for field in dataclasses.fields(config):
+        if "section" in field.metadata:
+            for name, one in declared(field.default_factory).items():
+                options[name] = dataclasses.replace(one, field=f"{field.name}.{one.field}")
+        elif field.metadata:
+            options[field.metadata["name"]] = Option(field=field.name, default=field.default, **field.metadata)
+    return options
 
 
 def parse_into(config: C, texts: Mapping[str, str]) -> C:
-    """``config`` with the named options set from text. An unknown name is an OptionError."""
+    """Returns ``config`` with the named options set from text. Raises OptionError for an unknown name."""
     options = declared(config)
-    values = {}
+    values: dict[str, dict[str, Any]] = {"": {}}
     for name, text in texts.items():
         if name not in options:
             raise OptionError(f"{name}: there is no such option{meant(name, options)}")
-        values[options[name].field] = options[name].parse(text)
-    changed: C = dataclasses.replace(config, **values)  # type: ignore[type-var]
+        part, _, field = options[name].field.rpartition(".")
+        values.setdefault(part, {})[field] = options[name].parse(text)
+    own = values.pop("")
+    parts = {part: dataclasses.replace(getattr(config, part), **changes) for part, changes in values.items()}
+    changed: C = dataclasses.replace(config, **own, **parts)  # type: ignore[type-var]
     return changed
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the known one that it looks like, if any."""
-    import difflib  # only on the way to an error
+    """Returns the end of a message about an unknown name: the known name that it resembles, if any."""
+    import difflib  # only needed for an error
 
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
@@ -194,7 +210,7 @@ def one_of(*allowed: str) -> Check:
 
 
 def all_or_each_like(pattern: str, shown: str) -> Check:
-    """A list of ``*`` alone, or of values that the pattern matches; ``shown`` is how such a value looks."""
+    """Accepts the list ``*``, or a list of values that match the pattern. ``shown`` describes such a value."""
     matches = re.compile(pattern).fullmatch
 
     def check(values: Any) -> str | None:

@@ -1,6 +1,6 @@
-"""The options of a topic, under Kafka's names; ``broker_name`` is the broker option that sets the default of all.
+"""The options of a topic, under Kafka's names. ``broker_name`` is the broker option that sets the default.
 
-Left out: options of features that are not built; a topic created with one of them is refused by name.
+Left out: options of features that do not exist here. A topic that is created with one of them is refused.
 """
 
 from collections.abc import Container
@@ -28,14 +28,14 @@ class TopicConfig:
         "compression.type",
         "producer",
         one_of("producer"),
-        "The codec that batches are stored with; producer keeps the one they came with.",
+        "The codec of stored batches. producer keeps the producer's codec.",
         broker_name="compression.type",
     )
     delete_retention_ms: int = option(
         "delete.retention.ms",
         24 * HOUR_MS,
         at_least(0),
-        "How long compaction leaves a tombstone, or the marker of a transaction, for readers that have not met it.",
+        "How long compaction keeps tombstones and transaction markers, for consumers that have not read them yet.",
         type=OptionType.LONG,
         broker_name="log.cleaner.delete.retention.ms",
     )
@@ -43,7 +43,7 @@ class TopicConfig:
         "file.delete.delay.ms",
         60_000,
         at_least(0),
-        "How long the files of a deleted segment stay, for readers that are in the middle of them.",
+        "How long the files of a deleted segment stay, for consumers that are reading them.",
         type=OptionType.LONG,
         broker_name="log.segment.delete.delay.ms",
     )
@@ -51,7 +51,7 @@ class TopicConfig:
         "flush.messages",
         NEVER,
         at_least(1),
-        "Sync to disk after so many records. 1: before each acknowledgement, many requests sharing one sync.",
+        "Sync to disk after this many records. 1: before each acknowledgement; concurrent requests share a sync.",
         type=OptionType.LONG,
         broker_name="log.flush.interval.messages",
     )
@@ -59,7 +59,7 @@ class TopicConfig:
         "flush.ms",
         NEVER,
         at_least(0),
-        "Sync to disk at the latest so many milliseconds after an append.",
+        "Sync to disk at most this many milliseconds after an append.",
         type=OptionType.LONG,
         broker_name="log.flush.interval.ms",
     )
@@ -67,28 +67,28 @@ class TopicConfig:
         "follower.replication.throttled.replicas",
         (),
         _replicas,
-        "The replicas, PARTITION:BROKER,... or * for all, that catch up no faster than "
-        "follower.replication.throttled.rate while they are not in sync; one that a reassignment adds does so unnamed.",
+        "Replicas, as PARTITION:BROKER,... or * for all, that fetch no faster than follower.replication.throttled.rate "
+        "while they are not in sync. Replicas that a reassignment adds are throttled in any case.",
     )
     index_interval_bytes: int = option(
         "index.interval.bytes",
         4096,
         at_least(0),
-        "How many bytes of log lie between two entries of the offset index; more than 65536 count as 65536.",
+        "The bytes of log between two entries of the offset index. More than 65536 counts as 65536.",
         broker_name="log.index.interval.bytes",
     )
     leader_replication_throttled_replicas: tuple[str, ...] = option(
         "leader.replication.throttled.replicas",
         (),
         _replicas,
-        "The leaders, PARTITION:BROKER,... or * for all, that give replicas which are not in sync no more than "
-        "leader.replication.throttled.rate; to one that a reassignment adds all do so unnamed.",
+        "Leaders, as PARTITION:BROKER,... or * for all, that send no more than leader.replication.throttled.rate to "
+        "replicas that are not in sync. Replicas that a reassignment adds are throttled in any case.",
     )
     max_compaction_lag_ms: int = option(
         "max.compaction.lag.ms",
         NEVER,
         at_least(1),
-        "How long a record may stay uncompacted, whatever the ratio of uncompacted bytes is.",
+        "The longest time that a record may stay uncompacted, whatever the dirty ratio is.",
         type=OptionType.LONG,
         broker_name="log.cleaner.max.compaction.lag.ms",
     )
@@ -96,14 +96,14 @@ class TopicConfig:
         "max.message.bytes",
         1_048_588,
         at_least(0),
-        "The largest record batch that is accepted, as it is on the wire.",
+        "The largest record batch that is accepted, in bytes as sent (compressed).",
         broker_name="message.max.bytes",
     )
     message_timestamp_after_max_ms: int = option(
         "message.timestamp.after.max.ms",
         HOUR_MS,
         at_least(0),
-        "How far a record's timestamp may lie after the broker's clock.",
+        "How far a record's timestamp may be ahead of the broker's clock.",
         type=OptionType.LONG,
         broker_name="log.message.timestamp.after.max.ms",
     )
@@ -111,7 +111,7 @@ class TopicConfig:
         "message.timestamp.before.max.ms",
         NEVER,
         at_least(0),
-        "How far a record's timestamp may lie before the broker's clock.",
+        "How far a record's timestamp may be behind the broker's clock.",
         type=OptionType.LONG,
         broker_name="log.message.timestamp.before.max.ms",
     )
@@ -119,21 +119,21 @@ class TopicConfig:
         "message.timestamp.type",
         "CreateTime",
         one_of("CreateTime", "LogAppendTime"),
-        "Whether a record keeps its producer's time or gets the time of its append.",
+        "Whether a record keeps its producer's timestamp or gets the time of its append.",
         broker_name="log.message.timestamp.type",
     )
     min_cleanable_dirty_ratio: float = option(
         "min.cleanable.dirty.ratio",
         0.5,
         between(0, 1),
-        "The part of a log that must be uncompacted before it is compacted again.",
+        "The share of a log that must be uncompacted before it is compacted again.",
         broker_name="log.cleaner.min.cleanable.ratio",
     )
     min_compaction_lag_ms: int = option(
         "min.compaction.lag.ms",
         0,
         at_least(0),
-        "How long a record stays uncompacted at the least.",
+        "The shortest time that a record stays uncompacted.",
         type=OptionType.LONG,
         broker_name="log.cleaner.min.compaction.lag.ms",
     )
@@ -141,14 +141,14 @@ class TopicConfig:
         "min.insync.replicas",
         1,
         at_least(1),
-        "How many replicas must be in sync for a produce with acks=all; no more than the partition has.",
+        "How many replicas must be in sync for a produce with acks=all, limited by the number of replicas.",
         broker_name="min.insync.replicas",
     )
     retention_bytes: int = option(
         "retention.bytes",
         -1,
         at_least(-1),
-        "How large a partition may grow before its oldest segments are deleted; -1: no limit.",
+        "The size of a partition above which its oldest segments are deleted. -1: no limit.",
         type=OptionType.LONG,
         broker_name="log.retention.bytes",
     )
@@ -156,7 +156,7 @@ class TopicConfig:
         "retention.ms",
         168 * HOUR_MS,
         at_least(-1),
-        "How long records are kept; -1: for ever.",
+        "How long records are kept. -1: forever.",
         type=OptionType.LONG,
         broker_name="log.retention.ms",
     )
@@ -164,21 +164,21 @@ class TopicConfig:
         "segment.bytes",
         1 << 30,
         between(14, (1 << 31) - 1),
-        "The size at which a new segment is begun.",
+        "The size at which a new segment is started.",
         broker_name="log.segment.bytes",
     )
     segment_index_bytes: int = option(
         "segment.index.bytes",
         10_485_760,
         at_least(12),
-        "The size of an index at which a new segment is begun.",
+        "The size of an index at which a new segment is started.",
         broker_name="log.index.size.max.bytes",
     )
     segment_jitter_ms: int = option(
         "segment.jitter.ms",
         0,
         at_least(0),
-        "A random part taken off segment.ms, so that not all partitions begin a segment at once.",
+        "The largest random time subtracted from segment.ms, so that not all partitions start a segment at once.",
         type=OptionType.LONG,
         broker_name="log.roll.jitter.ms",
     )
@@ -186,7 +186,7 @@ class TopicConfig:
         "segment.ms",
         168 * HOUR_MS,
         at_least(1),
-        "The age at which a new segment is begun.",
+        "The age at which a new segment is started.",
         type=OptionType.LONG,
         broker_name="log.roll.ms",
     )
@@ -194,7 +194,7 @@ class TopicConfig:
         "unclean.leader.election.enable",
         False,
         anything,
-        "Whether a replica that lacks acknowledged records may lead when none that has them is left.",
+        "Whether a replica that lacks acknowledged records may become leader if no replica in sync is left.",
         broker_name="unclean.leader.election.enable",
     )
 
@@ -204,22 +204,22 @@ class TopicConfig:
 
     @cached_property
     def expires(self) -> bool:
-        """Whether records go by age and size."""
+        """Whether records are deleted by age and size."""
         return "delete" in self.cleanup_policy
 
     @cached_property
     def roll_ms(self) -> int:
-        """The age at which a new segment is begun: only what is in a sealed one can be compacted in time."""
+        """The age at which a new segment is started. Only sealed segments can be compacted in time."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @cached_property
     def throttled_followers(self) -> Container[tuple[int, int]]:
-        """Partition and broker of the replicas that are to catch up slowly."""
+        """Partition and broker of the replicas that are throttled as followers."""
         return _replicas_in(self.follower_replication_throttled_replicas)
 
     @cached_property
     def throttled_leaders(self) -> Container[tuple[int, int]]:
-        """Partition and broker of the leaders that are to let others catch up slowly."""
+        """Partition and broker of the leaders that throttle their followers."""
         return _replicas_in(self.leader_replication_throttled_replicas)
 
     @cached_property
@@ -228,7 +228,7 @@ class TopicConfig:
 
     @cached_property
     def with_syncs(self) -> "TopicConfig":
-        """The same, except that it syncs before it acknowledges; one object, however often it is asked for."""
+        """This config with a sync before each acknowledgement. It is always the same object."""
         return replace(self, flush_messages=1)
 
 

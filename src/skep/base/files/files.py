@@ -1,13 +1,13 @@
-"""The small face of the file system that everything durable goes through: ``File`` and ``Files``.
+"""The interface of the file system for all durable data: ``File`` and ``Files``.
 
-``OsFiles`` (``os_files.py``) is the real one; ``MemoryFiles`` (``memory_files.py``) forgets on a crash what was not
-synced and fails when a test tells it to. One contract suite runs over both.
+``OsFiles`` (``os_files.py``) is the real one. The tests' ``MemoryFiles`` loses what was not synced in a crash, and
+fails on demand. One contract suite runs over both.
 
-What is durable: the bytes of a file after ``File.sync``; the *name* of a file or directory (after its creation, rename
-or removal) only after ``Files.sync_directory`` of the directory it stands in. A refusal of the disk is always a
-``StorageError`` that names the path and the reason; the OSError behind it is its ``__cause__``.
+Durability: the bytes of a file are durable after ``File.sync``. The *name* of a file or directory (after its creation,
+rename or removal) is durable only after ``Files.sync_directory`` of its directory. An error of the disk is always a
+``StorageError`` with the path and the reason; its ``__cause__`` is the OSError.
 
-Threads: ``File.append``, ``truncate`` and ``close`` belong to one thread (the event loop's); ``read``, ``overwrite``,
+Threads: ``File.append``, ``truncate`` and ``close`` belong to one thread (the event loop's). ``read``, ``overwrite``,
 ``sync`` and ``pinned`` may run in any thread at the same time as an append.
 """
 
@@ -22,55 +22,55 @@ Buffer = bytes | bytearray | memoryview
 
 
 class File(Protocol):
-    """A file that grows at its end. It stays valid when its descriptor is closed behind it to make room."""
+    """A file that grows at its end. It stays valid when its descriptor is closed to make room for others."""
 
     path: str
     size: int
-    """Bytes of the file that count. What a failed append may have left behind them is never read."""
+    """The number of valid bytes. Bytes that a failed append left after them are never read."""
 
     @property
     def has_descriptor(self) -> bool:
-        """Whether ``pinned`` gives a descriptor for sendfile."""
+        """Whether ``pinned`` returns a descriptor for sendfile."""
         ...
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        """Writes the buffers at the end in one call: all of them, or StorageError and the size is as before."""
+        """Writes all buffers at the end in one call. After StorageError the size is unchanged."""
         ...
 
     def overwrite(self, position: int, data: Buffer) -> None:
-        """Writes again what is there already, after a sync that failed; the size does not change."""
+        """Writes existing bytes again, after a sync that failed. The size does not change."""
         ...
 
     def read(self, position: int, size: int) -> bytes:
-        """Up to ``size`` bytes from ``position``; fewer only at the end of the file."""
+        """Returns up to ``size`` bytes from ``position``; fewer only at the end of the file."""
         ...
 
     def is_cached(self, position: int, size: int) -> bool:
-        """Whether a read need not wait for the disk, as far as one page inside of each end can tell.
+        """Returns whether a read need not wait for the disk, judged by one page inside each end of the region.
 
-        The pages of the ends themselves tell nothing: whoever found the region has just read them.
+        The pages at the ends themselves say nothing: finding the region has just read them.
         """
         ...
 
     def sync(self) -> None:
-        """Returns when all that was appended before the call is on the disk."""
+        """Returns when everything that was appended before the call is on the disk."""
         ...
 
     def truncate(self, size: int) -> None:
-        """Cuts the file; durable after the next sync."""
+        """Truncates the file. This is durable after the next sync."""
         ...
 
     def pinned(self) -> AbstractContextManager[int]:
-        """A descriptor for reading that stays open until the context ends."""
+        """Returns a descriptor for reading that stays open until the context ends."""
         ...
 
     def close(self) -> None:
-        """Gives the descriptor back (when the last pin has gone). The next use opens the file again."""
+        """Closes the descriptor when the last pin is released. The next use opens the file again."""
         ...
 
 
 class DiskSpace(NamedTuple):
-    """As ``df`` counts it: what is kept for root is not there."""
+    """Disk space as ``df`` counts it, without the space reserved for root."""
 
     used_bytes: int
     total_bytes: int
@@ -85,18 +85,18 @@ class DirectoryLock(Protocol):
 
 
 class Files(Protocol):
-    """Names: what can be done with files and directories, not with their content."""
+    """Operations on files and directories by name."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """The file at ``path``, created empty when it is missing and ``create`` says so."""
+        """Returns the file at ``path``. With ``create``, a missing file is created empty."""
         ...
 
     def list_directory(self, path: str) -> list[str]:
-        """The names in a directory, sorted."""
+        """Returns the names in a directory, sorted."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """Creates the directory and those above it; it may exist."""
+        """Creates the directory and its parents. It may exist already."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -104,19 +104,19 @@ class Files(Protocol):
     def size(self, path: str) -> int: ...
 
     def rename(self, old: str, new: str) -> None:
-        """One step for everybody who looks; replaces ``new``."""
+        """Renames atomically. Replaces ``new``."""
         ...
 
     def rename_file(self, file: File, new: str) -> None:
-        """Renames under the hands of those who read it: ``file`` stays valid."""
+        """Renames an open file. ``file`` stays valid for its readers."""
         ...
 
     def remove(self, path: str) -> None:
-        """It may be gone already."""
+        """Removes a file. It may be missing."""
         ...
 
     def remove_tree(self, path: str) -> None:
-        """A directory with all that is in it; it may be gone already."""
+        """Removes a directory with its content. It may be missing."""
         ...
 
     def sync_directory(self, path: str) -> None: ...
@@ -124,23 +124,23 @@ class Files(Protocol):
     def read_whole(self, path: str) -> bytes: ...
 
     def write_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """The file has the old content or the new one whatever happens; without ``sync`` it may be empty after a
-        power cut."""
+        """Replaces the content of a file: after a crash it has the old or the new content. Without ``sync`` it may be
+        empty after a power cut."""
         ...
 
     def sync_file(self, path: str) -> None:
-        """Syncs the content of a file that nobody holds open."""
+        """Syncs the content of a file that is not open."""
         ...
 
     def disk_space(self, path: str) -> DiskSpace:
-        """Of the disk that holds ``path``."""
+        """Returns the space of the disk that holds ``path``."""
         ...
 
     def lock(self, path: str) -> DirectoryLock | None:
-        """Takes the lock file for this process; None when another one has it."""
+        """Locks the file for this process. Returns None if another process has the lock."""
         ...
 
 
 def refused(path: str, error: OSError) -> StorageError:
-    """The StorageError for what the operating system said about ``path``."""
+    """Returns the StorageError for an error of the operating system about ``path``."""
     return StorageError(f"{path}: {os.strerror(error.errno) if error.errno else error}")

@@ -1,13 +1,13 @@
-"""One file of the operating system, and the pool that bounds how many descriptors are open at once.
+"""One file of the operating system, and the pool that limits how many descriptors are open at once.
 
-A file opens its descriptor when it is first used and may lose it to another file: past ``max_open_files`` one that was
-not used lately is closed (the clock algorithm: a sweep clears the mark of use, the next sweep that finds it still clear
-closes the file). Two things keep a descriptor: a pin (a thread or the socket is working with it) and the file's own
-lock, which an append holds. Without the second, a thread that opens a file could close the one that the event loop is
-just writing to, and the number of its descriptor would be another file's before the write reaches the kernel.
+A file opens its descriptor at its first use and may lose it to another file: above ``max_open_files``, a file that was
+not used lately is closed (the clock algorithm: a sweep clears the mark of use, and the next sweep that finds it still
+clear closes the file). Two things keep a descriptor open: a pin (a thread or the socket is using it) and the file's own
+lock, which an append holds. Without the lock, a thread that opens a file could close the one that the event loop is
+writing to, and the number of its descriptor could belong to another file before the write reaches the kernel.
 
-A read takes neither, because reading the wrong file does no harm if it is noticed: it looks at the file's generation,
-which changes when the descriptor is closed, before and after, and reads again with a pin when it has changed.
+A read takes neither, because reading the wrong file does no harm if it is detected: the read compares the file's
+generation, which changes when the descriptor is closed, before and after, and repeats with a pin if it has changed.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _PAGE_BYTES = 4096
 
 
 class OsFile:
-    """One file. Between calls the bytes up to ``size`` are good; ``_has_rest`` says that others may follow them."""
+    """One file. Between calls the bytes up to ``size`` are valid. With ``_has_rest``, invalid ones may follow them."""
 
     __slots__ = (
         "_descriptor",
@@ -61,7 +61,7 @@ class OsFile:
             try:
                 if self._descriptor == _CLOSED or self._has_rest:
                     self._make_ready()
-                # At the known size, not at the end of the file: what a failed append left there is overwritten.
+                # At the known size, not at the end of the file: this overwrites what a failed append left there.
                 written = os.pwritev(self._descriptor, buffers, self.size)
             except OSError as error:
                 self._drop_rest()
@@ -79,7 +79,7 @@ class OsFile:
             self._has_rest = False
 
     def _drop_rest(self) -> None:
-        """Cuts what a failed write left behind. The descriptor goes too: it may be one that cannot write."""
+        """Truncates what a failed write left. Also closes the descriptor, which may be a read-only one."""
         self._has_rest = True
         if self._descriptor != _CLOSED:
             with contextlib.suppress(OSError):
@@ -98,7 +98,7 @@ class OsFile:
 
     def read(self, position: int, size: int) -> bytes:
         if position + size > self.size:
-            # The kernel would also give what a failed append left behind the end.
+            # The kernel would also return what a failed append left after the end.
             size = max(self.size - position, 0)
         generation = self._generation
         if self._descriptor != _CLOSED:
@@ -108,7 +108,7 @@ class OsFile:
                     self._was_used = True
                     return data
             except OSError:
-                pass  # again below, where it is known to be this file's
+                pass  # retried below, with a descriptor that is known to be this file's
         with self.pinned() as descriptor:
             try:
                 return os.pread(descriptor, size, position)
@@ -116,12 +116,12 @@ class OsFile:
                 raise refused(self.path, error) from error
 
     def is_cached(self, position: int, size: int) -> bool:
-        # Without a pin: should the descriptor be another file's by now, the answer is wrong and nothing else.
+        # Without a pin: if the descriptor belongs to another file by now, only the result is wrong.
         if self._descriptor == _CLOSED:
             with self.pinned():
                 pass
-        # Inside of its ends, because finding the region has read the pages of both: the batch that it begins with, and
-        # the header of the one that follows it.
+        # Pages inside the ends, because finding the region has read the pages at both ends: the batch that it begins
+        # with, and the header of the batch after it.
         margin = min(_PAGE_BYTES, size // 2)
         last = position + size - 1 - margin
         return _is_cached(self._descriptor, last) and (
@@ -152,7 +152,7 @@ class OsFile:
 
 
 class _Pin:
-    """What ``pinned`` gives. A generator would cost a fetch three microseconds more."""
+    """The result of ``pinned``. A generator would cost a fetch three microseconds more."""
 
     __slots__ = ("_file",)
 
@@ -175,7 +175,7 @@ def _is_cached(descriptor: int, position: int) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        # A file system that cannot say, or an error that the read itself will report.
+        # The file system does not support this, or there is an error that the read itself will report.
         return True
     return True
 
@@ -186,12 +186,12 @@ def _open(path: str) -> int:
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
-        # A disk that turned read-only can still be read from.
+        # A disk that became read-only can still be read.
         return os.open(path, os.O_RDONLY)
 
 
 class DescriptorPool:
-    """``mutex`` guards which files are open, their names and their pins; it is never held over a read or write."""
+    """``mutex`` guards which files are open, their names and their pins. It is never held during a read or write."""
 
     def __init__(self, max_open_files: int) -> None:
         self.mutex = threading.RLock()
@@ -202,7 +202,7 @@ class DescriptorPool:
         return len(self._open)
 
     def open_descriptor(self, file: OsFile) -> None:
-        """Raises OSError; the caller knows what it was about to do."""
+        """Opens the file's descriptor if it is closed. Raises OSError."""
         with self.mutex:
             if file._descriptor != _CLOSED:
                 return
@@ -212,7 +212,7 @@ class DescriptorPool:
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE):
                     raise
-                # Sockets have taken what there was: one of our own goes for it.
+                # Sockets use up the process's descriptors: close one of our files for this one.
                 self._make_room(len(self._open))
                 file._descriptor = _open(file.path)
             file._was_used = True
@@ -243,7 +243,7 @@ class DescriptorPool:
                 self.close_descriptor(file)
 
     def close_unless_pinned(self, file: OsFile) -> None:
-        """Now or not at all: when the pins have gone, the next append may be writing to the descriptor."""
+        """Closes the descriptor now or not at all: after the last unpin, the next append may be writing to it."""
         with self.mutex:
             if file._pins == 0 and file._descriptor != _CLOSED:
                 self.close_descriptor(file)

@@ -1,4 +1,4 @@
-"""The file system of the operating system; ``os_file.py`` has the files themselves."""
+"""The file system of the operating system. The files themselves are in ``os_file.py``."""
 
 import fcntl
 import os
@@ -10,7 +10,7 @@ from skep.base.files.os_file import DescriptorPool, OsFile
 
 
 class OsFiles:
-    """The file system. Of the files that it opens, ``max_open_files`` have a descriptor at the most."""
+    """The file system. At most ``max_open_files`` of its files have a descriptor at a time."""
 
     def __init__(self, max_open_files: int = 1024) -> None:
         self._pool = DescriptorPool(max_open_files)
@@ -55,7 +55,7 @@ class OsFiles:
             raise refused(old, error) from error
 
     def rename_file(self, file: File, new: str) -> None:
-        # Under the mutex, because a reader may be about to open the file by its old name.
+        # Under the mutex, because a reader may be about to open the file under its old name.
         with self._pool.mutex:
             self.rename(file.path, new)
             file.path = new
@@ -139,5 +139,5 @@ class _OsLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """The kernel lets go of it by itself when the process dies."""
+        """Releases the lock. The kernel releases it too when the process dies."""
         os.close(self._descriptor)

@@ -1,13 +1,12 @@
 """Keeps the pauses of Python's garbage collector short.
 
-A full collection looks at every object there is: with ten thousand open partitions that takes half a second, in which
-no client is served. Nearly all of these objects live for as long as the broker. So what has survived a full collection
-that took long is frozen (``gc.freeze``): later collections do not look at it, and each of them takes about
-``PAUSE_S`` at the most.
+A full collection visits every object: with ten thousand open partitions that takes half a second, in which no client is
+served. Nearly all of these objects live as long as the broker. So the objects that survive a long full collection are
+frozen (``gc.freeze``): later collections do not visit them, and each takes about ``PAUSE_S`` at most.
 
-Reference counts still free frozen objects. What they do not free is a cycle that was frozen and that nobody refers to
-any more, such as the partitions of a deleted topic. These are found when everything is looked at again, which happens
-when the broker is idle, or after ``LONGEST_S`` if it never is.
+Reference counts still free frozen objects, but not a frozen cycle that has become unreachable, such as the partitions
+of a deleted topic. Those are found when all objects are visited again, which happens when the broker is idle, or after
+``LONGEST_S`` if it never is.
 """
 
 import gc
@@ -18,11 +17,11 @@ from skep.base.clock import Clock
 
 PAUSE_S = 0.005
 MIDDLE_COLLECTIONS = 2
-"""After more than so many collections of the middle generation comes a full one. With Python's 10 the first one after a
-freeze looks at 90,000 objects, which takes 9 ms, or 25 ms with cold caches."""
+"""A full collection follows after more than this many of the middle generation. With Python's 10, the first one after a
+freeze visits 90,000 objects, which takes 9 ms, or 25 ms with cold caches."""
 CHECK_MS = 60_000
 IDLE_SHARE = 0.02
-"""Of a processor. A broker that uses less has nobody who would notice a pause."""
+"""The share of a processor below which a broker is idle, and a pause disturbs no client."""
 SHORTEST_S = 600.0
 LONGEST_S = 6 * 3600.0
 
@@ -31,14 +30,14 @@ _AT_FIRST = gc.get_threshold()
 
 
 class Garbage:
-    """Owns what is frozen, from ``start`` to ``stop``. Those of several brokers in one process share it."""
+    """Controls what is frozen, from ``start`` to ``stop``. Several brokers in one process share the collector."""
 
     def __init__(self, clock: Clock, process_time: Callable[[], float]) -> None:
         self._clock = clock
         self._process_time = process_time
         self._began = 0.0
         self._is_frozen = False
-        self._looked_at_all = self._checked = clock.monotonic()
+        self._visited_all = self._checked = clock.monotonic()
         self._used = process_time()
 
     def start(self) -> None:
@@ -56,18 +55,18 @@ class Garbage:
             gc.unfreeze()
 
     def freeze(self) -> None:
-        """Takes all objects out of the collector's sight, for instance after many logs were opened."""
+        """Freezes all objects, for example after many logs were opened."""
         self._is_frozen = True
         _freeze()
 
     async def check(self) -> None:
-        """To be called every ``CHECK_MS``. Looks at everything if it is time, and nobody is disturbed."""
+        """Call this every ``CHECK_MS``. Visits all objects when that is due and the broker is idle."""
         now, used = self._clock.monotonic(), self._process_time()
         is_idle = used - self._used < IDLE_SHARE * (now - self._checked)
         self._checked, self._used = now, used
-        since_s = now - self._looked_at_all
+        since_s = now - self._visited_all
         if self._is_frozen and (since_s >= LONGEST_S or (is_idle and since_s >= SHORTEST_S)):
-            self._looked_at_all, self._is_frozen = now, False
+            self._visited_all, self._is_frozen = now, False
             gc.unfreeze()
             gc.collect()
             if self._is_frozen:
@@ -84,6 +83,6 @@ class Garbage:
 
 def _freeze() -> None:
     gc.freeze()
-    # The next full collection waits until there is a quarter more than after the last one, frozen objects included.
-    # This one looks at nothing, so that the next comes early and is short. Inside a collection it does nothing.
+    # The next full collection waits until there are a quarter more objects than after the last one, frozen ones
+    # included. This one visits nothing, so that the next comes early and is short. Inside a collection it does nothing.
     gc.collect()

@@ -1,14 +1,14 @@
-"""Watches the event loop: how late it is, who held it, and whether it still turns.
+"""Watches the event loop: how late it is, what blocks it, and whether it still runs.
 
-The loop ticks every ``TICK_S``; how late a tick comes is the delay that every client felt, and goes into a histogram. A
-thread looks at the ticks. While one is overdue it notes where the loop's thread is, so that the log line can say who
-held it. A loop that does not tick for the whole session timeout is as good as dead, though its process is alive and
-its session is kept by other threads: then the session is ended, and another broker leads.
+The loop ticks every ``TICK_S``. The lateness of a tick is the delay that every client sees, and is added to a
+histogram. A thread watches the ticks. While one is overdue, it records where the loop's thread is, so that the log line
+can name what blocks it. If the loop does not tick for a whole session timeout, it hangs, although its process is alive
+and other threads keep its session. Then the session is ended, so that another broker can lead.
 
 The histogram is logged every hour in which a delay was long enough for a line of its own, and when the watch stops.
 
-Which request the loop works on is read from the stack: the nearest caller that has a local variable ``request`` with a
-method ``who``. Nobody has to note it, so it costs nothing while nothing is slow.
+The request that the loop works on is read from the stack: the nearest caller that has a local variable ``request`` with
+a method ``who``. No code has to record it, so it costs nothing while nothing is slow.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ OURS = "skep"
 
 
 class DelayHistogram:
-    """How many ticks were late by how much: ``counts[i]`` by less than ``BOUNDS_MS[i]``, the last one by more."""
+    """Counts ticks by lateness: ``counts[i]`` were late by less than ``BOUNDS_MS[i]``, the last entry by more."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_MS) + 1)
@@ -49,10 +49,10 @@ class DelayHistogram:
 
 
 class LoopWatch:
-    """Owns the ticks of the loop that it is started in, and the thread that looks at them.
+    """Owns the ticks of the loop in which it is started, and the thread that watches them.
 
-    ``warn_s`` is the delay from which on a line is logged. ``on_hang`` is called, in the thread and once for each time
-    the loop hangs, when there was no tick for ``hang_s``.
+    Delays of ``warn_s`` or more are logged. When there was no tick for ``hang_s``, the thread calls ``on_hang``, once
+    for each time the loop hangs. The watch reads ``time.monotonic`` itself: it measures the real loop.
     """
 
     def __init__(self, warn_s: float, hang_s: float, on_hang: Callable[[], None]) -> None:
@@ -102,7 +102,7 @@ class LoopWatch:
         self._schedule()
 
     def _sum_up(self, now: float) -> None:
-        """Logs how late the ticks since the last summary were, if one was too late, and begins a new histogram."""
+        """Logs the histogram if a tick since the last summary was too late, and begins a new one."""
         if self._late:
             took_s = now - self._summed_up
             logger.info("delays of the event loop in %.0f s: %s", took_s, self.delays)
@@ -115,11 +115,11 @@ class LoopWatch:
         more = f"; {self._unreported} more since the last report" if self._unreported else ""
         self._reported, self._unreported = now, 0
         where = f" in {holder}" if holder else ", or the process did not run"
-        logger.warning("the event loop was held for %.0f ms%s%s", delay_s * 1000, where, more)
+        logger.warning("the event loop was blocked for %.0f ms%s%s", delay_s * 1000, where, more)
 
     def _look(self) -> None:
         hung_since = 0.0
-        # A pause of our own (the process was stopped, or the interpreter was held) says nothing about the loop.
+        # A pause of this thread (the process was stopped, or the interpreter was held) says nothing about the loop.
         looked = time.monotonic()
         while not self._stopped.wait(TICK_S):
             now = time.monotonic()
@@ -130,11 +130,11 @@ class LoopWatch:
                 self._holder = self._where()
             if silent_s >= self._hang_s and ticked != hung_since and pause_s < self._hang_s:
                 hung_since = ticked
-                logger.error("the event loop has not turned for %.1f s, in %s", silent_s, self._where() or "?")
+                logger.error("the event loop has not run for %.1f s, in %s", silent_s, self._where() or "?")
                 self._on_hang()
 
     def _where(self) -> str:
-        """The innermost function of ours that the loop's thread is in, and the request that it works on."""
+        """Returns the innermost Skep function on the loop's stack, and the request that it works on."""
         frame: FrameType | None = sys._current_frames().get(self._loop_thread)
         while frame is not None:
             module = frame.f_globals.get("__name__", "")
@@ -148,12 +148,12 @@ class LoopWatch:
 
 class HandledRequest(Protocol):
     def who(self) -> str:
-        """What is asked for, and by whom: for a log line."""
+        """Returns the API and the client of the request, for a log line."""
         ...
 
 
 def request_of(frame: FrameType | None) -> HandledRequest | None:
-    """The request that this frame, or the nearest of its callers that has one, works on."""
+    """Returns the request of this frame or of its nearest caller that has one."""
     while frame is not None:
         if "request" in frame.f_code.co_varnames:
             found = frame.f_locals.get("request")

@@ -1,12 +1,12 @@
-"""Long work in slices, so that no client makes the others wait.
+"""Runs long work in slices, so that no client makes the others wait.
 
-The event loop serves everybody, so whoever computes for a second stops the whole broker for a second. Work whose length
+The event loop serves all clients, so a computation of a second stops the whole broker for a second. Work whose length
 depends on a request, on the number of partitions or on the size of a log is therefore written as a generator that
 yields where it may be interrupted. ``Slicer`` runs it: short work ends in its first slice, without a task and in the
-same turn of the loop; long work goes on a slice at a time, and connections are served in between.
+same turn of the loop. Long work continues one slice at a time, and connections are served in between.
 
-All work of a loop shares one allowance a turn. With a hundred requests under way, each gets its slice in its turn; a
-turn does not become a hundred slices long.
+All work of a loop shares one allowance per turn. With a hundred requests in progress, each gets its slice in its turn,
+and a turn does not become a hundred slices long.
 
     def _described(services, names):            # between two yields: well under a millisecond
         described = []
@@ -17,7 +17,7 @@ turn does not become a hundred slices long.
 
     response = services.slicer.run(_described(services, names))     # the list, or an awaitable of it
 
-What a generator has read before a ``yield`` may have changed after it, as with ``await``.
+State that a generator has read before a ``yield`` may have changed after it, as with ``await``.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from skep.base.loop.loop_watch import HandledRequest, request_of
 T = TypeVar("T")
 
 SLICE_S = 0.005
-"""What all work together may take of one turn of the loop, give or take the stretch between two yields."""
+"""How long all work together may take in one turn of the loop, plus at most the time between two yields."""
 
 FREED_AT_ONCE = 64
 
@@ -40,7 +40,7 @@ Work = Generator[None, None, T]
 
 
 def run_at_once(work: Work[T]) -> T:
-    """Runs ``work`` to its end without a pause, where it is known to be short."""
+    """Runs ``work`` to its end without a pause. Only for work that is known to be short."""
     try:
         while True:
             next(work)
@@ -50,11 +50,11 @@ def run_at_once(work: Work[T]) -> T:
 
 
 def freed(objects: list[Any]) -> Work[None]:
-    """Frees the structures in ``objects`` that nobody else refers to, a few objects at a time.
+    """Frees the structures in ``objects`` that have no other reference, a few objects at a time.
 
-    Python frees a structure when the last reference to it goes, and all of it at once: 200,000 mappings take 20 ms. The
-    caller drops its own references before it runs this. What others still refer to is not looked into: a description
-    that 200,000 results share would be walked as often.
+    Python frees a structure with its last reference, and all of it at once: 200,000 mappings take 20 ms. The caller
+    drops its own references before it runs this. Structures with other references are skipped: a description that
+    200,000 results share would be visited as often.
     """
     count = 0
     while objects:
@@ -77,7 +77,7 @@ def freed(objects: list[Any]) -> Work[None]:
 _OURS = 2
 """References to an object that only ``freed`` has: its variable, and the argument of ``getrefcount``."""
 _OURS_WITHIN = 5
-"""The same in ``_is_large``, where what contains the object, the list of parts and ``map`` refer to it too."""
+"""The same in ``_is_large``, where the container of the object, the list of parts and ``map`` also refer to it."""
 
 
 def _parts_of(one: Any) -> list[Any]:
@@ -92,12 +92,12 @@ def _parts_of(one: Any) -> list[Any]:
 
 
 def _is_large(one: Any) -> bool:
-    """Whether it is, or has within it, something too long to be freed at once."""
+    """Returns whether it is, or contains, a collection too long to be freed at once."""
     kind = one.__class__
     if kind is int or kind is str or kind is bytes:
         return False
     if sys.getrefcount(one) > _OURS_WITHIN:
-        return False  # it stays, or somebody else frees it
+        return False  # it has other references, and is not freed here
     if (kind is list or kind is tuple or kind is dict) and len(one) > FREED_AT_ONCE:
         return True
     return any(map(_is_large, _parts_of(one)))
@@ -106,9 +106,9 @@ def _is_large(one: Any) -> bool:
 class Slicer:
     """Owns the work that did not end in its first slice.
 
-    Between calls ``_queue`` holds it in the order in which it goes on, and ``_next_turn`` is scheduled if and only if
-    the queue is not empty or the allowance is spent. What short work leaves of the allowance counts for the next turn
-    too: that costs work, once in a while, a turn that it need not have waited, and saves a callback every turn.
+    Between calls ``_queue`` holds it in the order in which it continues, and ``_next_turn`` is scheduled if and only if
+    the queue is not empty or the allowance is spent. Time that short work has spent also counts in the next turn. Work
+    then sometimes waits a turn that it need not have, which saves a callback in every turn.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -118,9 +118,9 @@ class Slicer:
         self._is_scheduled = False
 
     def run(self, work: Work[T]) -> T | Awaitable[T]:
-        """Runs ``work`` to its end if that takes no longer than what is left of this turn's allowance.
+        """Runs ``work`` to its end if that takes no longer than the rest of this turn's allowance.
 
-        Otherwise returns an awaitable of the result. When that is cancelled, ``work`` is closed where it stands.
+        Otherwise returns an awaitable of the result. When that is cancelled, ``work`` is closed at its last ``yield``.
         """
         if not self._queue and self._spent_s < SLICE_S:
             try:
@@ -131,7 +131,7 @@ class Slicer:
         return self._enqueue(work)
 
     async def finish(self, work: Work[T]) -> T:
-        """``run`` for a caller that is a coroutine already."""
+        """``run`` for a caller that is a coroutine."""
         result = self.run(work)
         return await result if isinstance(result, asyncio.Future) else result  # type: ignore[return-value]
 
@@ -142,7 +142,7 @@ class Slicer:
         return future
 
     def _run_slice(self, work: Work[Any]) -> None:
-        """Runs ``work`` until the allowance is spent. StopIteration when it has ended; or whatever it raises."""
+        """Runs ``work`` until the allowance is spent. Raises StopIteration at its end, or what ``work`` raises."""
         monotonic = self._clock.monotonic
         began = monotonic()
         until = began + SLICE_S - self._spent_s
@@ -165,7 +165,7 @@ class Slicer:
         self._is_scheduled = False
         self._spent_s = 0.0
         while self._queue and self._spent_s < SLICE_S:
-            # The request is for the watch, which reads it here (``loop_watch.py``).
+            # ``loop_watch.py`` reads the local variable ``request`` here.
             work, future, request = self._queue.popleft()
             if future.cancelled():
                 work.close()
@@ -174,7 +174,7 @@ class Slicer:
                 self._run_slice(work)
             except StopIteration as end:
                 future.set_result(end.value)
-            except Exception as error:
+            except Exception as error:  # of any kind: the awaiter of the future handles it
                 future.set_exception(error)
             else:
                 self._queue.append((work, future, request))

@@ -1,4 +1,4 @@
-"""Background tasks with an owner: none is lost, none fails silently, all end when the owner closes."""
+"""Background tasks with an owner: none is lost, none fails silently, and all end when the owner closes."""
 
 import asyncio
 import logging
@@ -15,9 +15,9 @@ LONGEST_SLEEP_MS = 1000
 class Supervisor:
     """Owns the tasks spawned through it.
 
-    Between calls every task in the set is running; one that fails is logged with its name and traceback and
-    leaves the set. ``close`` cancels what runs and waits for it; cancelling ``close`` itself leaves tasks cancelled
-    but perhaps not finished.
+    Between calls every task in the set is running. A task that fails is logged with its name and traceback and leaves
+    the set. ``close`` cancels the running tasks and waits for them. If ``close`` itself is cancelled, the tasks are
+    cancelled but perhaps not finished.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Supervisor:
         return task
 
     def repeat(self, interval_ms: Callable[[], int], job: Callable[[], Awaitable[None]]) -> None:
-        """Runs ``job`` again and again. One run that fails is logged, and the next one comes all the same."""
+        """Runs ``job`` repeatedly. A run that fails is logged, and the next one follows as usual."""
         name = getattr(job, "__name__", "job")
 
         async def loop() -> None:
@@ -41,7 +41,7 @@ class Supervisor:
                 except StorageError as error:
                     logger.error("%s: %s", name, error)
                 except Exception:
-                    logger.exception("%s failed, and goes on", name)
+                    logger.exception("%s failed; it will run again", name)
 
         self.spawn(name, loop())
 
@@ -58,7 +58,7 @@ class Supervisor:
 
 
 async def _sleep(interval_ms: Callable[[], int]) -> None:
-    """Sleeps in slices, so that an interval that is made shorter meanwhile counts from the same moment."""
+    """Sleeps in slices, so that an interval that is shortened meanwhile counts from the same start."""
     slept_ms = 0
     while (left_ms := interval_ms() - slept_ms) > 0:
         slice_ms = min(left_ms, LONGEST_SLEEP_MS)

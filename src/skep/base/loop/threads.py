@@ -1,8 +1,7 @@
-"""The broker's threads: a pool for each kind of waiting, so that no kind waits behind another.
+"""The broker's threads: a pool for each kind of blocking work, so that no kind waits behind another.
 
-A producer that waits for a sync must not wait until ten thousand files of a deleted topic are gone, a consumer not
-until somebody's search through a whole log has ended. Threads are started when they are first needed, so a pool that is
-not used costs nothing.
+A producer that waits for a sync must not wait for the removal of ten thousand files of a deleted topic, nor a consumer
+for a search through a whole log. Threads start when they are first needed, so an unused pool costs nothing.
 """
 
 import asyncio
@@ -12,23 +11,23 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 SEARCHES = 2
-"""Searches are Python code, and compete with the event loop for the interpreter: few at a time."""
+"""Searches are Python code and compete with the event loop for the interpreter, so few run at a time."""
 
 SWITCH_INTERVAL_S = 0.0005
-"""How long a thread that computes may keep the interpreter from the event loop, each time the loop wants it back."""
+"""How long a computing thread may keep the interpreter when the event loop wants it back."""
 
 
 T = TypeVar("T")
 
 
-async def run_apart(work: Callable[[], T], *, if_true: bool) -> T:
-    """Runs ``work``, which touches nothing of the event loop's: in a thread if it is large, here and now otherwise."""
-    return await asyncio.to_thread(work) if if_true else work()
+async def maybe_in_thread(work: Callable[[], T], *, is_large: bool) -> T:
+    """Runs ``work`` in a thread if it is large, and directly otherwise. It must not touch state of the event loop."""
+    return await asyncio.to_thread(work) if is_large else work()
 
 
 class Threads:
-    """``syncs`` are waited for by producers and ``reads`` by consumers; ``searches`` look times up in logs; the
-    ``background`` removes, cuts, recovers and compacts."""
+    """Producers wait for ``syncs`` and consumers for ``reads``. ``searches`` look up timestamps in logs. ``background``
+    removes, truncates, recovers and compacts."""
 
     def __init__(self, threads_per_pool: int) -> None:
         self.syncs = ThreadPoolExecutor(threads_per_pool, "sync")
@@ -37,11 +36,11 @@ class Threads:
         self.searches = ThreadPoolExecutor(SEARCHES, "search")
 
     def shut_down(self) -> None:
-        """Returns when they have done what they were given."""
+        """Returns when all submitted work is done."""
         for pool in (self.searches, self.reads, self.background, self.syncs):
             pool.shutdown()
 
 
 def share_interpreter() -> None:
-    """Makes threads that compute give way soon. For the whole process, so the one that owns it calls this."""
+    """Makes computing threads yield soon. It affects the whole process, so only the owner of the process calls it."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)

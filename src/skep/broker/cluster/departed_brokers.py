@@ -1,8 +1,8 @@
-"""Brokers that were registered a moment ago: clients that ask where a topic's leaders are now are still told of them.
+"""Brokers that left the cluster a moment ago. Metadata responses that name topics still list them.
 
-librdkafka drops a broker that an answer no longer names, and with it the partitions that it has there, also those whose
-new leader the same answer gives: it then finds that leader a second later, when it asks again. So a broker that died
-leaves such answers a little after the leadership has left it.
+librdkafka drops a broker that a response no longer lists, and with it the partitions that it had there, also those
+whose new leader is in the same response. It then finds that leader only a second later, with its next request. So a
+broker stays in such responses for a while after it has lost its leaderships.
 """
 
 from skep.base.clock import Clock
@@ -11,23 +11,23 @@ from skep.metadata.catalog import Catalog
 from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import BrokerRecord
 
-STILL_NAMED_S = 3.0
-"""librdkafka looks once a second for partitions whose leader is down."""
+STILL_LISTED_S = 3.0
+"""librdkafka checks once a second for partitions whose leader is down."""
 
 
-class Departed:
-    """Owns when each of them was last there, as far as this broker has heard."""
+class DepartedBrokers:
+    """Owns the departed brokers, each with the time at which this broker saw it leave."""
 
     def __init__(self, catalog: Catalog, clock: Clock) -> None:
         self._clock = clock
         self._brokers: dict[BrokerId, tuple[BrokerRecord, float]] = {}
         catalog.on_change(self._image_changed)
 
-    def still_named(self) -> list[BrokerRecord]:
+    def recent(self) -> list[BrokerRecord]:
         if not self._brokers:
             return []
         now = self._clock.monotonic()
-        self._brokers = {key: value for key, value in self._brokers.items() if now - value[1] < STILL_NAMED_S}
+        self._brokers = {key: value for key, value in self._brokers.items() if now - value[1] < STILL_LISTED_S}
         return [broker for broker, _ in self._brokers.values()]
 
     def _image_changed(self, old: ClusterImage, new: ClusterImage) -> None:

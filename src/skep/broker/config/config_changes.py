@@ -1,8 +1,8 @@
-"""Changing the overrides of topics, brokers and groups: what AlterConfigs and IncrementalAlterConfigs have in common.
+"""Changes of the overrides of topics, brokers and groups, shared by AlterConfigs and IncrementalAlterConfigs.
 
-A resource changes as a whole or not at all. The change is a function of the overrides that are there: the catalog
-applies it to what the store holds, again if somebody else wrote in between. Changed configs reach the logs and the
-broker through the catalog's ``on_change``.
+A resource changes as a whole or not at all. A change is a function of the current overrides. The catalog applies it to
+the overrides in the store, again after a concurrent write. Logs and the broker get changed configs through the
+catalog's ``on_change``.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from skep.broker.config.group_configs import (
     checked_group_value,
     inherited_by_group,
 )
-from skep.broker.refusals import ANSWERABLE, code_of, message_of
+from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.metadata.catalog import Edit
@@ -50,26 +50,26 @@ class Target:
     options: Mapping[str, Option]
     overrides: Mapping[str, str]
     checked: Callable[[str, str], str]
-    """The value of an option by name and text as it is to be stored; KafkaError when it cannot be."""
+    """Returns the value to store for an option's name and text. Raises KafkaError."""
     inherited: Callable[[str], str]
-    """What is in force for an option while it has no override."""
+    """Returns the value of an option without an override."""
     write: Callable[[Edit], Awaitable[object]]
     check_all: Callable[[Mapping[str, str]], None] = lambda overrides: None
-    """KafkaError when overrides that are right one by one do not go together."""
+    """Raises KafkaError if valid overrides contradict each other."""
 
-    def whole(self, edit: Edit) -> Edit:
-        """``edit`` with the check of what comes out of it."""
+    def checked_edit(self, edit: Edit) -> Edit:
+        """Returns ``edit`` followed by the check of its result."""
 
-        def checked_edit(overrides: Mapping[str, str]) -> Mapping[str, str]:
+        def edit_and_check(overrides: Mapping[str, str]) -> Mapping[str, str]:
             changed = edit(overrides)
             self.check_all(changed)
             return changed
 
-        return checked_edit
+        return edit_and_check
 
 
 MakeEdit = Callable[[Target, Any], Edit]
-"""What a resource of a request wants done. What is wrong with the request itself is raised when this is called."""
+"""Makes the edit that a resource of a request wants. Raises KafkaError if the request is invalid."""
 
 
 async def alter_configs(services: Services, request: Request, make_edit: MakeEdit) -> Body:
@@ -83,12 +83,12 @@ async def alter_configs(services: Services, request: Request, make_edit: MakeEdi
             if (resource.resource_type, resource.resource_name) in twice:
                 raise KafkaError(ErrorCode.invalid_request, "Each resource must appear at most once.")
             target = _target(services, resource)
-            edit = target.whole(make_edit(target, resource))
+            edit = target.checked_edit(make_edit(target, resource))
             if request.body.validate_only:
                 edit(target.overrides)
             else:
                 await target.write(edit)
-        except ANSWERABLE as error:
+        except RESPONSE_ERRORS as error:
             code, message = code_of(error), message_of(error)
         responses.append(
             {

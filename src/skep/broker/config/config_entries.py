@@ -1,15 +1,15 @@
-"""What is in force for a topic or a broker, option by option, and where each value comes from.
+"""The values in force of a topic's or a broker's options, each with its source.
 
-A value is looked for from the strongest source to the weakest; the first one found holds::
+The first source that has a value wins::
 
     1 topic             set for this topic; 8 group, set for this group
-    2 broker            set for this broker while it ran
-    3 default broker    set for all brokers while they ran
+    2 broker            set for this broker at run time
+    3 default broker    set for all brokers at run time
     4 static broker     given at start: file, environment, command line
     5 default           declared with the option
 
-A topic's option goes on below 1 with the broker option that is its default, if it has one: ``retention.ms`` with
-``log.retention.ms``.
+An option of a topic may have a broker option as its default: ``retention.ms`` has ``log.retention.ms``. Then the
+sources below 1 are those of the broker option.
 """
 
 import enum
@@ -34,19 +34,19 @@ BROKER_OPTIONS: Mapping[str, Option] = {
     **declared(BrokerConfig),
     **{name: replace(option, name=name) for name, option in _TOPIC_DEFAULTS.items()},
 }
-"""The broker's own options and the defaults of topics, which are broker options too."""
+"""The broker's own options, and the defaults of topic options, which are broker options too."""
 
 TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
 _OTHER_RESOURCES = {8: "BROKER_LOGGER", 16: "CLIENT_METRICS"}
 
 MAX_CONFIGS = 1_000
-"""Of one resource in one request. No resource has as many options."""
+"""The limit of configs of one resource in one request. No resource has as many options."""
 MAX_VALUE_LENGTH = 32_767
-"""Where a string of the older versions ends: a longer value could be set and then not be described."""
+"""The limit of a string in the older versions. A longer value could be set and then not be described."""
 
 
 class Source(enum.IntEnum):
-    """Kafka's numbers for where a value comes from."""
+    """The source of a value, with Kafka's numbers."""
 
     TOPIC = 1
     BROKER = 2
@@ -57,7 +57,7 @@ class Source(enum.IntEnum):
 
 
 class Synonym(NamedTuple):
-    """One place where a value was looked for and found, under the name that it has there."""
+    """A value of one source, with the name that the option has there."""
 
     name: str
     value: str
@@ -65,7 +65,7 @@ class Synonym(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """An option with what is in force; ``synonyms`` begins with where that comes from."""
+    """An option with its value in force. The first of ``synonyms`` is the source of the value."""
 
     option: Option
     value: str
@@ -77,7 +77,7 @@ class ConfigEntry(NamedTuple):
 
 
 def topic_entries(services: Services, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Every topic option, for a topic with these overrides."""
+    """Returns every topic option, for a topic with these overrides."""
     entries = []
     for name, option in TOPIC_OPTIONS.items():
         entry = ConfigEntry(option, option.show(option.default), ())
@@ -90,12 +90,12 @@ def topic_entries(services: Services, overrides: Mapping[str, str]) -> list[Conf
 
 
 def broker_entries(services: Services) -> list[ConfigEntry]:
-    """Every option of this broker."""
+    """Returns every option of this broker."""
     return [broker_entry(services, option) for option in BROKER_OPTIONS.values()]
 
 
 def default_broker_entries(services: Services) -> list[ConfigEntry]:
-    """What was set for all brokers, and nothing else: as Kafka describes the broker without a name."""
+    """Returns only the options that were set for all brokers, as Kafka describes the broker with the empty name."""
     overrides = services.catalog.image.broker_config(CLUSTER_DEFAULT)
     return [
         ConfigEntry(option, overrides[name], (Synonym(name, overrides[name], Source.DEFAULT_BROKER),))
@@ -110,7 +110,7 @@ def broker_entry(services: Services, option: Option) -> ConfigEntry:
     for owner, source in ((services.node.id, Source.BROKER), (CLUSTER_DEFAULT, Source.DEFAULT_BROKER)):
         if (override := image.broker_config(owner).get(name)) is not None:
             synonyms.append(Synonym(name, override, source))
-    # Not "synonyms[0].value" for what was given at start: that may be in hours where the option is in milliseconds.
+    # A static value is not taken from the synonyms: it may be in hours where the option is in milliseconds.
     value = synonyms[0].value if synonyms else _in_force(services, option)
     synonyms += [
         Synonym(spelled, services.static_config[spelled], Source.STATIC_BROKER)
@@ -123,15 +123,15 @@ def broker_entry(services: Services, option: Option) -> ConfigEntry:
 
 def _in_force(services: Services, option: Option) -> str:
     if option.name == "advertised.listeners":
-        # Left empty it means the address listened on; whoever asks wants to know which.
+        # The empty value means the address of the listener, which is shown instead.
         host = services.node.host
         return f"[{host}]:{services.node.port}" if ":" in host else f"{host}:{services.node.port}"
     holder = services.config.topic_defaults if option.name in _TOPIC_DEFAULTS else services.config
-    return option.show(getattr(holder, option.field))
+    return option.show(option.value_in(holder))
 
 
 def owner_of(services: Services, resource_name: str) -> BrokerId | str:
-    """Whose overrides a broker resource means: this broker's by its id, all brokers' by the empty name."""
+    """Returns the owner of a broker resource's overrides: this broker for its id, all brokers for the empty name."""
     if resource_name == CLUSTER_DEFAULT:
         return CLUSTER_DEFAULT
     if not resource_name.removeprefix("-").isdecimal():
@@ -146,22 +146,24 @@ def owner_of(services: Services, resource_name: str) -> BrokerId | str:
 
 def unsupported_resource(resource_type: int) -> KafkaError:
     name = _OTHER_RESOURCES.get(resource_type, resource_type)
-    return KafkaError(ErrorCode.invalid_request, f"Unsupported resource type: {name}; only TOPIC, BROKER and GROUP are")
+    return KafkaError(
+        ErrorCode.invalid_request, f"Unsupported resource type: {name}. Supported are TOPIC, BROKER and GROUP."
+    )
 
 
 def checked_topic_value(name: str, text: str) -> str:
-    """The value as it is stored, in Kafka's spelling; INVALID_CONFIG names the option and what is wrong."""
+    """Returns the value as it is stored, in Kafka's spelling. Raises INVALID_CONFIG."""
     return checked_value(name, text, TOPIC_OPTIONS, "topic")
 
 
 def check_topic_overrides(services: Services, overrides: Mapping[str, str]) -> None:
-    """INVALID_CONFIG when values that are right one by one do not go together."""
+    """Raises INVALID_CONFIG if valid values contradict each other."""
     config = parse_into(services.config.topic_defaults, overrides)
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise KafkaError(
             ErrorCode.invalid_config,
-            f"min.compaction.lag.ms ({config.min_compaction_lag_ms}) is more than max.compaction.lag.ms "
-            f"({config.max_compaction_lag_ms})",
+            f"min.compaction.lag.ms={config.min_compaction_lag_ms} must not be greater than "
+            f"max.compaction.lag.ms={config.max_compaction_lag_ms}",
         )
 
 
@@ -170,18 +172,18 @@ def checked_value(name: str, text: str, options: Mapping[str, Option], kind: str
 
 
 def checked_broker_value(name: str, text: str) -> str:
-    """The same for a broker. Kafka answers INVALID_REQUEST for a bad value there (KAFKA-13609), and so it stays."""
+    """Returns the value as it is stored. Raises INVALID_REQUEST for an invalid value, as Kafka does (KAFKA-13609)."""
     option = _known(name, BROKER_OPTIONS, "broker")
     if not option.dynamic:
         raise KafkaError(
-            ErrorCode.invalid_request, f"Cannot update these configs dynamically: {name}; it is read at start only"
+            ErrorCode.invalid_request, f"Cannot update these configs dynamically: {name}; it is read only at start"
         )
     return _checked(option, text, ErrorCode.invalid_request)
 
 
 def _known(name: str, options: Mapping[str, Option], kind: str) -> Option:
     if name not in options:
-        # A name of a megabyte is not a slip of the finger, and looking for what it resembles would take seconds.
+        # A name of a megabyte is not a typo, and a search for similar names would take seconds.
         hint = meant(name, options) if len(name) < 100 else ""
         raise KafkaError(ErrorCode.invalid_config, f"Unknown {kind} config name: {name}{hint}")
     return options[name]
@@ -189,7 +191,9 @@ def _known(name: str, options: Mapping[str, Option], kind: str) -> Option:
 
 def _checked(option: Option, text: str, code: ErrorCode) -> str:
     if len(text.encode()) > MAX_VALUE_LENGTH:
-        raise KafkaError(code, f"{option.name}: the value is longer than {MAX_VALUE_LENGTH} bytes")
+        raise KafkaError(
+            code, f"{option.name}: the value has {len(text.encode())} bytes; at most {MAX_VALUE_LENGTH} are allowed"
+        )
     try:
         return option.show(option.parse(text))
     except OptionError as error:
@@ -197,16 +201,16 @@ def _checked(option: Option, text: str, code: ErrorCode) -> str:
 
 
 def check_count(configs: Sequence[Any]) -> Sequence[Any]:
-    """``configs``, or INVALID_REQUEST when there are many more than options: they are looked at without a pause."""
+    """Returns ``configs``. Raises INVALID_REQUEST if there are too many: they are processed without a pause."""
     if len(configs) > MAX_CONFIGS:
         raise KafkaError(
-            ErrorCode.invalid_request, f"A resource has {len(configs)} configs, there may be {MAX_CONFIGS}."
+            ErrorCode.invalid_request, f"A resource has {len(configs)} configs; at most {MAX_CONFIGS} are allowed."
         )
     return configs
 
 
 def texts_in(configs: Sequence[Any], *, null_is: ErrorCode, may_be_null: Container[str] = ()) -> dict[str, str]:
-    """Names and values as a request gives them; a name twice is refused, and one without a value unless it may be."""
+    """Returns the values of a request by name. Raises KafkaError for a repeated name or a null that is not allowed."""
     configs = check_count(configs)
     if twice := repeated(config.name for config in configs):
         raise KafkaError(ErrorCode.invalid_request, f"Error due to duplicate config keys: {', '.join(sorted(twice))}")

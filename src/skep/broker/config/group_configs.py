@@ -1,7 +1,7 @@
-"""The configs of groups (KIP-848): what is in force for one, and what may be set for it.
+"""The configs of groups (KIP-848): values in force and checks.
 
-A group need not exist to have a config: it is there when the group comes. An option that is not set for the group is
-the broker's, ``consumer.session.timeout.ms`` that of ``group.consumer.session.timeout.ms``.
+A group need not exist to have a config. An option without an override has the value of a broker option:
+``consumer.session.timeout.ms`` has that of ``group.consumer.session.timeout.ms``.
 """
 
 from collections.abc import Mapping
@@ -10,18 +10,18 @@ from skep.base.config.group_config import GROUP_OPTIONS, check_group_config
 from skep.base.config.option import Option
 from skep.base.errors import ErrorCode, KafkaError, OptionError
 from skep.broker.config.config_entries import BROKER_OPTIONS, ConfigEntry, Source, Synonym, broker_entry, checked_value
-from skep.broker.group_ids import check_group_id
 from skep.broker.services import Services
+from skep.coordination.groups.group_ids import check_group_id
 
 
 def check_group_name(services: Services, group_id: str) -> None:
     if not group_id:
         raise KafkaError(ErrorCode.invalid_request, "Default group resources are not allowed.")
-    check_group_id(services, group_id)
+    check_group_id(services.config.coordinator, group_id)
 
 
 def group_entries(services: Services, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Every option of groups, for one with these overrides."""
+    """Returns every group option, for a group with these overrides."""
     entries = []
     for name, option in GROUP_OPTIONS.items():
         value, synonyms = inherited_by_group(services, name), broker_entry(services, _of_broker(name)).synonyms
@@ -42,13 +42,13 @@ def _of_broker(name: str) -> Option:
 
 
 def checked_group_value(name: str, text: str) -> str:
-    """The value as it is stored; INVALID_CONFIG names the option and what is wrong."""
+    """Returns the value as it is stored. Raises INVALID_CONFIG."""
     return checked_value(name, text, GROUP_OPTIONS, "group")
 
 
 def check_group_overrides(services: Services, overrides: Mapping[str, str]) -> None:
-    """INVALID_CONFIG when the values are outside the broker's limits, or do not go together."""
+    """Raises INVALID_CONFIG if values are outside the broker's limits or contradict each other."""
     try:
-        check_group_config(overrides, services.config)
+        check_group_config(overrides, services.config.coordinator)
     except OptionError as error:
         raise KafkaError(ErrorCode.invalid_config, str(error)) from None

@@ -1,17 +1,17 @@
-"""Fetch sessions (KIP-227): a consumer of many partitions names them once, then sends and gets only what changed.
+"""Fetch sessions (KIP-227): a client of many partitions names them once, then sends and receives only changes.
 
-A request says what it wants with its session id and epoch:
+The session id and epoch of a request say what it wants:
 
 =============  ==========  ===========================================================================
 id             epoch       meaning
 =============  ==========  ===========================================================================
-0              0           a full fetch that begins a session, if there is a place for one
-any            -1          a full fetch without one; the session it had, if any, ends
-its session's  next        partitions named are added or changed, forgotten ones removed, all others as before
+0              0           a full fetch that begins a session, if there is room for one
+any            -1          a full fetch without a session; the session with this id ends
+its session's  next        named partitions are added or changed, forgotten ones removed, all others unchanged
 =============  ==========  ===========================================================================
 
-The epoch counts 1, 2, ... 2**31-1, 1; another one than expected means that an answer was lost: the client is told and
-begins anew. The answer of an incremental fetch leaves out partitions about which there is nothing new.
+The epoch counts 1, 2, ... 2**31-1, 1. An unexpected epoch means that a response was lost; the client gets an error and
+begins a new session. The response to an incremental fetch leaves out partitions without news.
 """
 
 import itertools
@@ -33,7 +33,7 @@ INITIAL_EPOCH = 0
 EVICT_AFTER_IDLE_S = 120.0
 
 TopicKey = str | UUID
-"""Topics go by name below version 13 and by id from there on; one session sticks to one of them."""
+"""The name of a topic below version 13, its id from there on. A session uses only one of the two."""
 
 
 class Wanted(NamedTuple):
@@ -45,19 +45,19 @@ class Wanted(NamedTuple):
     fetch_offset: int
     max_bytes: int
     last_fetched_epoch: int = -1
-    """Of the last batch that a follower has."""
+    """The epoch of the last batch that a follower has."""
     log_start_offset: int = -1
-    """Where a follower's log begins."""
+    """The start of a follower's log."""
 
 
-class _Remembered:
-    """What a session knows of a partition: what is wanted, and what the client was told last."""
+class _CachedPartition:
+    """A partition of a session: the client's position, and the marks that were sent last."""
 
-    __slots__ = ("told", "wanted")
+    __slots__ = ("sent", "wanted")
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
-        self.told: tuple[int, int, int] | None = None
+        self.sent: tuple[int, int, int] | None = None
 
 
 class FetchSession:
@@ -69,22 +69,22 @@ class FetchSession:
         self.next_epoch = 1
         self.last_used = 0.0
         self.counted = 0
-        """How many of its partitions count in the sum over all sessions."""
+        """How many of its partitions are included in the sum over all sessions."""
         self.follower: BrokerId | None = None
         self.watch: FollowerWatch | None = None
-        """Of a follower's session."""
-        self._partitions: OrderedDict[tuple[TopicKey, int], _Remembered] = OrderedDict()
+        """Set for a follower's session."""
+        self._partitions: OrderedDict[tuple[TopicKey, int], _CachedPartition] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._partitions)
 
     def __iter__(self) -> Iterator[Wanted]:
-        return iter([remembered.wanted for remembered in self._partitions.values()])
+        return iter([cached.wanted for cached in self._partitions.values()])
 
-    def to_look_at(self, now: float, *, is_full: bool) -> Iterable[Wanted]:
-        """All partitions, or those of a follower's session that may have news."""
+    def partitions_to_read(self, now: float, *, is_full: bool) -> Iterable[Wanted]:
+        """Returns all partitions, or those of a follower's session that may have news."""
         watch = self.watch
-        if watch is None or watch.is_full_look_due(now) or is_full:
+        if watch is None or watch.is_full_read_due(now) or is_full:
             return self
         return [self._partitions[key].wanted for key in watch.pending if key in self._partitions]
 
@@ -92,11 +92,11 @@ class FetchSession:
         watch = self.watch
         for one in wanted:
             key = (one.topic, one.partition)
-            remembered = self._partitions.get(key)
-            if remembered is None:
-                self._partitions[key] = _Remembered(one)
+            cached = self._partitions.get(key)
+            if cached is None:
+                self._partitions[key] = _CachedPartition(one)
             else:
-                remembered.wanted = one
+                cached.wanted = one
             if watch is not None:
                 watch.pending[key] = None
             yield
@@ -106,27 +106,27 @@ class FetchSession:
                 watch.forget(key)
             yield
 
-    def is_told(self, key: tuple[TopicKey, int], fetched: FetchedPartition) -> bool:
-        """Whether the client knows the marks of the partition as they are."""
-        remembered = self._partitions.get(key)
-        return remembered is not None and remembered.told == _marks(fetched)
+    def has_sent(self, key: tuple[TopicKey, int], fetched: FetchedPartition) -> bool:
+        """Whether the client has the current marks of the partition."""
+        cached = self._partitions.get(key)
+        return cached is not None and cached.sent == _marks(fetched)
 
     def is_news(self, topic: TopicKey, fetched: FetchedPartition) -> bool:
-        """Whether an incremental answer has to carry this; remembers that it does.
+        """Whether an incremental response has to include the partition. Records that it does.
 
-        A partition that had records goes to the end of the order, so that under a tight limit all get their turn.
+        A partition with records moves to the end of the order, so that all get their turn under a tight limit.
         """
         key = (topic, fetched.partition)
-        remembered = self._partitions.get(key)
-        if remembered is None:
+        cached = self._partitions.get(key)
+        if cached is None:
             return True
         state = _marks(fetched)
         if len(fetched.records):
             self._partitions.move_to_end(key)
-        elif state == remembered.told and fetched.error_code == 0 and fetched.diverging_epoch is None:
+        elif state == cached.sent and fetched.error_code == 0 and fetched.diverging_epoch is None:
             return False
-        # An error is told every time: the client acts on it, and it is cleared only by being gone.
-        remembered.told = state
+        # An error is sent in every response until it is gone: the client acts on it.
+        cached.sent = state
         return True
 
 
@@ -135,9 +135,9 @@ def _marks(fetched: FetchedPartition) -> tuple[int, int, int]:
 
 
 class FetchSessions:
-    """Owns the sessions of all clients, a bounded number; the one that was idle longest gives way to a new one.
+    """Owns the sessions of all clients, up to a limit. A new session evicts the one that was idle longest.
 
-    ``_partitions`` is how many all sessions remember together: a client may name any, there or not.
+    ``_partitions`` counts the partitions of all sessions. A client may name partitions that do not exist.
     """
 
     def __init__(self, clock: Clock, max_sessions: int, max_partitions: int) -> None:
@@ -163,27 +163,35 @@ class FetchSessions:
             return ((yield from self._begin(request, version)) if epoch == INITIAL_EPOCH else None), False
         session = self._sessions.get(session_id)
         if session is None:
-            raise KafkaError(ErrorCode.fetch_session_id_not_found, f"there is no fetch session {session_id}")
+            raise KafkaError(ErrorCode.fetch_session_id_not_found, f"fetch session {session_id} does not exist")
         if epoch != session.next_epoch:
-            raise KafkaError(ErrorCode.invalid_fetch_session_epoch, f"{epoch}, expected {session.next_epoch}")
+            raise KafkaError(
+                ErrorCode.invalid_fetch_session_epoch,
+                f"the epoch of fetch session {session_id} is {epoch}, expected {session.next_epoch}",
+            )
         if session.uses_topic_ids != (version >= HAS_TOPIC_ID):
-            raise KafkaError(ErrorCode.fetch_session_topic_id_error, "the session named topics in another way before")
+            raise KafkaError(
+                ErrorCode.fetch_session_topic_id_error, f"fetch session {session_id} names topics by name and by id"
+            )
         session.next_epoch = 1 if epoch == 0x7FFF_FFFF else epoch + 1
         yield from session.update(wanted_in(request), forgotten_in(request))
-        if self._sessions.get(session_id) is session:  # else it was ended meanwhile
+        if self._sessions.get(session_id) is session:  # otherwise it has ended meanwhile
             self._count(session)
         if not len(session):
-            # As Kafka: a session of nothing is over, and what this request names is fetched without one.
+            # As in Kafka, a session without partitions ends, and the request is a fetch without a session.
             self._end(session_id)
             return None, False
         if self._partitions > self.max_partitions:
             self._end(session_id)
-            raise KafkaError(ErrorCode.fetch_session_id_not_found, "fetch sessions remember too many partitions")
+            raise KafkaError(
+                ErrorCode.fetch_session_id_not_found,
+                f"fetch sessions have more than {self.max_partitions} partitions; start a new session",
+            )
         self._touch(session)
         return session, True
 
-    def watched_for(self, session: FetchSession, follower: BrokerId) -> FollowerWatch:
-        """The watch of a follower's session. A follower has one: the session before a new one ends."""
+    def watch_for(self, session: FetchSession, follower: BrokerId) -> FollowerWatch:
+        """Returns the watch of a follower's session. A follower has one session; a new one ends the one before."""
         if session.watch is None:
             before = self._of_followers.get(follower)
             if before is not None:
@@ -258,6 +266,6 @@ def forgotten_in(request: Any) -> Iterator[tuple[TopicKey, int]]:
 def _topic_key(topic: Any) -> TopicKey:
     key: TopicKey | None = getattr(topic, "topic", None)
     if key is None:
-        # Kio reads the all-zero id as None; no topic has it.
+        # kio decodes the all-zero id as None; no topic has it.
         key = topic.topic_id or UUID(int=0)
     return key

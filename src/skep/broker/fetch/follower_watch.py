@@ -1,48 +1,48 @@
-"""Which partitions of a follower's fetch session have news, so that a fetch does not look at all of them.
+"""Tracks which partitions of a follower's fetch session have news, so that a fetch does not read all of them.
 
 A follower fetches every partition that it copies from this broker in one session, a thousand times a second under load.
-Looking at a partition takes some microseconds, four times for each record that is produced one at a time (two
-followers, each of which is answered and asks again). With thirty partitions in the session that was more than all else.
+Reading a partition takes some microseconds, four times for each record that is produced one at a time (two followers,
+each gets a response and fetches again). With thirty partitions in the session that was more than everything else.
 
-So the session keeps a list of what to look at: what the follower's request names, where something was appended, where
-the high watermark moved, and what a look left unfinished or the follower was not told yet. The partitions tell it
-(``Tail.watches``). Everything is looked at every ``FULL_LOOK_S`` all the same: a look also tells the leader that the
-follower is alive, on which the ISR depends, and finds what nobody tells, such as a log start that moved.
+So the session keeps a list of partitions to read: those that the request names, those with an append or a new high
+watermark, those that were not read to the end, and those whose marks the follower does not have yet. The partitions
+report changes (``Tail.watches``). Every ``FULL_READ_S`` all partitions are read: a read also records that the follower
+is alive, on which the ISR depends, and finds changes that are not reported, e.g. of the log start offset.
 """
 
 from uuid import UUID
 
-from skep.replication.partition.delayed_fetch import ParkedFetch, Tail
+from skep.replication.partition.delayed_fetch import DelayedFetch, Tail
 from skep.replication.partition.partition import Partition
 
-FULL_LOOK_S = 0.25
+FULL_READ_S = 0.25
 
 Key = tuple[str | UUID, int]
 
 
 class FollowerWatch:
-    """Owns the list of one session, and its places in the ``watches`` of the partitions that were looked at.
+    """Owns the list of one session, and its watches on the partitions that were read.
 
-    Between calls a partition that is not on the list was found without news by the last look and has a watch. ``close``
-    has to be called when the session ends.
+    Between calls a partition that is not on the list had no news when it was read last, and has a watch. ``close`` must
+    be called when the session ends.
     """
 
-    __slots__ = ("_full_look_at", "_watches", "fetch", "news", "pending")
+    __slots__ = ("_full_read_at", "_watches", "fetch", "news", "pending")
 
     def __init__(self) -> None:
         self.pending: dict[Key, None] = {}
-        """In the order in which they are looked at: under a tight limit all get their turn."""
-        self.fetch: ParkedFetch | None = None
+        """In the order in which they are read, so that all get their turn under a tight limit."""
+        self.fetch: DelayedFetch | None = None
         self.news = 0
-        """How often something came that wakes a fetch."""
+        """Counts the changes that wake a delayed fetch."""
         self._watches: dict[Key, _Watch] = {}
-        self._full_look_at = float("-inf")
+        self._full_read_at = float("-inf")
 
-    def is_full_look_due(self, now: float) -> bool:
-        """Whether the look that begins now has to be at everything; it is noted as done."""
-        if now - self._full_look_at < FULL_LOOK_S:
+    def is_full_read_due(self, now: float) -> bool:
+        """Whether the read that begins now has to cover all partitions. If so, it is recorded as done."""
+        if now - self._full_read_at < FULL_READ_S:
             return False
-        self._full_look_at = now
+        self._full_read_at = now
         return True
 
     def forget(self, key: Key) -> None:
@@ -50,8 +50,8 @@ class FollowerWatch:
         if (watch := self._watches.pop(key, None)) is not None:
             watch.leave()
 
-    def looked_at(self, key: Key, partition: Partition, *, is_done: bool) -> None:
-        """``is_done``: the follower has all of the log and was told its marks."""
+    def was_read(self, key: Key, partition: Partition, *, is_done: bool) -> None:
+        """``is_done``: the follower has the whole log and its marks."""
         watch = self._watches.get(key)
         if watch is None or watch.tail is not partition.tail:
             if watch is not None:
@@ -62,7 +62,7 @@ class FollowerWatch:
             self.pending[key] = None
 
     def failed(self, key: Key) -> None:
-        """An error is told in every answer until it is gone."""
+        """Keeps the partition on the list: an error is sent in every response until it is gone."""
         self.pending[key] = None
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class FollowerWatch:
 
 
 class _Watch:
-    """One partition's way to tell one session."""
+    """Reports the changes of one partition to one session."""
 
     __slots__ = ("_key", "_owner", "tail")
 

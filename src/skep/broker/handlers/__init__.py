@@ -1,1 +1,1 @@
-"""One file per API, named after it; each gives ``handle`` (the answer) and ``refuse`` (the answer that is an error)."""
+"""One module per API, named after it. ``handle`` returns the response, ``refuse`` one with an error code."""

@@ -1,20 +1,26 @@
 """AddPartitionsToTxn (API 24), versions 0 to 4.
 
 Behaviour
-    The partitions become a part of the producer's transaction; the first ones begin it. All are added or none.
+    Adds the partitions to the producer's transaction; the first ones begin it. All are added or none.
 
-    Version 4 is what brokers send to each other: several transactions, of each whether its partitions are to be added
-    or only looked for (``verify_only``, KIP-890). A partition that is no part of the transaction is INVALID_TXN_STATE
-    then. Clients send version 3 at most.
+    Version 4 is the one that brokers send to each other. It has several transactions, and says for each whether its
+    partitions are to be added or only verified (``verify_only``, KIP-890). A partition that does not belong to the
+    transaction then has INVALID_TXN_STATE. Clients send version 3 at most.
+
+Versions
+    1 changes nothing here (quotas).
+    2: PRODUCER_FENCED.
+    3 is flexible.
+    4: several transactions, ``verify_only``, and an error code for the whole request (KIP-890).
 
 Refusals of all partitions, in order
     UNKNOWN_TOPIC_OR_PARTITION for those that do not exist, and then OPERATION_NOT_ATTEMPTED for the others;
     INVALID_REQUEST for an empty or too long transactional id; no coordinator here; INVALID_PRODUCER_ID_MAPPING;
     PRODUCER_FENCED (INVALID_PRODUCER_EPOCH below version 2); CONCURRENT_TRANSACTIONS while the last transaction is
-    being ended.
+    being completed.
 
 Left out
-    Version 5, which is that of transactions v2 (KIP-890).
+    Version 5, which adds TRANSACTION_ABORTABLE (KIP-890).
 """
 
 from collections.abc import Awaitable, Callable
@@ -30,10 +36,10 @@ from skep.coordination.shard import ProducerStamp
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
-KNOWS_PRODUCER_FENCED = 2
+HAS_PRODUCER_FENCED = 2
 HAS_SEVERAL_TRANSACTIONS = 4
 PARTITIONS_AT_ONCE = 100
-"""Looked at without a pause."""
+"""Partitions checked in one slice."""
 
 _CodeOf = Callable[[TopicPartition], ErrorCode]
 
@@ -46,8 +52,8 @@ def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
         return _handle_many(services, request)
     wanted, unknown = run_at_once(_partitions(services, topics))
     if unknown:
-        return _answer(request, lambda partition: _refusal_of_unknown(partition, unknown))
-    added = _answer(request, lambda _: ErrorCode.none)
+        return _response(request, lambda partition: _refusal_of_unknown(partition, unknown))
+    added = _response(request, lambda _: ErrorCode.none)
     return services.transactions.add_partitions(body.v3_and_below_transactional_id, _producer(body), wanted, added)
 
 
@@ -56,7 +62,7 @@ async def _handle_many(services: Services, request: Request) -> Body:
     try:
         code_of = await _added(services, body.v3_and_below_transactional_id, _producer(body), topics)
     except KafkaError as error:
-        code_of = _always(fenced_code(request, error.code, KNOWS_PRODUCER_FENCED))
+        code_of = _always(fenced_code(request, error.code, HAS_PRODUCER_FENCED))
     return {"results_by_topic_v3_and_below": await services.slicer.finish(_results(topics, code_of))}
 
 
@@ -83,7 +89,7 @@ async def _one_of_several(services: Services, wanted: Any) -> dict[str, Any]:
 
 
 async def _added(services: Services, transactional_id: str, producer: ProducerStamp, topics: Any) -> _CodeOf:
-    """Adds the partitions of ``topics``, and returns what tells the code of each."""
+    """Adds the partitions of ``topics``. Returns a function from a partition to its error code."""
     wanted, unknown = await services.slicer.finish(_partitions(services, topics))
     if unknown:
         return lambda partition: _refusal_of_unknown(partition, unknown)
@@ -94,7 +100,7 @@ async def _added(services: Services, transactional_id: str, producer: ProducerSt
 
 
 async def _verified(services: Services, transactional_id: str, producer: ProducerStamp, topics: Any) -> _CodeOf:
-    """Whether each partition of ``topics`` is a part of the transaction."""
+    """Verifies the partitions of ``topics``. Returns a function from a partition to its error code."""
     wanted, _ = await services.slicer.finish(_partitions(services, topics))
     verified = services.transactions.verify(transactional_id, producer, wanted)
     codes = await verified if isinstance(verified, Awaitable) else verified
@@ -102,7 +108,7 @@ async def _verified(services: Services, transactional_id: str, producer: Produce
 
 
 def _partitions(services: Services, topics: Any) -> Work[tuple[frozenset[TopicPartition], set[TopicPartition]]]:
-    """All partitions, and those that do not exist."""
+    """Returns all partitions, and those that do not exist."""
     known = services.catalog.image.topics
     wanted, unknown = set(), set()
     for topic in topics:
@@ -126,7 +132,7 @@ def _always(code: ErrorCode) -> _CodeOf:
     return lambda _: code
 
 
-def _answer(request: Request, code_of: _CodeOf) -> Body:
+def _response(request: Request, code_of: _CodeOf) -> Body:
     return {"results_by_topic_v3_and_below": run_at_once(_results(request.body.v3_and_below_topics, code_of))}
 
 
@@ -146,7 +152,7 @@ def _results(topics: Any, code_of: _CodeOf) -> Work[list[dict[str, Any]]]:
 def refuse(request: Request, code: ErrorCode) -> Body:
     if request.version >= HAS_SEVERAL_TRANSACTIONS:
         return {"error_code": code, "results_by_transaction": []}
-    told = fenced_code(request, code, KNOWS_PRODUCER_FENCED)
+    told = fenced_code(request, code, HAS_PRODUCER_FENCED)
 
     def partition(index: int) -> dict[str, Any]:
         return {"partition_index": index, "partition_error_code": told}

@@ -1,11 +1,13 @@
 """AlterConfigs (API 33), versions 0 to 2.
 
 Behaviour
-    The configs given become the overrides of a topic, of a group, of this broker, or (with the empty name) of all
-    brokers: what had an override and is not named goes back to its default. IncrementalAlterConfigs changes options
-    one by one.
+    Replaces all overrides of a topic, of a group, of this broker, or (with the empty name) of all brokers: an override
+    that is not named is removed. IncrementalAlterConfigs changes single options. ``validate_only`` checks the request
+    and changes nothing.
 
-    With ``validate_only`` everything is checked and nothing changed.
+Versions
+    1 changes nothing here (quotas).
+    2 is flexible.
 
 Refusals, per resource, in order
     INVALID_REQUEST: the resource twice, another broker, another type of resource; INVALID_TOPIC_EXCEPTION,

@@ -1,28 +1,31 @@
 """AlterPartitionReassignments (API 45), versions 0 to 1.
 
 Behaviour
-    Each partition is to be moved to the brokers given, the first of them to lead in the end; null brings a move that is
-    under way back. A topic is written once, with all of its partitions that can be. The new replicas copy while the old
-    ones serve, and the old ones go when all the new ones are in sync; where nobody has to copy anything the move is
-    done when the answer is sent. A move of a partition that is being moved replaces the first.
+    Begins to move each partition to the given brokers; the first of them leads in the end. Null cancels a move. Each
+    topic is written once, with all of its partitions that can be changed. The new replicas copy while the old ones
+    serve; the old ones are removed when all new ones are in sync. Where no broker has to copy anything, the move is
+    complete when the response is sent. A new move of a partition replaces the one that is in progress.
 
-    A broker that is not running may be named if it is a replica already.
+    A broker that is not running may be named if it is already a replica.
+
+Versions
+    1: ``allow_replication_factor_change``, in the request and in the response (KIP-860).
 
 Refusals, per partition, in order
-    UNKNOWN_TOPIC_OR_PARTITION; NO_REASSIGNMENT_IN_PROGRESS: nothing to bring back; INVALID_REPLICA_ASSIGNMENT: no
-    brokers, one that is not there, or one twice; INVALID_REPLICATION_FACTOR: more or fewer replicas although version 1
-    says that their number stays (KIP-860); INVALID_REPLICA_ASSIGNMENT: everybody in sync is one that would be dropped,
-    and the topic has no ``unclean.leader.election.enable``.
+    UNKNOWN_TOPIC_OR_PARTITION; NO_REASSIGNMENT_IN_PROGRESS: there is no move to cancel; INVALID_REPLICA_ASSIGNMENT: no
+    brokers, an unknown broker, or one twice; INVALID_REPLICATION_FACTOR: the number of replicas would change although
+    version 1 forbids it; INVALID_REPLICA_ASSIGNMENT: all in-sync replicas would be removed, and the topic does not have
+    ``unclean.leader.election.enable``.
 
 Left out
-    ``timeout`` is read and ignored: nothing but the metadata store is waited for.
+    ``timeout`` is read and ignored: the request waits for the metadata store only.
 """
 
 from dataclasses import replace
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.broker.refusals import ANSWERABLE, code_of, message_of
+from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics.topic_creation import alive_brokers, check_assignment
@@ -43,7 +46,7 @@ async def handle(services: Services, request: Request) -> Body:
         outcomes: list[_Outcome] = []
 
         def change(topic: TopicRecord, wanted: Any = wanted, outcomes: list[_Outcome] = outcomes) -> TopicRecord:
-            # Asked again when another writer was first: what was found out before does not count any more.
+            # Called again when another writer was first: the earlier outcomes no longer count.
             outcomes.clear()
             partitions = list(topic.partitions)
             for one in wanted.partitions:
@@ -52,7 +55,7 @@ async def handle(services: Services, request: Request) -> Body:
 
         try:
             await services.catalog.change_topic(wanted.name, change)
-        except ANSWERABLE as error:
+        except RESPONSE_ERRORS as error:
             outcomes = [(code_of(error), message_of(error))] * len(wanted.partitions)
         responses.append(_response(wanted, outcomes))
     return {
@@ -66,7 +69,7 @@ async def handle(services: Services, request: Request) -> Body:
 def _change_one(
     services: Services, topic: TopicRecord, partitions: list[PartitionRecord], wanted: Any, may_change_factor: bool
 ) -> _Outcome:
-    """Puts the changed partition into ``partitions``."""
+    """Changes one partition in ``partitions``."""
     index = wanted.partition_index
     try:
         if not 0 <= index < len(partitions):
@@ -81,7 +84,8 @@ def _change_one(
         if not may_change_factor and len(wanted.replicas) != len(partition.target):
             raise KafkaError(
                 ErrorCode.invalid_replication_factor,
-                f"The replication factor is changed from {len(partition.target)} to {len(wanted.replicas)}",
+                f"The replication factor would change from {len(partition.target)} to {len(wanted.replicas)}, which the"
+                " request forbids.",
             )
         partitions[index] = begun(partition, wanted.replicas, brokers, unclean=unclean)
     except KafkaError as error:

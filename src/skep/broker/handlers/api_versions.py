@@ -1,14 +1,20 @@
 """ApiVersions (API 18), versions 0 to 4.
 
 Behaviour
-    Lists every API served with its versions. For a version that we do not know the answer is in version 0 with
-    UNSUPPORTED_VERSION and the list, so that the client can choose and ask again (KIP-511).
+    Lists every served API with its versions. The response to an unknown version is in version 0, with
+    UNSUPPORTED_VERSION and the list, so that the client can choose a version and ask again (KIP-511).
 
-    Version 3 brings the client's name and version; one that is not a plain name is INVALID_REQUEST, as in Kafka.
+Versions
+    1: ``throttle_time_ms``, always 0.
+    2 changes nothing here (quotas).
+    3 is flexible; the client's name and version (KIP-511), and features in the response (KIP-584).
+    4 may list features with a minimum of 0, which older versions must never do (KAFKA-17011).
+
+Refusals
+    INVALID_REQUEST: a client name or version that is not a plain name, as in Kafka.
 
 Left out
-    Features: none is finalised, so none is listed. (Below version 4 one with a minimum of 0 must never be:
-    KAFKA-17011.)
+    Features: none is finalised, so none is listed.
 """
 
 import re

@@ -1,8 +1,11 @@
 """ConsumerGroupDescribe (API 69), versions 0 and 1 (KIP-848).
 
 Behaviour
-    Consumer groups with their epochs, and each member with what it subscribes to, what it has, and what it is to have.
-    From version 1 on also whether the member speaks the classic protocol. A group that is named again is there once.
+    Returns consumer groups with their epochs, and each member with its subscription, its assignment and its target
+    assignment. A group that is named several times is in the response once.
+
+Versions
+    1: whether a member uses the classic protocol (``member_type``, KIP-1099).
 
 Refusals, per group, in order
     INVALID_GROUP_ID; no coordinator here; GROUP_ID_NOT_FOUND, also for a group of another kind.
@@ -13,27 +16,21 @@ from typing import Any
 from skep.base.errors import ErrorCode
 from skep.base.loop.slicer import Work
 from skep.broker.authorized_operations import NOT_ASKED, ON_GROUP
-from skep.broker.group_ids import check_group_id
 from skep.broker.named_items import ask_each
 from skep.broker.refusals import message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.coordination.groups.consumer.consumer_description import GroupSnapshot, describe, described
+from skep.coordination.groups.consumer.consumer_description import GroupSnapshot, described
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
 
 async def handle(services: Services, request: Request) -> Body:
     operations = ON_GROUP if request.body.include_authorized_operations else NOT_ASKED
-
-    def ask(group_id: str) -> Any:
-        check_group_id(services, group_id)
-        return services.groups.submit(group_id, lambda shard: describe(shard, group_id))
-
     found = await ask_each(
         services.slicer,
         request.body.group_ids,
-        ask,
+        services.groups.describe_consumer_group,
         lambda group_id, error: _refused(group_id, error.code, message_of(error)),
     )
     return {"groups": await services.slicer.finish(_described(found, operations))}

@@ -1,65 +1,60 @@
 """ConsumerGroupHeartbeat (API 68), versions 0 and 1 (KIP-848).
 
 Behaviour
-    Joins a consumer group (epoch 0), stays in it, learns which partitions to consume and which to give up, and leaves
-    it (epoch -1; -2 for a static member that comes back). Fields that are null have not changed since the last
-    heartbeat; so has an assignment that is null in the answer. From version 1 on the member makes its own id, and can
-    subscribe to a regular expression in RE2's syntax, to which a whole name must match.
+    A member joins a consumer group (epoch 0), stays in it, gets the partitions to consume and those to revoke, and
+    leaves it (epoch -1; -2 for a static member that returns). A null field of the request is unchanged since the last
+    heartbeat, and so is a null assignment in the response.
 
-    A classic group becomes a consumer group by the first heartbeat with epoch 0. For a large group this takes a while,
-    and is refused with COORDINATOR_LOAD_IN_PROGRESS if the group changes meanwhile, or does so already.
+    The first heartbeat with epoch 0 upgrades a classic group to a consumer group. The upgrade of a large group takes a
+    while; it is refused with COORDINATOR_LOAD_IN_PROGRESS if the group changes meanwhile, or if another upgrade of it
+    is under way.
+
+Versions
+    1: the member generates its own id (KIP-1082), and may subscribe to a regular expression in RE2's syntax, which has
+    to match a whole topic name (KIP-848).
 
 Refusals, in order
-    INVALID_REQUEST for what is missing or makes no sense; UNSUPPORTED_ASSIGNOR; INVALID_GROUP_ID for a name that is too
-    long; no coordinator here; GROUP_ID_NOT_FOUND; GROUP_MAX_SIZE_REACHED; UNKNOWN_MEMBER_ID; FENCED_MEMBER_EPOCH;
-    UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID; GROUP_MAX_SIZE_REACHED when the members would say more than
-    skep.max.group.metadata.bytes of themselves, topic names for the most part; INVALID_REGULAR_EXPRESSION.
+    INVALID_GROUP_ID for a group id that is too long; no coordinator here; INVALID_REQUEST for fields that are missing
+    or contradict each other; UNSUPPORTED_ASSIGNOR; GROUP_ID_NOT_FOUND; GROUP_MAX_SIZE_REACHED; UNKNOWN_MEMBER_ID;
+    FENCED_MEMBER_EPOCH; UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID; GROUP_MAX_SIZE_REACHED when the metadata of the
+    members, mostly topic names, would exceed skep.max.group.metadata.bytes; INVALID_REGULAR_EXPRESSION.
 
 Left out
-    ``rack_id`` is kept and shown, and no assignor looks at it, as in Kafka.
+    ``rack_id`` is stored and returned, but no assignor uses it, as in Kafka.
 """
 
 import datetime
 from collections.abc import Awaitable
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.broker.group_ids import check_group_id
 from skep.broker.refusals import message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.coordination.groups.consumer.consumer_member import JOINING_EPOCH
-from skep.coordination.groups.membership.consumer_heartbeat import Heartbeat, heartbeat, upgrade_and_join
-from skep.coordination.groups.migration.upgrade import large_group
+from skep.coordination.groups.membership.consumer_heartbeat import HeartbeatRequest
 from skep.wire.codec import Body
 
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
 def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
-    said = _heartbeat(request)
     try:
-        check_group_id(services, said.group_id, may_be_empty=True)
-        if said.member_epoch == JOINING_EPOCH and large_group(services.groups.shard_of(said.group_id), said.group_id):
-            return _upgrade_and_join(services, said)
-        answer: Body | Awaitable[Body] = services.groups.submit(said.group_id, lambda shard: heartbeat(shard, said))
+        response = services.groups.consumer_group_heartbeat(_heartbeat(request))
     except KafkaError as error:
-        return {"error_code": error.code, "error_message": message_of(error)}
-    return answer
+        return _refused(error)
+    return _response_or_refusal(response) if isinstance(response, Awaitable) else response
 
 
-async def _upgrade_and_join(services: Services, said: Heartbeat) -> Body:
+async def _response_or_refusal(response: Awaitable[Body]) -> Body:
     try:
-        operation = await services.groups.prepare(said.group_id, lambda shard: upgrade_and_join(shard, said))
-        response: Body | Awaitable[Body] = services.groups.submit(said.group_id, operation)
-        return await response if isinstance(response, Awaitable) else response
+        return await response
     except KafkaError as error:
-        return {"error_code": error.code, "error_message": message_of(error)}
+        return _refused(error)
 
 
-def _heartbeat(request: Request) -> Heartbeat:
+def _heartbeat(request: Request) -> HeartbeatRequest:
     body = request.body
     names, owned = body.subscribed_topic_names, body.topic_partitions
-    return Heartbeat(
+    return HeartbeatRequest(
         group_id=body.group_id,
         member_id=body.member_id,
         member_epoch=body.member_epoch,
@@ -76,6 +71,10 @@ def _heartbeat(request: Request) -> Heartbeat:
         else {topic.topic_id: frozenset(topic.partitions) for topic in owned if topic.partitions},
         version=request.version,
     )
+
+
+def _refused(error: KafkaError) -> Body:
+    return {"error_code": error.code, "error_message": message_of(error)}
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:

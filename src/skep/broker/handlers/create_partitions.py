@@ -1,17 +1,22 @@
 """CreatePartitions (API 37), versions 0 to 3.
 
 Behaviour
-    Each topic grows by itself to the number of partitions given. The new ones have as many replicas as the others,
-    placed in turn, or chosen by the client: one list of brokers for each. ``validate_only`` checks and changes nothing.
+    Topics grow to the given number of partitions, independently of each other. New partitions have as many replicas as
+    the others, placed in turn, or chosen by the client with one list of brokers for each. ``validate_only`` checks the
+    request and changes nothing.
+
+Versions
+    1 changes nothing here (quotas).
+    2 is flexible.
+    3: THROTTLING_QUOTA_EXCEEDED (KIP-599), which is not used here.
 
 Refusals, per topic, in order
-    INVALID_REQUEST: the same name twice; UNKNOWN_TOPIC_OR_PARTITION; INVALID_PARTITIONS: not more than there are, or a
-    topic of the coordinators;
-    INVALID_REPLICA_ASSIGNMENT: not one list for each new partition; POLICY_VIOLATION: more than
-    ``skep.max.partitions``; INVALID_REPLICA_ASSIGNMENT; INVALID_REPLICATION_FACTOR.
+    INVALID_REQUEST: the same name twice; UNKNOWN_TOPIC_OR_PARTITION; INVALID_PARTITIONS: an internal topic, or not more
+    partitions than the topic has; INVALID_REPLICA_ASSIGNMENT: not one list for each new partition; POLICY_VIOLATION:
+    more than ``skep.max.partitions``; INVALID_REPLICA_ASSIGNMENT; INVALID_REPLICATION_FACTOR.
 
 Left out
-    ``timeout`` is read and ignored: nothing but the metadata store is waited for.
+    ``timeout`` is ignored: the request waits only for the metadata store.
 """
 
 import asyncio
@@ -22,7 +27,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
 from skep.base.loop.slicer import Work
 from skep.broker.named_items import named
-from skep.broker.refusals import ANSWERABLE, code_of, message_of
+from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics.topic_creation import INTERNAL_TOPICS, check_assignment, place, room_for
@@ -40,7 +45,7 @@ async def handle(services: Services, request: Request) -> Body:
             if name in twice:
                 raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
             await _grow(services, topic, request.body.validate_only)
-        except ANSWERABLE as error:
+        except RESPONSE_ERRORS as error:
             code, message = code_of(error), message_of(error)
         results.append({"name": name, "error_code": code, "error_message": message})
     return {"results": results}
@@ -51,8 +56,10 @@ async def _grow(services: Services, wanted: Any, validate_only: bool) -> None:
     if topic is None:
         raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Topic '{wanted.name}' does not exist.")
     if wanted.name in INTERNAL_TOPICS:
-        # Which partition has the records of a group follows from their number: with another, no group would be found.
-        raise KafkaError(ErrorCode.invalid_partitions, f"The number of partitions of {wanted.name} never changes.")
+        # The partition of a group or transactional id depends on the number of partitions: it must never change.
+        raise KafkaError(
+            ErrorCode.invalid_partitions, f"{wanted.name} is an internal topic; its number of partitions cannot change."
+        )
     current_count = len(topic.partitions)
     additional = wanted.count - current_count
     if additional == 0:
@@ -81,7 +88,7 @@ async def _grow(services: Services, wanted: Any, validate_only: bool) -> None:
 
 
 def _chosen(services: Services, assignments: Sequence[Any], replication_factor: int) -> Work[list[list[BrokerId]]]:
-    """The replicas that the client chose."""
+    """Returns the replicas that the client chose."""
     chosen = []
     for assignment in assignments:
         check_assignment(services, assignment.broker_ids, replication_factor)

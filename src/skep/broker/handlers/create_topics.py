@@ -1,22 +1,27 @@
 """CreateTopics (API 19), versions 2 to 7.
 
 Behaviour
-    Each topic is made by itself: one that is refused does not keep the others from being made. It is there, and can be
-    written to, when the answer is sent. -1 partitions or replicas stand for ``num.partitions`` and
-    ``default.replication.factor``; they are what has to be given along with replicas chosen by hand.
+    Topics are created independently of each other. When the response is sent, a topic exists and can be written to. -1
+    partitions or replicas mean ``num.partitions`` and ``default.replication.factor``; with a manual assignment both
+    must be -1. ``validate_only`` checks the request and creates nothing; the response then has no topic id.
 
-    From version 5 on the answer has the partitions, the replicas and every option in force (KIP-525).
-    ``validate_only`` checks all of it and makes nothing; there is no topic id then.
+Versions
+    2 is the first served.
+    3 changes nothing here (quotas).
+    4: -1 for the defaults (KIP-464), which older versions may use too.
+    5 is flexible; the response has the number of partitions and replicas and every option in force (KIP-525).
+    6: THROTTLING_QUOTA_EXCEEDED (KIP-599), which is not used here.
+    7: topic id in the response (KIP-516).
 
 Refusals, per topic, in order
-    INVALID_REQUEST: the same name twice; INVALID_TOPIC_EXCEPTION: a bad name, or a topic of the coordinators;
+    INVALID_REQUEST: the same name twice; INVALID_TOPIC_EXCEPTION: an invalid name, or an internal topic;
     TOPIC_ALREADY_EXISTS; INVALID_REQUEST: an option twice, or more than 1,000 configs; INVALID_CONFIG: an unknown
-    option, a bad or no value; INVALID_REQUEST: numbers given although replicas are chosen; INVALID_REPLICATION_FACTOR,
-    INVALID_PARTITIONS: numbers that mean nothing; POLICY_VIOLATION: more than ``skep.max.partitions``;
-    INVALID_REPLICA_ASSIGNMENT; INVALID_REPLICATION_FACTOR: more than there are brokers.
+    option, an invalid value or none; INVALID_REQUEST: numbers besides a manual assignment;
+    INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS: numbers below 1 other than -1; POLICY_VIOLATION: more than
+    ``skep.max.partitions``; INVALID_REPLICA_ASSIGNMENT; INVALID_REPLICATION_FACTOR: more than there are brokers.
 
 Left out
-    ``timeout`` is read and ignored: nothing but the metadata store is waited for.
+    ``timeout`` is ignored: the request waits only for the metadata store.
 """
 
 import asyncio
@@ -29,7 +34,7 @@ from skep.base.ids import BrokerId
 from skep.base.loop.slicer import Work
 from skep.broker.config.config_entries import check_topic_overrides, checked_topic_value, texts_in, topic_entries
 from skep.broker.named_items import named
-from skep.broker.refusals import ANSWERABLE, code_of, message_of
+from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics.topic_creation import INTERNAL_TOPICS, USE_DEFAULT, check_assignment, place, room_for
@@ -48,7 +53,7 @@ async def handle(services: Services, request: Request) -> Body:
             if name in twice:
                 raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
             topics.append(await _create(services, topic, request.body.validate_only))
-        except ANSWERABLE as error:
+        except RESPONSE_ERRORS as error:
             topics.append(_refused(name, code_of(error), message_of(error)))
     return {"topics": topics}
 
@@ -56,14 +61,15 @@ async def handle(services: Services, request: Request) -> Body:
 async def _create(services: Services, topic: Any, validate_only: bool) -> dict[str, Any]:
     if topic.name in INTERNAL_TOPICS:
         raise KafkaError(
-            ErrorCode.invalid_topic_exception, f"{topic.name} is made by the broker, when it is first needed."
+            ErrorCode.invalid_topic_exception,
+            f"{topic.name} is an internal topic; the broker creates it when it is first needed.",
         )
     services.catalog.check_new_topic(topic.name)
     texts = texts_in(topic.configs, null_is=ErrorCode.invalid_config)
     overrides = {name: checked_topic_value(name, text) for name, text in texts.items()}
     check_topic_overrides(services, overrides)
     count, replication_factor = _numbers(services, topic)
-    # The room first: placing the 2,147,483,647 partitions that somebody may ask for would fill the memory.
+    # The limit first: placing the 2,147,483,647 partitions that a request may ask for would fill the memory.
     with room_for(services, count):
         if topic.assignments:
             assignments = await services.slicer.finish(_chosen(services, topic.assignments))
@@ -72,11 +78,11 @@ async def _create(services: Services, topic: Any, validate_only: bool) -> dict[s
         topic_id = None
         if not validate_only:
             topic_id = (await services.catalog.create_topic(topic.name, assignments, overrides)).topic_id
-    return _made(services, topic.name, topic_id, assignments, overrides)
+    return _created(services, topic.name, topic_id, assignments, overrides)
 
 
 def _numbers(services: Services, topic: Any) -> tuple[int, int]:
-    """How many partitions and replicas are wanted."""
+    """Returns the number of partitions and replicas."""
     if topic.assignments:
         for given, what in ((topic.replication_factor, "replication factor"), (topic.num_partitions, "numPartitions")):
             if given != USE_DEFAULT:
@@ -100,7 +106,7 @@ def _numbers(services: Services, topic: Any) -> tuple[int, int]:
 
 
 def _chosen(services: Services, assignments: Sequence[Any]) -> Work[list[list[BrokerId]]]:
-    """The replicas that the client chose, in the order of the partitions."""
+    """Returns the replicas that the client chose, in the order of the partitions."""
     chosen: dict[int, list[BrokerId]] = {}
     for assignment in assignments:
         index = assignment.partition_index
@@ -120,7 +126,7 @@ def _chosen(services: Services, assignments: Sequence[Any]) -> Work[list[list[Br
     return [chosen[index] for index in range(len(chosen))]
 
 
-def _made(
+def _created(
     services: Services,
     name: str,
     topic_id: UUID | None,
@@ -155,7 +161,7 @@ def _refused(name: str, code: ErrorCode, message: str | None) -> dict[str, Any]:
         "error_message": message,
         "num_partitions": _UNKNOWN,
         "replication_factor": _UNKNOWN,
-        # Null is for a topic that was made, but whose configs the client may not see.
+        # Null means that the topic was created but the client may not see its configs.
         "configs": [],
     }
 

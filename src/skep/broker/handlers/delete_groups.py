@@ -1,10 +1,15 @@
 """DeleteGroups (API 42), versions 0 to 2.
 
 Behaviour
-    Each group goes with its offsets, if it has no members. A group that is named again is there once.
+    Deletes each group that has no members, with its offsets. A group that is named several times is in the response
+    once.
 
-    A group of very many offsets goes in several steps. When somebody joins it meanwhile, or the coordinator moves, some
-    of its offsets are gone, and the response says why the others are not.
+    A group with very many offsets is deleted in several steps. If a member joins meanwhile, or the coordinator moves,
+    some offsets are deleted and the response has the reason why the others are not.
+
+Versions
+    1 changes nothing here (quotas).
+    2 is flexible.
 
 Refusals, per group, in order
     INVALID_GROUP_ID; no coordinator here; GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP.
@@ -16,11 +21,9 @@ from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
-from skep.broker.group_ids import check_group_id
 from skep.broker.named_items import ask_each, each_once
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.coordination.groups.offsets import offset_operations as committing
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
@@ -30,19 +33,15 @@ async def handle(services: Services, request: Request) -> Body:
     refusals: dict[str, ErrorCode] = {}
     in_part: set[str] = set()
 
-    def delete(group_id: str) -> Any:
-        check_group_id(services, group_id, may_be_empty=True)
-        return services.groups.submit(group_id, lambda shard: committing.delete_group(shard, group_id))
-
     def refused(group_id: str, error: KafkaError) -> bool:
-        # What was deleted in part may have been deleted by somebody else since.
+        # A group deleted in part may have been deleted completely by another request since.
         if group_id not in in_part or error.code is not ErrorCode.group_id_not_found:
             refusals[group_id] = error.code
         return False
 
     left = names
     while left:
-        has_more = await ask_each(services.slicer, left, delete, refused)
+        has_more = await ask_each(services.slicer, left, services.groups.delete_group, refused)
         left = list(itertools.compress(left, has_more))
         in_part.update(left)
     return {"results": await services.slicer.finish(_results(names, refusals))}

@@ -1,14 +1,19 @@
 """DeleteRecords (API 21), versions 0 to 2.
 
 Behaviour
-    The log start of each partition moves to the offset asked for; -1 means the high watermark. Segments that lie wholly
-    below go; the answer's low watermark is the new log start. An offset below the log start changes nothing. The new
-    log starts are on the disk, and known to all in-sync replicas, when the answer goes out: what was deleted does not
-    come back after a crash, nor with another leader.
+    The log start offset of each partition moves to the given offset; -1 means the high watermark. Segments below it are
+    deleted. The low watermark in the response is the new log start offset. An offset below the log start changes
+    nothing. When the response is sent, the new log start offsets are on the disk and all in-sync replicas have them:
+    deleted records do not come back after a crash or with another leader.
+
+Versions
+    1 changes nothing here (quotas).
+    2 is flexible.
 
 Refusals, per partition, in order
-    unknown topic or partition; POLICY_VIOLATION for a topic that is compacted and nothing else; OFFSET_OUT_OF_RANGE
-    beyond the high watermark; NOT_LEADER_OR_FOLLOWER; REQUEST_TIMED_OUT when a replica has not heard of it in time.
+    Unknown topic or partition; POLICY_VIOLATION: the topic's cleanup policy is only ``compact``; OFFSET_OUT_OF_RANGE:
+    beyond the high watermark; NOT_LEADER_OR_FOLLOWER; REQUEST_TIMED_OUT: a replica does not have the new log start
+    offset in time.
 """
 
 import asyncio
@@ -28,12 +33,12 @@ POLL_S = 0.02
 _NO_WATERMARK = -1
 
 _Result = tuple[str, dict[str, Any]]
-"""The name of the topic, and what is said of one of its partitions."""
+"""The name of the topic, and the row of one of its partitions in the response."""
 
 
 async def handle(services: Services, request: Request) -> Body:
     deadline = services.clock.monotonic() + request.body.timeout.total_seconds()
-    # All of them first: the replicas then hear of them together.
+    # All partitions first, so that the replicas learn of them together.
     topics = await services.slicer.finish(_all_deleted(services, request))
     await services.replicas.write_checkpoints()
     waiting = [
@@ -71,15 +76,17 @@ def _deleted(services: Services, topic: str, wanted: Any) -> dict[str, Any]:
 
 
 def _still_waiting(services: Services, waiting: list[_Result], deadline: float) -> Work[list[_Result]]:
-    """Those of the results for which a replica that could be elected has not deleted the records too. At the deadline,
-    or when the partition is no longer led here, a result becomes an error."""
+    """Returns the results for which a replica that could be elected has not deleted the records yet.
+
+    At the deadline, or when the partition is no longer led here, a result becomes an error.
+    """
     still = []
     for topic, result in waiting:
         before = Offset(result["low_watermark"])
         try:
             if not services.replicas.partition(topic, result["partition_index"]).is_deleted_everywhere(before):
                 if services.clock.monotonic() >= deadline:
-                    raise KafkaError(ErrorCode.request_timed_out, "a replica has not heard of it")
+                    raise KafkaError(ErrorCode.request_timed_out, "a replica did not delete the records in time")
                 still.append((topic, result))
         except (KafkaError, StorageError) as error:
             result.update(low_watermark=_NO_WATERMARK, error_code=code_of(error))
@@ -91,10 +98,16 @@ def _delete(services: Services, topic: str, index: int, offset: int) -> int:
     partition = services.replicas.partition(topic, index)
     config = partition.log.config
     if config.is_compacted and not config.expires:
-        raise KafkaError(ErrorCode.policy_violation, f"{topic} is compacted, its records are not deleted by offset")
+        raise KafkaError(
+            ErrorCode.policy_violation,
+            f"cleanup.policy of {topic} is compact; records are deleted by offset only with the policy delete",
+        )
     before = partition.high_watermark if offset == HIGH_WATERMARK else offset
     if not 0 <= before <= partition.high_watermark:
-        raise KafkaError(ErrorCode.offset_out_of_range, f"{offset} is not within 0 and {partition.high_watermark}")
+        raise KafkaError(
+            ErrorCode.offset_out_of_range,
+            f"offset {offset} is not between 0 and the high watermark {partition.high_watermark}",
+        )
     return services.replicas.delete_records_before(partition, Offset(before))
 
 

@@ -1,16 +1,24 @@
 """DeleteTopics (API 20), versions 1 to 6.
 
 Behaviour
-    Each topic is deleted by itself, by name or, from version 6 on, by id. When the answer is sent the topic is gone for
-    every client; its files are removed in the background, also after a crash.
+    Topics are deleted independently of each other. When the response is sent, no client sees the topic any more; its
+    files are removed in the background, also after a crash.
+
+Versions
+    1 is the first served.
+    2 changes nothing here (quotas).
+    3: TOPIC_DELETION_DISABLED.
+    4 is flexible.
+    5: error messages, and THROTTLING_QUOTA_EXCEEDED (KIP-599), which is not used here.
+    6: topics by id, and topic ids in the response (KIP-516).
 
 Refusals, per topic, in order
-    For all: TOPIC_DELETION_DISABLED without ``delete.topic.enable`` (before version 3, which does not know that code:
-    INVALID_REQUEST). INVALID_REQUEST: neither name nor id, or both; the same topic twice, also once by name and once by
-    id. UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION.
+    For all: TOPIC_DELETION_DISABLED without ``delete.topic.enable`` (before version 3: INVALID_REQUEST).
+    INVALID_REQUEST: neither name nor id, or both; the same topic twice, also once by name and once by id.
+    UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION.
 
 Left out
-    ``timeout`` is read and ignored: nothing but the metadata store is waited for.
+    ``timeout`` is ignored: the request waits only for the metadata store.
 """
 
 import asyncio
@@ -21,7 +29,7 @@ from uuid import UUID
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
 from skep.broker.named_items import NAMES_AT_ONCE, ask_each
-from skep.broker.refusals import ANSWERABLE, code_of, message_of
+from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.metadata.cluster_image import ClusterImage
@@ -56,7 +64,7 @@ async def handle(services: Services, request: Request) -> Body:
 
 
 def _named(request: Request, image: ClusterImage) -> Work[tuple[list[_Named], set[str | _Named]]]:
-    """The topics, and those that are named more than once, in one way or in two."""
+    """Returns the topics, and those that are named more than once, by name or by id."""
     named: list[_Named] = []
     seen: set[str | _Named] = set()
     twice: set[str | _Named] = set()
@@ -104,7 +112,7 @@ async def _delete(services: Services, one: _Named, name: str) -> dict[str, Any]:
     await asyncio.sleep(0)  # a store in memory does not pause by itself
     try:
         deleted = await services.catalog.delete_topic(name, one.topic_id)
-    except ANSWERABLE as error:
+    except RESPONSE_ERRORS as error:
         return _response(one.name, one.topic_id, code_of(error), message_of(error))
     return _response(deleted.name, deleted.topic_id, ErrorCode.none, None)
 

@@ -1,13 +1,17 @@
 """DescribeCluster (API 60), versions 0 to 2.
 
 Behaviour
-    The cluster's id, its brokers and its controller.
+    Returns the cluster's id, its brokers and its controller.
+
+Versions
+    1: endpoint type, in the request and in the response (KIP-919).
+    2: whether to list fenced brokers, and whether a broker is fenced (KIP-1073).
 
 Refusals
-    Controllers asked for (endpoint type 2): MISMATCHED_ENDPOINT_TYPE; any other type: UNSUPPORTED_ENDPOINT_TYPE.
+    MISMATCHED_ENDPOINT_TYPE: endpoint type 2, controllers. UNSUPPORTED_ENDPOINT_TYPE: any other type than 1, brokers.
 
 Left out
-    Fenced brokers (version 2): a broker is registered and serves, or it is not there.
+    Fenced brokers: a broker is registered and serves, or it is not listed.
 """
 
 from skep.base.errors import ErrorCode

@@ -1,12 +1,18 @@
 """DescribeConfigs (API 32), versions 1 to 4.
 
 Behaviour
-    Every option of a topic, of this broker or of a group (which need not exist), or those named, with the value in
-    force and where it comes from; on request also all the places where a value was found (synonyms), and what the
-    option is for. Names that are no options are passed over. The broker without a name stands for what was set for all
-    brokers: only that is listed.
+    Returns the options of a topic, of this broker or of a group (which need not exist), or only those named, each with
+    its value in force and the source of the value. On request also the values of all sources (synonyms) and the
+    documentation. Unknown options are skipped. The broker with the empty name stands for all brokers: only what was set
+    for all of them is listed.
 
     A resource that is named twice is described twice, as in Kafka.
+
+Versions
+    1 is the first with sources and synonyms (KIP-226).
+    2 changes nothing here (quotas).
+    3: types and documentation (KIP-569).
+    4 is flexible.
 
 Refusals, per resource
     INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION; INVALID_REQUEST for another broker, which has to be asked
@@ -47,7 +53,7 @@ def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
 
 
 def _described_all(services: Services, request: Request) -> Work[Body]:
-    # A hundred thousand groups without overrides are described alike: each description is made once.
+    # A hundred thousand groups without overrides have the same description, which is made once.
     known: dict[Hashable, list[dict[str, Any]]] = {}
     results = []
     for resource in request.body.resources:
@@ -78,7 +84,10 @@ def _configs(request: Request, entries: list[ConfigEntry], names: frozenset[str]
 
 
 def _resource(services: Services, resource: Any) -> tuple[Mapping[str, str], Callable[[], list[ConfigEntry]]]:
-    """The overrides of a resource, by which those of its type differ, and what gives its options."""
+    """Returns the overrides of a resource, and a function that returns its entries.
+
+    Resources of one type with the same overrides have the same entries.
+    """
     name, image = resource.resource_name, services.catalog.image
     if resource.resource_type == TOPIC_RESOURCE:
         check_topic_name(name)

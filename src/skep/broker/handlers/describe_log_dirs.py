@@ -1,9 +1,16 @@
 """DescribeLogDirs (API 35), versions 1 to 5.
 
 Behaviour
-    The data directory with the size of each partition asked for (all of them for null topics) that has a replica here,
-    and of the disk it is on. Partitions that were never written to have no directory yet and count as empty.
-    ``offset_lag`` is how many committed offsets a follower does not have yet.
+    Returns the data directory, the size of its disk, and the size of each named partition (null topics: of all
+    partitions) with a replica on this broker. A partition that was never written to has no directory and is listed as
+    empty. ``offset_lag`` is the number of committed offsets that a follower does not have yet.
+
+Versions
+    1 is the first served.
+    2 is flexible.
+    3: an error code for the whole request.
+    4: size of the disk and its free space (KIP-827).
+    5: whether the directory is cordoned (KIP-1066); it never is.
 """
 
 from collections.abc import Awaitable, Iterable
@@ -29,7 +36,7 @@ def _described(services: Services, request: Request) -> Work[Body]:
         for topic, index in _asked_for(services, request):
             yield
             try:
-                # A log that was not used yet is opened for this.
+                # Opens the log if it was not used yet.
                 partition = replicas.replica(topic, index)
             except KafkaError:
                 continue
@@ -44,7 +51,7 @@ def _described(services: Services, request: Request) -> Work[Body]:
 
 
 def _asked_for(services: Services, request: Request) -> Iterable[TopicPartition]:
-    """Each once, however often it is named."""
+    """Returns each partition once, however often it is named."""
     if request.body.topics is None:
         return (
             TopicPartition(topic.name, index)

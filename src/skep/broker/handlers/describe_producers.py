@@ -1,12 +1,16 @@
 """DescribeProducers (API 61), version 0.
 
 Behaviour
-    The idempotent and transactional producers that each partition remembers: epoch, last sequence, when they last
-    wrote, the epoch of the coordinator that last ended a transaction of theirs, and where their open transaction begins
-    (-1: none). That is how a transaction that hangs is found. A partition that is named again is described once.
+    Returns the idempotent and transactional producers that each partition remembers: epoch, last sequence number, time
+    of the last write, the epoch of the coordinator that last ended a transaction of theirs, and the first offset of
+    their open transaction (-1 if there is none). This is how a hanging transaction is found. A partition that is named
+    several times is described once.
+
+Versions
+    0 is the only one.
 
 Refusals, per partition
-    unknown topic or partition; NOT_LEADER_OR_FOLLOWER.
+    UNKNOWN_TOPIC_OR_PARTITION; NOT_LEADER_OR_FOLLOWER.
 """
 
 from collections.abc import Awaitable
@@ -14,7 +18,7 @@ from typing import Any
 
 from skep.base.errors import ErrorCode
 from skep.base.loop.slicer import Work
-from skep.broker.refusals import ANSWERABLE, code_of, message_of
+from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.storage.producers.producers import ProducerState
@@ -46,10 +50,10 @@ def _describe(services: Services, topic: str, index: int) -> Work[dict[str, Any]
     try:
         partition = services.replicas.partition(topic, index)
         partition.check_leads()
-    except ANSWERABLE as error:
+    except RESPONSE_ERRORS as error:
         return _refused(index, code_of(error), message_of(error))
     shown = []
-    # As they are now; between two slices any of them may go.
+    # A copy of the current states: any of them may be removed between two slices.
     for number, state in enumerate(partition.log.producers.states()):
         shown.append(_shown(state))
         if number % PRODUCERS_PER_STEP == 0:

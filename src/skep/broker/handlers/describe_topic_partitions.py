@@ -1,17 +1,20 @@
 """DescribeTopicPartitions (API 75), version 0 (KIP-966).
 
 Behaviour
-    The topics asked for, or all when none is named, sorted by name, up to a number of partitions: the smaller of the
-    request's limit and ``max.request.partition.size.limit``, at least one. When there is more, ``next_cursor`` says
-    where; the client sends it back to go on from there. A topic that is cut in two is in both answers.
-    ``last_known_elr`` has, for a partition without a leader, the members of its last ISR. It waits for them.
+    Returns the named topics, or all if none is named, sorted by name. The number of partitions is limited: by the
+    request and by ``max.request.partition.size.limit``, but to no less than one. If there are more, ``next_cursor``
+    says where; the client sends it back to continue there. A topic that is cut in two is in both responses.
+    ``last_known_elr`` of a partition without a leader has the members of its last ISR, for which it waits.
+
+Versions
+    0 is the only one.
 
 Refusals
-    INVALID_REQUEST for all: a cursor with a negative partition, or at a topic that is not among those named. Per topic:
+    INVALID_REQUEST for all: a cursor with a negative partition, or at a topic that is not named. Per topic:
     INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION.
 
 Left out
-    Eligible leader replicas: there are none besides those in sync.
+    Eligible leader replicas: there are none besides the in-sync replicas.
 """
 
 from collections.abc import Iterable
@@ -60,9 +63,15 @@ def _names_from_cursor(known: Iterable[str], body: Any) -> list[str]:
     names = {topic.name for topic in body.topics} or set(known)
     if cursor is not None:
         if body.topics and cursor.topic_name not in names:
-            raise KafkaError(ErrorCode.invalid_request, "the cursor's topic is not among those named")
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                f"the cursor's topic {cursor.topic_name!r} is not among the topics of the request",
+            )
         if cursor.partition_index < 0:
-            raise KafkaError(ErrorCode.invalid_request, "the cursor's partition is negative")
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                f"the cursor's partition index is {cursor.partition_index}; it must not be negative",
+            )
         names = {name for name in names if name >= cursor.topic_name}
     return sorted(names)
 

@@ -1,9 +1,12 @@
 """DescribeTransactions (API 65), version 0.
 
 Behaviour
-    Of each transactional id: its producer, the state of its transaction, and the partitions in it. Of a transaction
-    that is being ended these are the partitions whose marker is still missing. An id that is named again is there
-    once.
+    Returns for each transactional id its producer, the state of its transaction and the partitions in it. Of a
+    transaction that is being completed these are the partitions without a committed marker. An id that is named
+    several times is in the response once.
+
+Versions
+    0 is the only one.
 
 Refusals, per transactional id
     INVALID_REQUEST for an empty or too long one; no coordinator here; TRANSACTIONAL_ID_NOT_FOUND.

@@ -1,22 +1,27 @@
 """ElectLeaders (API 43), versions 0 to 2.
 
 Behaviour
-    Preferred (0, the only one in version 0): each partition is led by the first of its replicas. Unclean (1): a
-    partition without a leader gets one, from those in sync if one of them is there, otherwise the live replica with the
-    longest log, whatever records it lacks; the topic need not allow it, for here somebody asks for it. Null stands for
-    all partitions, of which those that need no election are left out of the answer.
+    Preferred (0): the first replica of each partition becomes its leader. Unclean (1): a partition without a leader
+    gets one. It is an in-sync replica if one is live, otherwise the live replica with the longest log, even if that
+    loses records; the topic need not allow it, because the operator asks for it. Null means all partitions; those that
+    need no election are then left out of the response.
 
-    An unclean election waits for up to half of ``timeout`` until every live replica has said how long its log is. One
-    that still has not (its log cannot be opened) is passed over.
+    An unclean election waits for up to half of ``timeout`` until every live replica has reported its log end. A replica
+    that has not done so by then (its log cannot be opened) is passed over.
+
+Versions
+    0 has preferred elections only.
+    1: the type of election, and an error code for the whole request (KIP-460).
+    2 is flexible.
 
 Refusals
-    The request: INVALID_REQUEST for another kind of election. Per partition, in order: UNKNOWN_TOPIC_OR_PARTITION;
-    ELECTION_NOT_NEEDED: the first replica leads already, or for an unclean one: there is a leader;
-    PREFERRED_LEADER_NOT_AVAILABLE: it is not there, or not in sync; ELIGIBLE_LEADERS_NOT_AVAILABLE: no replica is
-    there.
+    The request: INVALID_REQUEST for another type of election. Per partition, in order: UNKNOWN_TOPIC_OR_PARTITION;
+    ELECTION_NOT_NEEDED when the first replica leads already or, for an unclean election, when there is a leader;
+    PREFERRED_LEADER_NOT_AVAILABLE when the first replica is not live or not in sync; ELIGIBLE_LEADERS_NOT_AVAILABLE
+    when no replica is live.
 
 Left out
-    Of a preferred election ``timeout`` is ignored: nothing but the metadata store is waited for.
+    A preferred election ignores ``timeout``: it waits for the metadata store only.
 """
 
 import asyncio
@@ -27,10 +32,10 @@ from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
-from skep.broker.refusals import ANSWERABLE, code_of, message_of
+from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.controller.elections import Liveness, preferred, settled, unheard
+from skep.controller.elections import Liveness, preferred, settled, unreported
 from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
@@ -40,11 +45,11 @@ logger = logging.getLogger(__name__)
 PREFERRED, UNCLEAN = 0, 1
 POLL_S = 0.05
 INDEXES_AT_ONCE = 1_000
-"""Looked at without a pause."""
+"""Partition indexes checked in one slice."""
 
 _Outcome = tuple[ErrorCode, str | None]
 _Outcomes = Callable[[int], _Outcome]
-"""By the index of a partition."""
+"""From the index of a partition to its result."""
 
 
 async def handle(services: Services, request: Request) -> Body:
@@ -55,7 +60,7 @@ async def handle(services: Services, request: Request) -> Body:
     deadline = services.clock.monotonic() + request.body.timeout.total_seconds() / 2
     results = []
     for topic, indexes in _asked(services, wanted):
-        await asyncio.sleep(0)  # all of them may be very many; others are served in between
+        await asyncio.sleep(0)  # there may be very many topics: other requests are served in between
         if kind == UNCLEAN:
             await _wait_for_reports(services, topic, indexes, deadline)
         outcomes = await _elect(services, topic, await services.slicer.finish(_known(services, topic, indexes)), kind)
@@ -67,7 +72,8 @@ async def handle(services: Services, request: Request) -> Body:
 
 
 async def _wait_for_reports(services: Services, name: str, indexes: Sequence[int], deadline: float) -> None:
-    """Returns when every live replica of the partitions without a leader has reported its log, or at ``deadline``."""
+    """Returns when every live replica of the partitions without a leader has reported its log end, or at
+    ``deadline``."""
     while True:
         topic, brokers = services.catalog.image.topics.get(name), Liveness.of(services.catalog.image.brokers)
         partitions = topic.partitions if topic is not None else ()
@@ -75,15 +81,15 @@ async def _wait_for_reports(services: Services, name: str, indexes: Sequence[int
         if not any(_is_waited_for(partition, brokers) for partition in chosen):
             return
         if services.clock.monotonic() >= deadline:
-            logger.warning("%s: an unclean election passes over live replicas that have not reported their logs", name)
+            logger.warning("%s: an unclean election passes over live replicas without a reported log end", name)
             return
         await asyncio.sleep(POLL_S)
 
 
 def _is_waited_for(partition: PartitionRecord, brokers: Liveness) -> bool:
-    """Whether an election would compare logs, and does not know all of them yet."""
+    """Returns whether an election would compare logs while some of their ends are not known yet."""
     is_led = partition.leader in brokers.live
-    return not is_led and brokers.live.isdisjoint(partition.isr) and bool(unheard(partition, brokers))
+    return not is_led and brokers.live.isdisjoint(partition.isr) and bool(unreported(partition, brokers))
 
 
 def _asked(services: Services, wanted: Iterable[Any] | None) -> Iterable[tuple[str, Sequence[int]]]:
@@ -93,7 +99,8 @@ def _asked(services: Services, wanted: Iterable[Any] | None) -> Iterable[tuple[s
 
 
 def _known(services: Services, name: str, indexes: Sequence[int]) -> Work[list[int]]:
-    """Those that the topic has. A request may name very many that it does not have, or the same one very often."""
+    """Returns the indexes that exist, each once. A request may name very many that do not, or the same one very
+    often."""
     topic = services.catalog.image.topics.get(name)
     count = 0 if topic is None else len(topic.partitions)
     found: dict[int, None] = {}
@@ -123,11 +130,11 @@ async def _elect(services: Services, name: str, indexes: Sequence[int], kind: in
 
     known = services.catalog.image.topics.get(name)
     if known is not None and change(known).partitions == known.partitions:
-        # The store need not be asked: with null as a request, nearly all topics are such.
+        # No write to the store is needed. When the request names null, this holds for nearly all topics.
         return outcome_of
     try:
         await services.catalog.change_topic(name, change)
-    except ANSWERABLE as error:
+    except RESPONSE_ERRORS as error:
         failed = code_of(error), message_of(error)
         return lambda _: failed
     return outcome_of
@@ -157,7 +164,7 @@ def _result(topic: str, indexes: Sequence[int], outcomes: _Outcomes) -> dict[str
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    # Version 0 has no code for the whole.
+    # Version 0 has no error code for the whole request.
     topics = request.body.topic_partitions or ()
     results = LazyArray(topics, lambda one: _result(one.topic, one.partitions, lambda _: (code, None)))
     return {"error_code": code, "replica_election_results": results}

@@ -1,46 +1,68 @@
 """Fetch (API 1), versions 4 to 18.
 
 Behaviour
-    Each partition gives whole batches from the one that holds the fetch offset on, within its own limit and the
-    request's; the first batch there is comes whole even when it is larger than both, so that no reader is ever stuck.
+    Each partition gives whole batches, beginning with the one that holds the fetch offset, within its own limit and the
+    request's. The first batch is returned whole even when it is larger than both limits, so that no reader is stuck.
 
-    When there is less than ``min_bytes`` the request waits up to ``max_wait``, parked on its partitions
-    (``replication/partition/delayed_fetch.py``), and then reads again. An error in any partition is answered at once.
+    With less than ``min_bytes`` to return, the fetch is delayed for up to ``max_wait``: it waits on its partitions
+    (``replication/partition/delayed_fetch.py``) and then reads those that have changed. An error in a partition is
+    returned at once.
 
-    A request, or the session it belongs to, may name thousands of partitions: everything here that goes over all of
-    them is work for the ``Slicer``.
+    A request, or its session, may name thousands of partitions. Everything here that loops over all of them is work for
+    the ``Slicer``.
 
-    Records stay in their files: what goes back is a list of bytes and file regions. Small ones are read here, which
+    Records stay in their files: the response is a list of bytes and file regions. Small regions are read here, which
     saves the connection a write.
 
-    Readers see what lies below the high watermark; with read_committed, below the last stable offset, and they are told
-    which transactions with records in the answer were aborted: the records are there, it is for clients to skip them.
+    Consumers read up to the high watermark, with read_committed up to the last stable offset. The response to
+    read_committed lists the aborted transactions that have records in it; the records are included, and clients skip
+    them.
 
-    Consumers read from any replica, as far as that one knows the high watermark. The leader sends one to a replica in
-    its own rack (``rack_id``, KIP-392) when ``replica.selector.class`` says so. Fetches of followers are
+    Consumers can read from any replica, up to the high watermark that it knows. The leader redirects a consumer to a
+    replica in its rack (``rack_id``, KIP-392) if ``replica.selector.class`` says so. Fetches of followers are in
     ``broker/fetch/follower_fetch.py``.
 
-    Whoever asks a broker that holds no replica is told who leads (KIP-951).
+    A broker without a replica names the leader in its refusal (KIP-951).
+
+Versions
+    4 is the first served: isolation level, last stable offset, aborted transactions (KIP-98).
+    5: log start offset, in the request and in the response (KIP-107).
+    6: KAFKA_STORAGE_ERROR (KIP-112), which older versions get here too.
+    7: fetch sessions, and an error code for the whole request (KIP-227).
+    8 changes nothing here (quotas).
+    9: the leader epoch that the reader knows (KIP-320).
+    10: the client reads zstd (KIP-110).
+    11: rack and preferred read replica (KIP-392).
+    12 is flexible; the epoch of the last batch and where it diverges, the current leader (KIP-595).
+    13: topics by id (KIP-516).
+    14: OFFSET_MOVED_TO_TIERED_STORAGE (KIP-405), which is not used here.
+    15: id and epoch of a follower as a tagged field (KIP-903).
+    16: the addresses of current leaders (KIP-951).
+    17: the follower's directory id (KIP-853).
+    18: the follower's high watermark (KIP-1166).
+
+Left out
+    Version 10 says that a client reads zstd; older versions get zstd batches too. Tiered storage (14), the follower's
+    directory id (17) and its high watermark (18) are not used.
 """
 
-import asyncio
-from collections.abc import Awaitable, Iterable, Sequence, Sized
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
-from skep.base.ids import Offset
+from skep.base.ids import BrokerId
 from skep.base.loop.slicer import Work
+from skep.broker.fetch.consumer_fetch import nearest_replica, read_for_consumer
 from skep.broker.fetch.fetch_sessions import FetchSession, TopicKey, Wanted, wanted_in
 from skep.broker.fetch.follower_fetch import FollowerFetch, follower_in
 from skep.broker.fetch.follower_watch import FollowerWatch
-from skep.broker.nearest_replica import nearest_replica
-from skep.broker.request import FileRegion, Parts, Request
+from skep.broker.fetch.sliced_records import sliced_records
+from skep.broker.request import Parts, Request
 from skep.broker.services import Services
 from skep.broker.topics.current_leaders import current_leader, endpoints_of
-from skep.replication.partition.delayed_fetch import ParkedFetch
+from skep.replication.partition.delayed_fetch import DelayedFetch
 from skep.replication.partition.partition import Partition
-from skep.storage.log.log_slice import LogSlice
 from skep.wire.codec import Body
 from skep.wire.fetch.fetch_response import (
     HAS_SESSION,
@@ -54,27 +76,35 @@ from skep.wire.leader_hints import NodeEndpoint
 
 READ_COMMITTED = 1
 READS_FROM_FOLLOWERS = 11
-READ_AT_ONCE_BYTES = 32 * 1024
+RACK_AWARE_SELECTOR = "RackAwareReplicaSelector"
 _NO_ID = UUID(int=0)
 
 
-_Seen = tuple[int, int, int, bool]
-"""What a partition was like when it was read."""
+_State = tuple[int, int, int, int, bool]
+"""What decides the outcome of a consumer's read: log end, high watermark, log start, leader epoch, whether we lead."""
+
+
+class _PartitionRead(NamedTuple):
+    """One partition as it was read. ``partition`` and ``state`` are None if it was not found."""
+
+    wanted: Wanted
+    partition: Partition | None
+    state: _State | None
+    fetched: FetchedPartition
 
 
 class _Reading(NamedTuple):
-    """What one look at the partitions gave."""
+    """The result of reading the partitions of a fetch once."""
 
-    fetched: list[tuple[TopicKey, FetchedPartition]]
-    partitions: list[tuple[Partition, _Seen]]
+    reads: list[_PartitionRead]
     size: int
     failed: bool
     news: int
-    """How often a follower's session had been told of news when the look began."""
+    """``FollowerWatch.news`` when the reading began."""
 
 
 class _Fetch(NamedTuple):
-    """One request. It may wait for long, so it keeps no more than it needs: of the body its limits, for instance."""
+    """One request. It may wait for long, so it keeps only what it needs, e.g. the limits but not the body."""
 
     services: Services
     version: int
@@ -87,49 +117,49 @@ class _Fetch(NamedTuple):
     session: FetchSession | None
     is_incremental: bool
     watch: FollowerWatch | None
-    """Of a follower with a session."""
+    """Set for a follower with a session."""
     wanted: Sequence[Wanted]
-    """Of a fetch without a session; each partition once."""
+    """The partitions of a fetch without a session, each once."""
 
     def is_done(self, reading: _Reading) -> bool:
         """Whether there is nothing to wait for."""
-        # A follower's session without news has nothing to look at, and waits.
-        is_empty = self.watch is None and not reading.partitions
+        # A follower's session without news reads no partition, and waits.
+        is_empty = self.watch is None and not reading.reads
         return reading.size >= self.min_bytes or reading.failed or is_empty
 
-    def to_look_at(self) -> Iterable[Wanted]:
+    def partitions_to_read(self) -> Iterable[Wanted]:
         if self.session is None:
             return self.wanted
-        return self.session.to_look_at(self.services.clock.monotonic(), is_full=not self.is_incremental)
+        return self.session.partitions_to_read(self.services.clock.monotonic(), is_full=not self.is_incremental)
 
-    def looked_at(self, one: Wanted, partition: Partition, piece: FetchedPartition) -> None:
-        """Has the watch of a follower's session know what the look has found."""
+    def update_watch(self, one: Wanted, partition: Partition, fetched: FetchedPartition) -> None:
+        """Tells the watch of a follower's session what was read."""
         if self.watch is None or self.session is None:
             return
         key = one[:2]
         is_done = (
             one.fetch_offset == partition.log.log_end_offset
-            and piece.error_code == 0
-            and piece.diverging_epoch is None
-            and self.session.is_told(key, piece)
+            and fetched.error_code == 0
+            and fetched.diverging_epoch is None
+            and self.session.has_sent(key, fetched)
         )
-        self.watch.looked_at(key, partition, is_done=is_done)
+        self.watch.was_read(key, partition, is_done=is_done)
 
 
 def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
     begun = services.slicer.run(_begin(services, request))
     if isinstance(begun, tuple):
-        return _respond_or_wait(*begun)
+        return _respond_or_delay(*begun)
     return _wait_and_respond(begun)
 
 
 async def _wait_and_respond(begun: Awaitable[tuple[_Fetch, _Reading | ErrorCode, float]]) -> Parts:
-    response = _respond_or_wait(*await begun)
+    response = _respond_or_delay(*await begun)
     return await response if isinstance(response, Awaitable) else response
 
 
 def _begin(services: Services, request: Request) -> Work[tuple[_Fetch, _Reading | ErrorCode, float]]:
-    """The request, the first look at its partitions or why there is none, and when it ends."""
+    """Returns the fetch, its first reading or the session's error, and its deadline."""
     body, version = request.body, request.version
     code, session, is_incremental = None, None, False
     try:
@@ -138,7 +168,7 @@ def _begin(services: Services, request: Request) -> Work[tuple[_Fetch, _Reading 
         code = error.code
     follower, watch = follower_in(body, version), None
     if session is not None and follower is not None:
-        watch = services.fetch_sessions.watched_for(session, follower.broker_id)
+        watch = services.fetch_sessions.watch_for(session, follower.broker_id)
     fetch = _Fetch(
         services,
         version,
@@ -151,7 +181,7 @@ def _begin(services: Services, request: Request) -> Work[tuple[_Fetch, _Reading 
         session,
         is_incremental,
         watch,
-        () if session is not None or code is not None else (yield from _once_each(body)),
+        () if session is not None or code is not None else (yield from _each_once(body)),
     )
     deadline = services.clock.monotonic() + body.max_wait.total_seconds()
     if code is not None:
@@ -159,8 +189,8 @@ def _begin(services: Services, request: Request) -> Work[tuple[_Fetch, _Reading 
     return fetch, (yield from _read(fetch)), deadline
 
 
-def _once_each(body: Any) -> Work[Sequence[Wanted]]:
-    """What the request names; of a partition that is named again the last counts."""
+def _each_once(body: Any) -> Work[Sequence[Wanted]]:
+    """Returns the partitions of the request. Of a partition that is named twice, the last one counts."""
     wanted: dict[tuple[TopicKey, int], Wanted] = {}
     for one in wanted_in(body):
         wanted[one.topic, one.partition] = one
@@ -168,7 +198,7 @@ def _once_each(body: Any) -> Work[Sequence[Wanted]]:
     return tuple(wanted.values())
 
 
-def _respond_or_wait(fetch: _Fetch, reading: _Reading | ErrorCode, deadline: float) -> Parts | Awaitable[Parts]:
+def _respond_or_delay(fetch: _Fetch, reading: _Reading | ErrorCode, deadline: float) -> Parts | Awaitable[Parts]:
     if not isinstance(reading, _Reading):
         return encode_fetch_response(fetch.version, fetch.correlation_id, [], error_code=reading)
     if fetch.is_done(reading) or fetch.services.clock.monotonic() >= deadline:
@@ -179,74 +209,121 @@ def _respond_or_wait(fetch: _Fetch, reading: _Reading | ErrorCode, deadline: flo
 async def _respond_later(fetch: _Fetch, reading: _Reading, deadline: float) -> Parts:
     slicer, clock = fetch.services.slicer, fetch.services.clock
     while not fetch.is_done(reading) and (left_s := deadline - clock.monotonic()) > 0:
-        parked = ParkedFetch(fetch.min_bytes - reading.size, read_committed=fetch.read_committed)
+        delayed = DelayedFetch(fetch.min_bytes - reading.size, read_committed=fetch.read_committed)
         try:
-            await slicer.finish(_park(fetch, reading, parked))
-            await parked.wait(left_s * 1000)
+            await slicer.finish(_delay(fetch, reading, delayed))
+            await delayed.wait(left_s * 1000)
         finally:
-            parked.leave()
-        reading = await slicer.finish(_read(fetch))
+            delayed.leave()
+        reading = await slicer.finish(_read(fetch, reading.reads))
     return await slicer.finish(_respond(fetch, reading))
 
 
-def _park(fetch: _Fetch, reading: _Reading, parked: ParkedFetch) -> Work[None]:
-    """Parks the fetch on what was read. What has changed since then woke nobody, so it is looked for here."""
+def _delay(fetch: _Fetch, reading: _Reading, delayed: DelayedFetch) -> Work[None]:
+    """Registers the delayed fetch on its partitions, and wakes it if one has changed since the reading."""
     if fetch.watch is not None:
-        fetch.watch.fetch = parked
+        fetch.watch.fetch = delayed
         if fetch.watch.news != reading.news:
-            parked.wake()
+            delayed.wake()
         return
-    for partition, seen in reading.partitions:
-        parked.watch(partition if fetch.follower is None else partition.tail)
-        if _seen(partition) != seen:
-            parked.wake()
-        if parked.is_woken:
+    for _, partition, state, _ in reading.reads:
+        if partition is None:
+            continue
+        delayed.watch(partition if fetch.follower is None else partition.tail)
+        if _state(partition) != state:
+            delayed.wake()
+        if delayed.is_woken:
             return
         yield
 
 
-def _seen(partition: Partition) -> _Seen:
-    return partition.log.log_end_offset, partition.high_watermark, partition.leader_epoch, partition.is_leader
+def _state(partition: Partition) -> _State:
+    log = partition.log
+    return (
+        log.log_end_offset,
+        partition.high_watermark,
+        log.log_start_offset,
+        partition.leader_epoch,
+        partition.is_leader,
+    )
 
 
-def _read(fetch: _Fetch) -> Work[_Reading]:
+def _read(fetch: _Fetch, before: Iterable[_PartitionRead] = ()) -> Work[_Reading]:
+    """Reads the partitions. A consumer's partition that has not changed since ``before`` is not read again."""
     services, follower = fetch.services, fetch.follower
     left = fetch.max_bytes
-    fetched: list[tuple[TopicKey, FetchedPartition]] = []
-    partitions: list[tuple[Partition, _Seen]] = []
+    reads: list[_PartitionRead] = []
     size = 0
     failed = False
     news = 0 if fetch.watch is None else fetch.watch.news
-    for one in fetch.to_look_at():
+    earlier = iter(before)
+    for one in fetch.partitions_to_read():
+        previous = next(earlier, None)
+        partition, state = None, None
         try:
             if follower is None:
                 partition = _find(services, fetch.version, one)
-                seen = _seen(partition)
-                piece = _read_one(partition, one, left, fetch.read_committed, at_least_one=size == 0)
-                if fetch.rack_id and (preferred := nearest_replica(services, partition, fetch.rack_id)) is not None:
-                    piece, failed = piece._replace(records=b"", aborted=None, preferred_read_replica=preferred), True
+                state = _state(partition)
+                if previous is not None and _still_holds(previous, one, partition, state, left):
+                    fetched = previous.fetched
+                else:
+                    fetched = read_for_consumer(partition, one, left, fetch.read_committed, at_least_one=size == 0)
+                    if fetch.rack_id and (replica := _preferred_replica(fetch, partition)) is not None:
+                        fetched = fetched._replace(records=b"", aborted=None, preferred_read_replica=replica)
+                        failed = True
             else:
                 partition = _led(services, one)
-                seen = _seen(partition)
-                room = services.throttled_replicas.room(follower.broker_id, partition, left)
-                most, at_least_one = (left, size == 0) if room is None else (room, size == 0 < room)
-                piece = follower.read(partition, one, most, _records, at_least_one=at_least_one)
-                if room is not None:
-                    services.throttled_replicas.gave(len(piece.records))
-                failed |= piece.error_code != 0 or piece.diverging_epoch is not None
-                fetch.looked_at(one, partition, piece)
-            partitions.append((partition, seen))
-            given = len(piece.records)
+                state = _state(partition)
+                fetched = _read_for_follower(services, follower, partition, one, left, is_first=size == 0)
+                failed |= fetched.error_code != 0 or fetched.diverging_epoch is not None
+                fetch.update_watch(one, partition, fetched)
+            given = len(fetched.records)
             size += given
             left -= given
         except (KafkaError, StorageError) as error:
-            piece = _refused(services, one, error)
+            fetched = _refused(services, one, error)
             failed = True
             if fetch.watch is not None:
                 fetch.watch.failed(one[:2])
-        fetched.append((one.topic, piece))
+        reads.append(_PartitionRead(one, partition, state, fetched))
         yield
-    return _Reading(fetched, partitions, size, failed, news)
+    return _Reading(reads, size, failed, news)
+
+
+def _still_holds(previous: _PartitionRead, one: Wanted, partition: Partition, state: _State, left: int) -> bool:
+    """Whether reading again would give the same as ``previous``.
+
+    The readings of a fetch are in the same order, unless its session was changed by another request meanwhile. A file
+    region is found anew, because its segment may be deleted or compacted while the fetch is delayed.
+    """
+    records = previous.fetched.records
+    return (
+        previous.wanted is one
+        and previous.partition is partition
+        and previous.state == state
+        and isinstance(records, bytes)
+        and len(records) <= left
+    )
+
+
+def _preferred_replica(fetch: _Fetch, partition: Partition) -> BrokerId | None:
+    services = fetch.services
+    if services.node.rack == fetch.rack_id:
+        return None
+    if not services.config.cluster.replica_selector_class.endswith(RACK_AWARE_SELECTOR):
+        return None
+    return nearest_replica(partition, services.catalog.image.brokers, fetch.rack_id)
+
+
+def _read_for_follower(
+    services: Services, follower: FollowerFetch, partition: Partition, one: Wanted, left: int, *, is_first: bool
+) -> FetchedPartition:
+    room = services.throttled_replicas.room(follower.broker_id, partition, left)
+    if room is None:
+        return follower.read(partition, one, left, sliced_records, at_least_one=is_first)
+    fetched = follower.read(partition, one, room, sliced_records, at_least_one=is_first and room > 0)
+    services.throttled_replicas.gave(len(fetched.records))
+    return fetched
 
 
 def _refused(services: Services, one: Wanted, error: KafkaError | StorageError) -> FetchedPartition:
@@ -257,7 +334,7 @@ def _refused(services: Services, one: Wanted, error: KafkaError | StorageError) 
 
 
 def _find(services: Services, version: int, one: Wanted) -> Partition:
-    """The replica that a consumer reads from; older ones know of no other than the leader."""
+    """Returns the replica that a consumer reads from. Before ``READS_FROM_FOLLOWERS`` it must be the leader."""
     replicas = services.replicas
     topic = replicas.name_of(one.topic) if isinstance(one.topic, UUID) else one.topic
     find = replicas.replica if version >= READS_FROM_FOLLOWERS else replicas.partition
@@ -265,8 +342,8 @@ def _find(services: Services, version: int, one: Wanted) -> Partition:
     partition.check_leader_epoch(one.current_leader_epoch)
     if one.fetch_offset > partition.log.log_end_offset:
         if not partition.is_leader:
-            raise KafkaError(ErrorCode.offset_not_available, "this replica is not that far yet")
-        # The consumer may have read on from our successor. OFFSET_OUT_OF_RANGE would make it start over.
+            raise KafkaError(ErrorCode.offset_not_available, "this replica does not have the fetch offset yet")
+        # The consumer may have read from a newer leader. OFFSET_OUT_OF_RANGE would make it reset its position.
         partition.check_leads()
     return partition
 
@@ -278,55 +355,19 @@ def _led(services: Services, one: Wanted) -> Partition:
     return partition
 
 
-def _read_one(
-    partition: Partition, one: Wanted, left: int, read_committed: bool, *, at_least_one: bool
-) -> FetchedPartition:
-    high_watermark, last_stable_offset = partition.high_watermark, partition.last_stable_offset
-    offset = Offset(one.fetch_offset)
-    up_to, most = last_stable_offset if read_committed else high_watermark, max(0, min(left, one.max_bytes))
-    found = partition.read(offset, most, up_to=up_to, at_least_one=at_least_one)
-    if found.next_offset < up_to and found.size > READ_AT_ONCE_BYTES:
-        # It will be back for the rest; when this has been sent there is time to look where that lies.
-        asyncio.get_running_loop().call_soon(partition.log.prepare, found.next_offset, most)
-    return FetchedPartition(
-        one.partition,
-        0,
-        high_watermark,
-        last_stable_offset,
-        partition.log.log_start_offset,
-        _records(found),
-        _aborted(partition, offset, found) if read_committed else None,
-    )
-
-
-def _aborted(partition: Partition, offset: Offset, found: LogSlice) -> Sequence[tuple[int, int]]:
-    """(producer id, first offset) of the transactions that a read_committed reader has to leave out of the slice."""
-    if found.file is None:
-        return ()
-    return [one[:2] for one in partition.log.aborted_transactions(offset, found.next_offset)]
-
-
-def _records(found: LogSlice) -> Sized:
-    if found.file is None:
-        return b""
-    region = FileRegion(found.file, found.position, found.size)
-    if found.size <= READ_AT_ONCE_BYTES and region.is_cached(0, found.size):
-        return region.read(0, found.size)
-    return region
-
-
 def _respond(fetch: _Fetch, reading: _Reading) -> Work[Parts]:
     session = fetch.session
     endpoints: Sequence[NodeEndpoint] = ()
     if reading.failed:
-        endpoints = endpoints_of(fetch.services, (piece.current_leader for _, piece in reading.fetched))
+        endpoints = endpoints_of(fetch.services, (read.fetched.current_leader for read in reading.reads))
     topics: dict[TopicKey, list[FetchedPartition]] = {}
-    for topic, piece in reading.fetched:
-        # is_news also writes down what the client is told, so it is asked on a full response too.
-        if session is None or session.is_news(topic, piece) or not fetch.is_incremental:
-            topics.setdefault(topic, []).append(piece)
+    for read in reading.reads:
+        topic, fetched = read.wanted.topic, read.fetched
+        # ``is_news`` also records what is sent, so it is called for a full response too.
+        if session is None or session.is_news(topic, fetched) or not fetch.is_incremental:
+            topics.setdefault(topic, []).append(fetched)
         yield
-    named = [_named(topic, pieces) for topic, pieces in topics.items()]
+    named = [_named(topic, partitions) for topic, partitions in topics.items()]
     session_id = 0 if session is None else session.session_id
     parts = yield from encode_fetch_in_slices(
         fetch.version, fetch.correlation_id, named, session_id, node_endpoints=endpoints
@@ -334,8 +375,8 @@ def _respond(fetch: _Fetch, reading: _Reading) -> Work[Parts]:
     return parts
 
 
-def _named(topic: TopicKey, pieces: Sequence[FetchedPartition]) -> FetchedTopic:
-    return FetchedTopic("", topic, pieces) if isinstance(topic, UUID) else FetchedTopic(topic, _NO_ID, pieces)
+def _named(topic: TopicKey, partitions: Sequence[FetchedPartition]) -> FetchedTopic:
+    return FetchedTopic("", topic, partitions) if isinstance(topic, UUID) else FetchedTopic(topic, _NO_ID, partitions)
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:

@@ -1,17 +1,26 @@
 """FindCoordinator (API 10), versions 0 to 6.
 
 Behaviour
-    Which broker a group (type 0), a transactional id (1) or, from version 6 on, a share partition (2, its key is
-    ``group:topic id:partition``) belongs to: the leader of the partition of ``__consumer_offsets``,
-    ``__transaction_state`` or ``__share_group_state`` that its name falls into. The topic is made when somebody asks
-    for the first time. From version 4 on several keys in one request, each with a code of its own. What share groups
-    would then be asked is not served yet.
+    Returns the coordinator of a group (type 0), a transactional id (1) or a share partition (2, with the key
+    ``group:topic id:partition``): the leader of the partition of ``__consumer_offsets``, ``__transaction_state`` or
+    ``__share_group_state`` to which the hash of the key leads. The first request creates the topic.
+
+Versions
+    1: the type of the key (before, keys are groups), an error message, and ``throttle_time_ms``, always 0.
+    2 changes nothing here (quotas).
+    3 is flexible.
+    4: several keys, each with a code of its own (KIP-699).
+    5: TRANSACTION_ABORTABLE (KIP-890), which is not used here.
+    6: share partitions (KIP-932).
 
 Refusals
-    INVALID_REQUEST for a type that the version does not know.
+    INVALID_REQUEST for a type that the version does not have.
 Refusals per key
-    INVALID_GROUP_ID, or INVALID_REQUEST for an empty transactional id and for a share partition that is not three
-    parts; COORDINATOR_NOT_AVAILABLE while the partition has no leader.
+    INVALID_GROUP_ID, or INVALID_REQUEST for an empty transactional id and for a share partition without three parts;
+    COORDINATOR_NOT_AVAILABLE while the partition has no leader.
+
+Left out
+    The requests of share groups that would follow are not served.
 """
 
 from collections.abc import Iterable
@@ -20,11 +29,11 @@ from typing import Any
 from skep.base.config.coordinator_config import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
-from skep.broker.group_ids import check_group_id
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics import internal_topics
 from skep.broker.topics.topic_creation import alive_brokers
+from skep.coordination.groups.group_ids import check_group_id
 from skep.coordination.partitioner import partition_for
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
@@ -44,7 +53,9 @@ async def handle(services: Services, request: Request) -> Body:
     key_type = getattr(request.body, "key_type", _GROUP)
     topic = _TOPICS.get(key_type)
     if topic is None or (key_type == _SHARE_PARTITION and request.version < HAS_SHARE_PARTITIONS):
-        raise KafkaError(ErrorCode.invalid_request, f"there is no coordinator of type {key_type} here")
+        raise KafkaError(
+            ErrorCode.invalid_request, f"the coordinator type {key_type} is not supported in version {request.version}"
+        )
     await internal_topics.ensure(services, topic)
     if request.version < HAS_SEVERAL_KEYS:
         return _coordinator(services, key_type, topic, request.body.key)
@@ -63,7 +74,7 @@ def _coordinators(services: Services, key_type: int, topic: str, keys: Iterable[
 def _coordinator(services: Services, key_type: int, topic: str, key: str) -> dict[str, Any]:
     try:
         if key_type == _GROUP:
-            check_group_id(services, key, may_be_empty=True)
+            check_group_id(services.config.coordinator, key, may_be_empty=True)
         elif key_type == _SHARE_PARTITION and not _is_share_partition(key):
             raise KafkaError(ErrorCode.invalid_request, f"{key!r} is not group:topic id:partition")
         elif not key:
@@ -71,9 +82,11 @@ def _coordinator(services: Services, key_type: int, topic: str, key: str) -> dic
         partitions = services.catalog.image.topics[topic].partitions
         leader = alive_brokers(services).get(partitions[partition_for(key, len(partitions))].leader)
         if leader is None:
-            raise KafkaError(ErrorCode.coordinator_not_available, "the coordinator's partition has no leader")
+            raise KafkaError(
+                ErrorCode.coordinator_not_available, f"the coordinator's partition of {topic} has no leader"
+            )
     except KafkaError as error:
-        return _nobody(error.code, str(error))
+        return _no_coordinator(error.code, str(error))
     return {"node_id": leader.id, "host": leader.host, "port": leader.port}
 
 
@@ -82,13 +95,15 @@ def _is_share_partition(key: str) -> bool:
     return bool(group) and len(others) == 2 and len(others[0]) == UUID_TEXT_LENGTH and others[1].isdecimal()
 
 
-def _nobody(code: ErrorCode, message: str) -> dict[str, Any]:
+def _no_coordinator(code: ErrorCode, message: str) -> dict[str, Any]:
     return {"node_id": -1, "host": "", "port": -1, "error_code": code, "error_message": message}
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
     if request.version < HAS_SEVERAL_KEYS:
-        return _nobody(code, code.name)
+        return _no_coordinator(code, code.name)
     return {
-        "coordinators": LazyArray(request.body.coordinator_keys, lambda key: {"key": key, **_nobody(code, code.name)})
+        "coordinators": LazyArray(
+            request.body.coordinator_keys, lambda key: {"key": key, **_no_coordinator(code, code.name)}
+        )
     }

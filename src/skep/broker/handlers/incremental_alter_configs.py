@@ -1,23 +1,24 @@
 """IncrementalAlterConfigs (API 44), versions 0 and 1 (KIP-339).
 
 Behaviour
-    Options of a topic, of a group, of this broker, or (with the empty name) of all brokers are changed one by one; the
-    others stay.
-    All operations of a resource take place or none.
+    Changes single options of a topic, of a group, of this broker, or (with the empty name) of all brokers. Other
+    options stay unchanged. All operations of a resource are applied, or none.
 
     =============  ==========================================================================================
-    0 SET          the option gets this value
-    1 DELETE       it goes back to its default; also one that had no override, or that nobody knows any more
-    2 APPEND       of a list: these are added, unless they are in it
-    3 SUBTRACT     of a list: these are taken out; those that are not in it are passed over
+    0 SET          sets the option to the value
+    1 DELETE       resets the option to its default; also one without an override, or one that is unknown
+    2 APPEND       adds values to a list, except those that are in it
+    3 SUBTRACT     removes values from a list; those that are not in it are ignored
     =============  ==========================================================================================
 
-    A list without an override begins as what is in force. With ``validate_only`` everything is checked and nothing
-    changed.
+    A list without an override starts from the value in force. ``validate_only`` checks the request and changes nothing.
+
+Versions
+    1 is flexible.
 
 Refusals, per resource, in order
-    As in AlterConfigs, a DELETE needing no value; INVALID_REQUEST for an unknown operation; INVALID_CONFIG for APPEND
-    and SUBTRACT to an option that is no list.
+    As in AlterConfigs, except that a DELETE needs no value; INVALID_REQUEST: an unknown operation; INVALID_CONFIG:
+    APPEND or SUBTRACT to an option that is not a list.
 """
 
 import enum
@@ -84,7 +85,7 @@ def _list_after(target: Target, operation: Operation, name: str, overrides: Mapp
             ErrorCode.invalid_config, f"Can't {operation.name} to key {name} because its type is not LIST."
         )
     if option is None:
-        return text  # the check that follows says that there is no such option
+        return text  # the check that follows refuses the unknown option
     before = option.parse(overrides[name] if name in overrides else target.inherited(name))
     these = dict.fromkeys(part.strip() for part in text.split(",") if part.strip())
     if operation is Operation.APPEND:

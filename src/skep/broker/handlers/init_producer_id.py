@@ -1,21 +1,28 @@
 """InitProducerId (API 22), versions 0 to 5.
 
 Behaviour
-    A producer without a transactional id gets a new producer id with epoch 0, every time it asks, also when it names
-    the id it had (KIP-360): nothing ties the new one to the old one's sequences.
+    A producer without a transactional id gets a new producer id with epoch 0 each time it asks, also when it names the
+    id that it had (KIP-360): the new id has no connection with the sequence numbers of the old one.
 
-    With a transactional id the producer gets the id's next epoch, and whoever had the one before is fenced. A
-    transaction that is open is aborted first: the answer is CONCURRENT_TRANSACTIONS, and the client asks again. From
-    version 3 on a producer may name the producer id and epoch it has, to get its own next epoch after an error.
+    With a transactional id the producer gets the next epoch of that id, and the producer with the previous epoch is
+    fenced. An open transaction is aborted first: the response is CONCURRENT_TRANSACTIONS, and the client retries. From
+    version 3 on a producer may name its producer id and epoch, to get its own next epoch after an error.
 
-    Kafka lets a producer that names an epoch which is over abort the open transaction of its successor; here it is
-    refused.
+    Kafka lets a producer with a fenced epoch abort the open transaction of its successor; here it is refused.
+
+Versions
+    1 changes nothing here (quotas).
+    2 is flexible.
+    3: the producer's current id and epoch (KIP-360).
+    4: PRODUCER_FENCED (KIP-588).
+    5: TRANSACTION_ABORTABLE (KIP-890), which is not used here.
 
 Refusals, in order
-    INVALID_REQUEST for one of producer id and epoch without the other; for an empty or too long transactional id;
-    INVALID_TRANSACTION_TIMEOUT above ``transaction.max.timeout.ms``; no coordinator here; POLICY_VIOLATION for one
-    transactional id too many; PRODUCER_FENCED (INVALID_PRODUCER_EPOCH below version 4) when another one has become the
-    producer; CONCURRENT_TRANSACTIONS while the last transaction is being ended.
+    INVALID_REQUEST for a producer id without an epoch or an epoch without a producer id, and for an empty or too long
+    transactional id; INVALID_TRANSACTION_TIMEOUT above ``transaction.max.timeout.ms``; no coordinator here;
+    POLICY_VIOLATION beyond ``skep.max.transactional.ids``; PRODUCER_FENCED (INVALID_PRODUCER_EPOCH below version 4)
+    when another producer has taken the transactional id; CONCURRENT_TRANSACTIONS while the last transaction is being
+    completed.
 """
 
 from datetime import timedelta
@@ -26,10 +33,10 @@ from skep.broker.fencing import fenced_code
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.shard import ProducerStamp
-from skep.coordination.transactions.init_producer import Initialization
+from skep.coordination.transactions.init_producer import InitProducerRequest
 from skep.wire.codec import Body
 
-KNOWS_PRODUCER_FENCED = 4
+HAS_PRODUCER_FENCED = 4
 _NO_EPOCH = -1
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -38,10 +45,13 @@ async def handle(services: Services, request: Request) -> Body:
     body = request.body
     current = ProducerStamp(getattr(body, "producer_id", NO_PRODUCER_ID), getattr(body, "producer_epoch", _NO_EPOCH))
     if (current.producer_id == NO_PRODUCER_ID) is not (current.producer_epoch == _NO_EPOCH):
-        raise KafkaError(ErrorCode.invalid_request, "a producer id and its epoch are given together")
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"producer id {current.producer_id} and epoch {current.producer_epoch}: give both or neither (-1)",
+        )
     if body.transactional_id is None:
         return {"producer_id": await services.producer_ids.next_id(), "producer_epoch": 0}
-    asked = Initialization(
+    asked = InitProducerRequest(
         body.transactional_id,
         body.transaction_timeout // _MILLISECOND,
         None if current.producer_id == NO_PRODUCER_ID else current,
@@ -51,7 +61,7 @@ async def handle(services: Services, request: Request) -> Body:
 
 def refuse(request: Request, code: ErrorCode) -> Body:
     return {
-        "error_code": fenced_code(request, code, KNOWS_PRODUCER_FENCED),
+        "error_code": fenced_code(request, code, HAS_PRODUCER_FENCED),
         "producer_id": NO_PRODUCER_ID,
         "producer_epoch": _NO_EPOCH,
     }

@@ -2,7 +2,7 @@
 
 Behaviour
     ======================  ==============================================================================
-    timestamp               answer
+    timestamp               offset in the response
     ======================  ==============================================================================
     -1 latest               the high watermark; with read_committed the last stable offset
     -2 earliest             the log start offset
@@ -13,19 +13,33 @@ Behaviour
     a time                  the first record at or after it, or -1
     ======================  ==============================================================================
 
-    A time is looked up exactly, which may mean opening one batch, or looking at every header of the log; that is done
-    in a thread, and given up when the client leaves or the broker stops.
+    A time is looked up exactly, which may need one batch to be opened, or every batch header of the log to be read. A
+    thread does that. It stops when the client leaves or the broker stops.
+
+Versions
+    1 is the first with one offset per partition, and with its timestamp (KIP-79).
+    2: isolation level (KIP-98), and ``throttle_time_ms``, always 0.
+    3 changes nothing here (quotas).
+    4: leader epochs, in the request and in the response (KIP-320).
+    5: OFFSET_NOT_AVAILABLE (KIP-207), which older versions get here too; in Kafka these get LEADER_NOT_AVAILABLE.
+    6 is flexible.
+    7: the timestamp -3 (KIP-734).
+    8: the timestamp -4 (KIP-405).
+    9: the timestamp -5 (KIP-1005).
+    10: ``timeout_ms``, for offsets in remote storage (KIP-1075).
+    11: the timestamp -6 (KIP-1023).
 
 Refusals, per partition, in order
-    the same partition twice; a special timestamp newer than the version; unknown topic or partition; another broker
-    leads; leader epoch; for what depends on the end of the log: another broker may lead by now
-    (replication/partition/leadership_lease.py), OFFSET_NOT_AVAILABLE while a new leader does not know yet
-    how far its predecessor had committed (KIP-207).
+    The same partition twice; a special timestamp newer than the version; unknown topic or partition; another broker
+    leads; leader epoch. If the result depends on the end of the log: another broker may lead by now
+    (``leadership_lease.py``); OFFSET_NOT_AVAILABLE while a new leader does not know yet how far its predecessor had
+    committed (KIP-207).
 
 Left out
-    ``replica_id`` and ``timeout`` are read and ignored: followers do not ask here, and there is no remote storage.
+    ``replica_id`` and ``timeout`` are ignored: followers do not send this request, and there is no remote storage.
 """
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
@@ -46,21 +60,22 @@ _OLDEST_SPECIAL = EARLIEST_PENDING_UPLOAD
 READ_COMMITTED = 1
 _UNKNOWN = {"timestamp": -1, "offset": -1}
 
+_Found = Mapping[str, Any]
+"""Offset, timestamp and leader epoch, or an error code, as the response has them."""
+
 
 class _Search(NamedTuple):
-    """A time that has to be looked for in a log; the answer goes into ``found``."""
+    """A timestamp that has to be searched for in a log."""
 
     partition: Partition
     timestamp: int
     up_to: Offset
-    found: dict[str, Any]
 
 
 async def handle(services: Services, request: Request) -> Body:
-    topics, searches = await services.slicer.finish(_looked_up(services, request))
-    for search in searches:
-        search.found.update(await _search(services, search))
-    return {"topics": topics}
+    found = await services.slicer.finish(_look_up_all(services, request))
+    searched = [await _search(services, one) for one in found if isinstance(one, _Search)]
+    return {"topics": await services.slicer.finish(_response(request, found, iter(searched)))}
 
 
 def _named_twice(request: Request) -> Work[set[tuple[str, int]]]:
@@ -75,36 +90,42 @@ def _named_twice(request: Request) -> Work[set[tuple[str, int]]]:
     return twice
 
 
-def _looked_up(services: Services, request: Request) -> Work[tuple[list[dict[str, Any]], list[_Search]]]:
-    """What is known at once, and the searches for the rest."""
+def _look_up_all(services: Services, request: Request) -> Work[list[_Found | _Search]]:
+    """Returns for each partition of the request its offset, or the search that finds it."""
     twice = yield from _named_twice(request)
-    topics, searches = [], []
+    found: list[_Found | _Search] = []
     for topic in request.body.topics:
-        partitions = []
         for wanted in topic.partitions:
-            row = {"partition_index": wanted.partition_index}
             try:
                 if (topic.name, wanted.partition_index) in twice:
                     raise KafkaError(ErrorCode.invalid_request, "the partition is named twice")
-                found = _look_up(services, request, topic.name, wanted, row)
-                if isinstance(found, _Search):
-                    searches.append(found)
-                else:
-                    row.update(found)
+                found.append(_look_up(services, request, topic.name, wanted))
             except (KafkaError, StorageError) as error:
-                row.update(_UNKNOWN, error_code=code_of(error))
-            partitions.append(row)
+                found.append({**_UNKNOWN, "error_code": code_of(error)})
+            yield
+    return found
+
+
+def _response(
+    request: Request, found: Iterable[_Found | _Search], searched: Iterator[_Found]
+) -> Work[list[dict[str, Any]]]:
+    topics, left = [], iter(found)
+    for topic in request.body.topics:
+        partitions = []
+        for wanted, one in zip(topic.partitions, left, strict=False):
+            offset = next(searched) if isinstance(one, _Search) else one
+            partitions.append({"partition_index": wanted.partition_index, **offset})
             yield
         topics.append({"name": topic.name, "partitions": partitions})
-    return topics, searches
+    return topics
 
 
-def _look_up(
-    services: Services, request: Request, topic: str, wanted: Any, row: dict[str, Any]
-) -> dict[str, Any] | _Search:
+def _look_up(services: Services, request: Request, topic: str, wanted: Any) -> _Found | _Search:
     timestamp = wanted.timestamp
     if timestamp < _OLDEST_SPECIAL or request.version < _FIRST_VERSION.get(timestamp, 0):
-        raise KafkaError(ErrorCode.unsupported_version, f"timestamp {timestamp} in version {request.version}")
+        raise KafkaError(
+            ErrorCode.unsupported_version, f"timestamp {timestamp} does not exist in version {request.version}"
+        )
     partition = services.replicas.partition(topic, wanted.partition_index)
     partition.check_leader_epoch(getattr(wanted, "current_leader_epoch", -1))
     read_committed = getattr(request.body, "isolation_level", 0) == READ_COMMITTED
@@ -118,11 +139,11 @@ def _look_up(
         return _at(partition, partition.log.log_start_offset)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _UNKNOWN
-    return _Search(partition, timestamp, up_to, row)
+    return _Search(partition, timestamp, up_to)
 
 
-async def _search(services: Services, search: _Search) -> dict[str, Any]:
-    partition, timestamp, up_to, _ = search
+async def _search(services: Services, search: _Search) -> _Found:
+    partition, timestamp, up_to = search
     try:
         found = await services.time_lookups.find(partition.log, timestamp, up_to)
     except StorageError as error:
@@ -132,7 +153,7 @@ async def _search(services: Services, search: _Search) -> dict[str, Any]:
     return {"timestamp": found.timestamp, "offset": found.offset, "leader_epoch": partition.leader_epoch}
 
 
-def _at(partition: Partition, offset: int) -> dict[str, Any]:
+def _at(partition: Partition, offset: int) -> _Found:
     return {"timestamp": -1, "offset": offset, "leader_epoch": partition.leader_epoch}
 
 

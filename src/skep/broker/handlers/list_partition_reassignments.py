@@ -1,12 +1,15 @@
 """ListPartitionReassignments (API 46), version 0.
 
 Behaviour
-    The partitions that are being moved, of the topics and partitions given or, with null, of all: the replicas that
-    they have now, those among them that are being added, and those that go in the end. Others are left out, also ones
-    that do not exist.
+    Returns the partitions that are being moved, of the given topics and partitions or, with null, of all: their current
+    replicas, and which of these are being added and removed. Partitions that are not being moved or do not exist are
+    left out.
+
+Versions
+    0 is the only one.
 
 Left out
-    ``timeout`` is read and ignored: the answer is what this broker knows.
+    ``timeout`` is read and ignored: the response is this broker's image of the metadata.
 """
 
 from collections.abc import Iterable

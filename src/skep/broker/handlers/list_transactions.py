@@ -1,14 +1,17 @@
 """ListTransactions (API 66), versions 0 to 1.
 
 Behaviour
-    The transactional ids of this broker, by state, producer id, and how long the transaction is open (1+). States that
-    do not exist are named in the answer.
+    Returns the transactional ids that this broker coordinates, filtered by state, by producer id and by the time for
+    which the transaction has been open. State names that do not exist are named in the response.
+
+Versions
+    1: the filter by duration (KIP-994).
 
 Refusals
-    COORDINATOR_LOAD_IN_PROGRESS while not all are loaded.
+    COORDINATOR_LOAD_IN_PROGRESS while a shard of this broker is not loaded.
 
 Left out
-    Version 2, which has a regular expression for the ids.
+    Version 2, which filters the ids with a regular expression.
 """
 
 from skep.base.errors import ErrorCode

@@ -1,24 +1,40 @@
 """Metadata (API 3), versions 0 to 13.
 
 Behaviour
-    The brokers, and of each topic asked for who leads and holds its partitions. Null topics (in version 0: none) ask
-    for all; from version 12 on topics can be named by id. A topic named twice is answered once. Where topics are named,
-    brokers that left a moment ago are still among the brokers (``departed.py``), though none of them leads.
+    Returns the brokers, and the leaders and replicas of the named topics. Null topics (in version 0: an empty list)
+    mean all topics. A topic that is named twice is in the response once. If topics are named, the brokers include those
+    that left a moment ago (``cluster/departed_brokers.py``), though none of them leads.
 
-    A topic that does not exist is created when ``auto.create.topics.enable`` and the request (before version 4:
-    always) allow it, and is answered as it then is. Kafka says LEADER_NOT_AVAILABLE first and lets the client ask
-    again; here the topic can be written to at once. One request creates ``skep.max.auto.created.topics`` at the most;
-    for the others it gets LEADER_NOT_AVAILABLE.
+    A topic that does not exist is created if ``auto.create.topics.enable`` and the request (before version 4: always)
+    allow it. It is complete in the response and can be written to at once; Kafka returns LEADER_NOT_AVAILABLE first and
+    lets the client ask again. One request creates at most ``skep.max.auto.created.topics`` topics; the others get
+    LEADER_NOT_AVAILABLE.
 
-    The controller is the one that elects leaders. Clients send it what changes topics; any other broker does it too.
+    The controller is the broker that elects leaders. Clients send it requests that change topics; any other broker
+    handles them too.
+
+Versions
+    1: null topics mean all, an empty list none; racks, the controller, whether a topic is internal.
+    2: cluster id (KIP-78).
+    3: ``throttle_time_ms``, always 0.
+    4: ``allow_auto_topic_creation``.
+    5: offline replicas (KIP-112).
+    6 changes nothing here (quotas).
+    7: leader epochs (KIP-320).
+    8: authorised operations of topics and of the cluster (KIP-430).
+    9 is flexible.
+    10: topic ids in the response (KIP-516); versions 10 and 11 have them in the request too, but must not use them.
+    11: without the authorised operations of the cluster, which DescribeCluster has (KIP-700).
+    12: topics named by id (KIP-516).
+    13: an error code for the whole request (KIP-1102).
 
 Refusals, per topic, in order
-    INVALID_REQUEST for all when versions 10 and 11 name a topic by id, as Kafka does; UNKNOWN_TOPIC_ID;
-    INVALID_TOPIC_EXCEPTION; what auto-creation refuses (LEADER_NOT_AVAILABLE while the metadata store fails);
+    INVALID_REQUEST for all when versions 10 and 11 name a topic by id, as in Kafka; UNKNOWN_TOPIC_ID;
+    INVALID_TOPIC_EXCEPTION; the errors of auto-creation (LEADER_NOT_AVAILABLE while the metadata store fails);
     UNKNOWN_TOPIC_OR_PARTITION.
 
 Left out
-    Auto-creation of internal topics: made with the defaults they would be of no use to those they belong to.
+    Auto-creation of internal topics: with the default options they would be useless to the coordinators.
 """
 
 import logging
@@ -59,7 +75,7 @@ def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
 
 
 def _wanted(request: Request) -> Iterable[TopicKey] | None:
-    """The topics that are asked for, each once and in the order they came; None for all."""
+    """Returns the named topics, each once, in the order of the request; None for all topics."""
     topics = request.body.topics
     if topics is None or (not topics and request.version < ALL_IS_NULL):
         return None
@@ -67,7 +83,7 @@ def _wanted(request: Request) -> Iterable[TopicKey] | None:
     for topic in topics:
         topic_id = getattr(topic, "topic_id", None)
         if request.version < HAS_TOPIC_ID and (topic.name is None or topic_id is not None):
-            raise KafkaError(ErrorCode.invalid_request, f"topics have names, not ids, in version {request.version}")
+            raise KafkaError(ErrorCode.invalid_request, f"version {request.version} needs topic names, not ids")
         if topic_id is not None:
             keys[topic_id] = None
         elif topic.name is not None:
@@ -81,7 +97,7 @@ async def _created_and_described(
     services: Services, request: Request, wanted: Iterable[TopicKey], missing: list[str]
 ) -> Body:
     most = services.config.max_auto_created_topics
-    # The client asks again for these, and its other requests, and those of others, come in between.
+    # The client asks again for these; other requests are handled in between.
     refused: dict[TopicKey, ErrorCode] = dict.fromkeys(missing[most:], ErrorCode.leader_not_available)
     for name in missing[:most]:
         try:
@@ -128,8 +144,8 @@ def _described(
     cluster_operations = authorized_operations.NOT_ASKED
     if getattr(request.body, "include_cluster_authorized_operations", False):
         cluster_operations = authorized_operations.ON_CLUSTER
-    # Who names topics wants to write or read them; whoever looks at the cluster asks for all or for none.
-    departed = services.departed.still_named() if request.body.topics else ()
+    # Producers and consumers name topics; a request about the cluster names none.
+    departed = services.departed.recent() if request.body.topics else ()
     return {
         "brokers": [
             {"node_id": broker.id, "host": broker.host, "port": broker.port, "rack": broker.rack}
@@ -154,7 +170,7 @@ def refuse(request: Request, code: ErrorCode) -> Body:
     def topic(named: Any) -> dict[str, Any]:
         return {
             "error_code": code,
-            # Before version 12 the answer has no way to say that there was no name.
+            # Before version 12 the name cannot be null in the response.
             "name": named.name if request.version >= HAS_TOPIC_ID else named.name or "",
             "topic_id": getattr(named, "topic_id", None),
         }

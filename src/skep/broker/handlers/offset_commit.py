@@ -1,21 +1,31 @@
 """OffsetCommit (API 8), versions 2 to 10.
 
 Behaviour
-    One offset per (group, topic, partition) is appended to ``__consumer_offsets``. The answer goes out when that is
-    committed. Versions from 10 on name topics by id. Very many offsets are appended in several batches: when the
-    committer is no longer a member in between, the first ones are committed and the others refused.
+    Appends one offset per (group, topic, partition) to ``__consumer_offsets``. The response is sent when they are
+    committed. Very many offsets are appended in several batches: if the committer stops being a member in between, the
+    first offsets are committed and the others refused.
+
+Versions
+    2 is the first served; it has ``retention_time_ms``.
+    3: ``throttle_time_ms``, always 0.
+    4 changes nothing here (quotas).
+    5: without ``retention_time_ms`` (KIP-211).
+    6: ``committed_leader_epoch`` (KIP-320).
+    7: ``group_instance_id`` (KIP-345).
+    8 is flexible.
+    9: members of consumer groups commit with their epoch; GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH (KIP-848).
+    10: topic ids in place of topic names, and UNKNOWN_TOPIC_ID (KIP-848).
 
 Refusals of all partitions, in order
     INVALID_GROUP_ID; no coordinator here (NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE);
-    GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION below version 9) for a member of a group that is not there; what the group
-    says of who commits: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH,
-    REBALANCE_IN_PROGRESS.
+    GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION below version 9) for a member of a group that does not exist; for the
+    committer UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH, REBALANCE_IN_PROGRESS.
 Refusals per partition
-    UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID); OFFSET_METADATA_TOO_LARGE; POLICY_VIOLATION for a partition that the
-    group has no offset for yet, past ``skep.max.group.offsets`` or ``skep.max.groups.memory.bytes``.
+    UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID); OFFSET_METADATA_TOO_LARGE; POLICY_VIOLATION for a partition without
+    an offset so far, past ``skep.max.group.offsets`` or ``skep.max.groups.memory.bytes``.
 
 Left out
-    ``retention_time_ms`` (2 to 4) is read and ignored: how long offsets stay is a broker option.
+    ``retention_time_ms`` (2 to 4) is read and ignored: the retention of offsets is a broker option.
 """
 
 import functools
@@ -25,10 +35,8 @@ from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work, run_at_once
-from skep.broker.group_ids import check_group_id
 from skep.broker.request import Parts, Request
 from skep.broker.services import Services
-from skep.coordination.groups.offsets import offset_operations as committing
 from skep.coordination.groups.offsets.offset_operations import OFFSETS_AT_ONCE, AnyOffset, Codes, Committer
 from skep.wire.apis import OFFSET_COMMIT
 from skep.wire.codec import Body, encode_response
@@ -37,37 +45,34 @@ from skep.wire.primitives import INT32
 
 HAS_TOPIC_ID = 10
 OFFSETS_A_STEP = 100
-"""Looked at without a pause."""
-MOST_REMEMBERED = 100
-"""Offsets of a request whose answer is remembered."""
+"""Offsets visited without a pause."""
+MAX_CACHED_OFFSETS = 100
+"""Offsets of a request whose response is cached."""
 
 _Shape = tuple[tuple[str | UUID, tuple[int, ...]], ...]
 
 
 def handle(services: Services, request: Request) -> Parts | Body | Awaitable[Body]:
     body = request.body
-    check_group_id(services, body.group_id, may_be_empty=True)
     has_topic_id = request.version >= HAS_TOPIC_ID
     if is_large(body.topics):
+        services.groups.check_id(body.group_id, may_be_empty=True)
         return commit_in_pieces(
             services, request, functools.partial(_commit, services, request), has_topic_id=has_topic_id
         )
     known, offsets = wanted_offsets(services, body.topics, has_topic_id=has_topic_id)
     codes: Any = _commit(services, request, offsets)
     if type(codes) is not list:
-        return _answer_later(request, known, codes)
-    if len(codes) <= MOST_REMEMBERED and not any(codes) and all(known):
+        return _response_later(request, known, codes)
+    if len(codes) <= MAX_CACHED_OFFSETS and not any(codes) and all(known):
         return (INT32.pack(request.correlation_id) + _all_committed(request.version, _shape(body.topics)),)
-    return answer(request, known, codes)
+    return response(request, known, codes)
 
 
 def _commit(services: Services, request: Request, offsets: list[AnyOffset]) -> Codes | Awaitable[Codes]:
     body, version = request.body, request.version
     committer = Committer(body.member_id, getattr(body, "group_instance_id", None), body.generation_id_or_member_epoch)
-    codes: Codes | Awaitable[Codes] = services.groups.submit(
-        body.group_id, lambda shard: committing.commit(shard, body.group_id, committer, offsets, version)
-    )
-    return codes
+    return services.groups.commit_offsets(body.group_id, committer, offsets, version)
 
 
 def _shape(topics: Any) -> _Shape:
@@ -76,7 +81,7 @@ def _shape(topics: Any) -> _Shape:
 
 @functools.lru_cache(1024)
 def _all_committed(version: int, shape: _Shape) -> bytes:
-    """The answer behind its correlation id. A consumer commits the same partitions again and again."""
+    """Returns the response without its correlation id. A consumer commits the same partitions again and again."""
     field = "topic_id" if version >= HAS_TOPIC_ID else "name"
     topics = [
         {field: name, "partitions": [{"partition_index": index} for index in partitions]} for name, partitions in shape
@@ -85,7 +90,7 @@ def _all_committed(version: int, shape: _Shape) -> bytes:
 
 
 def wanted_offsets(services: Services, topics: Any, *, has_topic_id: bool) -> tuple[list[bool], list[AnyOffset]]:
-    """Of each topic of the request whether it exists, and the offsets of those that do."""
+    """Returns whether each topic of the request exists, and the offsets of those that do."""
     image = services.catalog.image
     known: list[bool] = []
     offsets: list[AnyOffset] = []
@@ -110,16 +115,16 @@ def _offsets(topic: str, partitions: Sequence[Any]) -> list[AnyOffset]:
     ]
 
 
-async def _answer_later(request: Request, known: list[bool], codes: Awaitable[Codes]) -> Body:
-    return answer(request, known, await codes)
+async def _response_later(request: Request, known: list[bool], codes: Awaitable[Codes]) -> Body:
+    return response(request, known, await codes)
 
 
-def answer(request: Request, known: list[bool], codes: Codes) -> Body:
-    """The codes of the offsets of known topics in their places, and the code for an unknown topic in the others."""
-    return run_at_once(_answer(request, known, codes))
+def response(request: Request, known: list[bool], codes: Codes) -> Body:
+    """Returns the body with ``codes`` for the partitions of known topics, and an error for those of unknown ones."""
+    return run_at_once(_response(request, known, codes))
 
 
-def _answer(request: Request, known: list[bool], codes: Codes) -> Work[Body]:
+def _response(request: Request, known: list[bool], codes: Codes) -> Work[Body]:
     left = iter(codes)
     topics = []
     for topic, is_known in zip(request.body.topics, known, strict=True):
@@ -136,11 +141,11 @@ def _answer(request: Request, known: list[bool], codes: Codes) -> Work[Body]:
     return {"topics": topics}
 
 
-# Requests with more offsets than one operation should write.
+# Requests with more offsets than one operation may write.
 
 
 def is_large(topics: Any) -> bool:
-    """Also one of very many topics without partitions."""
+    """Whether a request is too long for one operation, by its partitions or by topics without partitions."""
     count = len(topics)
     if count > 1:
         count += sum([len(topic.partitions) for topic in topics])
@@ -170,11 +175,11 @@ async def commit_in_pieces(
     commit: Callable[[list[AnyOffset]], Codes | Awaitable[Codes]],
     *,
     has_topic_id: bool,
-    told: Callable[[ErrorCode], ErrorCode] = lambda code: code,
+    code_for_client: Callable[[ErrorCode], ErrorCode] = lambda code: code,
 ) -> Body:
-    """As if the offsets had come in several requests in a row. What is refused is refused for all that follow, too.
+    """Commits as several requests in a row would. When a piece is refused, so are all that follow.
 
-    ``told`` gives the code that the client knows.
+    ``code_for_client`` replaces a code that clients of the version do not know.
     """
     finish = services.slicer.finish
     known, offsets = await finish(_wanted_offsets(services, request.body.topics, has_topic_id=has_topic_id))
@@ -182,14 +187,14 @@ async def commit_in_pieces(
     while len(codes) < len(offsets):
         piece = offsets[len(codes) : len(codes) + OFFSETS_AT_ONCE]
         try:
-            committed = await finish(_committed(commit, piece))
+            committed = await finish(_commit_piece(commit, piece))
             codes += await committed if isinstance(committed, Awaitable) else committed
         except KafkaError as error:
-            codes += [told(error.code)] * (len(offsets) - len(codes))
-    return await finish(_answer(request, known, codes))
+            codes += [code_for_client(error.code)] * (len(offsets) - len(codes))
+    return await finish(_response(request, known, codes))
 
 
-def _committed(
+def _commit_piece(
     commit: Callable[[list[AnyOffset]], Codes | Awaitable[Codes]], piece: list[AnyOffset]
 ) -> Work[Codes | Awaitable[Codes]]:
     yield
@@ -197,7 +202,7 @@ def _committed(
 
 
 def _name(topic: Any) -> tuple[str, str | UUID]:
-    """The field that names a topic of the request, and what is in it."""
+    """Returns the field that identifies a topic of the request, and its value."""
     return ("topic_id", topic.topic_id) if hasattr(topic, "topic_id") else ("name", topic.name)
 
 

@@ -1,10 +1,20 @@
 """OffsetFetch (API 9), versions 1 to 10.
 
 Behaviour
-    What is committed for the partitions asked for, or for all (topics null, from version 2 on). An offset that was
-    never committed is -1, also in a group that nobody has heard of. From version 8 on several groups in one request,
-    each with a code of its own; from 10 on topics by id. A group that is asked for all of its offsets again is there
-    once.
+    Returns the committed offsets of the requested partitions, or of all. An offset that was never committed is -1, also
+    in a group that does not exist. A group whose offsets are all requested several times is in the response once.
+
+Versions
+    1 is the first served.
+    2: null topics request all offsets, and the response has a code of its own (KIP-88).
+    3: ``throttle_time_ms``, always 0.
+    4 changes nothing here (quotas).
+    5: ``committed_leader_epoch`` (KIP-320).
+    6 is flexible.
+    7: ``require_stable``, and UNSTABLE_OFFSET_COMMIT (KIP-447).
+    8: several groups, each with a code of its own (KIP-709).
+    9: the member's id and epoch; UNKNOWN_MEMBER_ID and STALE_MEMBER_EPOCH (KIP-848).
+    10: topic ids in place of topic names, and UNKNOWN_TOPIC_ID (KIP-848).
 
 Refusals, per group, in order
     INVALID_GROUP_ID; no coordinator here; UNKNOWN_MEMBER_ID and STALE_MEMBER_EPOCH (from version 9 on, in consumer
@@ -13,21 +23,16 @@ Refusals per partition
     UNSTABLE_OFFSET_COMMIT with ``require_stable`` (from version 7 on); UNKNOWN_TOPIC_ID (10).
 """
 
-import functools
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work, run_at_once
-from skep.broker.group_ids import check_group_id
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.groups.committed_offsets import Place
-from skep.coordination.groups.group_shard import GroupShard
-from skep.coordination.groups.offsets import offset_operations as committing
 from skep.coordination.groups.offsets.offset_operations import FetchedOffsets
-from skep.coordination.shard import Outcome
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
@@ -35,9 +40,9 @@ HAS_CODE = 2
 HAS_SEVERAL_GROUPS = 8
 HAS_TOPIC_ID = 10
 OFFSETS_AT_ONCE = 64
-"""Of a response, made without a pause."""
+"""Offsets of a response made without a pause."""
 
-_Shown = dict[str, Any]
+_Entry = dict[str, Any]
 
 
 class _Wanted(NamedTuple):
@@ -62,7 +67,7 @@ async def handle(services: Services, request: Request) -> Body:
 
 
 def _each_once(groups: Sequence[Any]) -> Work[list[_Wanted]]:
-    """The groups of a request. One that is asked for all of its offsets twice, by the same member, is there once."""
+    """Returns the groups of a request; one whose offsets are all requested again by the same member only once."""
     each: list[_Wanted] = []
     seen = set()
     for some in _pieces(groups):
@@ -80,57 +85,59 @@ def _each_once(groups: Sequence[Any]) -> Work[list[_Wanted]]:
 
 
 class _Fetching:
-    """One request. ``_all_of`` has what was made of all offsets of a group, for whoever asks for them again."""
+    """One request. ``_all_of`` has the response for all offsets of a group, in case another member requests it too."""
 
     def __init__(self, services: Services, request: Request) -> None:
         self._services = services
         self._has_topic_id = request.version >= HAS_TOPIC_ID
         self._require_stable = getattr(request.body, "require_stable", False)
-        self._all_of: dict[str, list[_Shown]] = {}
+        self._all_of: dict[str, list[_Entry]] = {}
 
-    async def group_or_refusal(self, wanted: _Wanted) -> _Shown:
+    async def group_or_refusal(self, wanted: _Wanted) -> _Entry:
         try:
             return await self.group(wanted)
         except KafkaError as error:
             return {"group_id": wanted.group_id, "topics": [], "error_code": error.code}
 
-    async def group(self, wanted: _Wanted) -> _Shown:
-        check_group_id(self._services, wanted.group_id, may_be_empty=True)
+    async def group(self, wanted: _Wanted) -> _Entry:
+        self._services.groups.check_id(wanted.group_id, may_be_empty=True)
         if wanted.topics is None:
             topics = await self._all(wanted)
         else:
             finish = self._services.slicer.finish
             names, places = await finish(self._named(wanted.topics))
-            fetched: FetchedOffsets = await self._submit(wanted, self._operation(wanted, places))
-            topics = await finish(self._shown(wanted.topics, names, fetched))
+            fetched = await self._fetch(wanted, places)
+            topics = await finish(self._entries(wanted.topics, names, fetched))
         return {"group_id": wanted.group_id, "topics": topics, "error_code": ErrorCode.none}
 
-    async def _all(self, wanted: _Wanted) -> list[_Shown]:
+    async def _all(self, wanted: _Wanted) -> list[_Entry]:
         if wanted.group_id in self._all_of:
-            await self._submit(wanted, functools.partial(_checked, wanted))
+            await self._in_turn(
+                lambda: self._services.groups.check_offset_fetch(wanted.group_id, wanted.member_id, wanted.member_epoch)
+            )
             return self._all_of[wanted.group_id]
-        fetched = await self._submit(wanted, self._operation(wanted, None))
-        topics: list[_Shown] = await self._services.slicer.finish(self._shown_all(fetched))
+        fetched = await self._fetch(wanted, None)
+        topics: list[_Entry] = await self._services.slicer.finish(self._all_entries(fetched))
         self._all_of[wanted.group_id] = topics
         return topics
 
-    def _operation(self, wanted: _Wanted, places: Sequence[Place] | None) -> Any:
-        return lambda shard: committing.fetch(
-            shard, wanted.group_id, wanted.member_id, wanted.member_epoch, places, require_stable=self._require_stable
+    async def _fetch(self, wanted: _Wanted, places: Sequence[Place] | None) -> FetchedOffsets:
+        fetched: FetchedOffsets = await self._in_turn(
+            lambda: self._services.groups.fetch_offsets(
+                wanted.group_id, wanted.member_id, wanted.member_epoch, places, require_stable=self._require_stable
+            )
         )
+        return fetched
 
-    async def _submit(self, wanted: _Wanted, operation: Any) -> Any:
-        response = await self._services.slicer.finish(self._submitted(wanted.group_id, operation))
+    async def _in_turn(self, call: Callable[[], Any]) -> Any:
+        """Calls the coordinator within the slices of the request: it may name very many groups."""
+        response = await self._services.slicer.finish(_called(call))
         return await response if isinstance(response, Awaitable) else response
 
-    def _submitted(self, group_id: str, operation: Any) -> Work[Any]:
-        yield
-        return self._services.groups.submit(group_id, operation)
-
-    # What the client names, and what it is told, in slices.
+    # The request and the response, in slices.
 
     def _named(self, topics: Sequence[Any]) -> Work[tuple[list[str | None], list[Place]]]:
-        """The name of each topic, None for an id that nothing has, and the partitions of those that have one."""
+        """Returns the name of each topic, None for an unknown id, and the partitions of those with a name."""
         names: list[str | None] = []
         places: list[Place] = []
         for topic in topics:
@@ -146,10 +153,10 @@ class _Fetching:
         record = self._services.catalog.image.topics_by_id.get(topic_id)
         return None if record is None else record.name
 
-    def _shown(self, topics: Sequence[Any], names: list[str | None], fetched: FetchedOffsets) -> Work[list[_Shown]]:
-        shown = []
+    def _entries(self, topics: Sequence[Any], names: list[str | None], fetched: FetchedOffsets) -> Work[list[_Entry]]:
+        entries = []
         for topic, name in zip(topics, names, strict=True):
-            partitions: list[_Shown] = []
+            partitions: list[_Entry] = []
             for some in _pieces(topic.partition_indexes):
                 if name is None:
                     partitions += [_offset(index, -1, -1, "", ErrorCode.unknown_topic_id) for index in some]
@@ -157,18 +164,18 @@ class _Fetching:
                     partitions += [_offset(index, *fetched.offset(name, index)) for index in some]
                 yield
             key = {"topic_id": topic.topic_id} if self._has_topic_id else {"name": name}
-            shown.append({**key, "partitions": partitions})
-        return shown
+            entries.append({**key, "partitions": partitions})
+        return entries
 
-    def _shown_all(self, fetched: FetchedOffsets) -> Work[list[_Shown]]:
-        partitions: dict[str, list[_Shown]] = {}
+    def _all_entries(self, fetched: FetchedOffsets) -> Work[list[_Entry]]:
+        partitions: dict[str, list[_Entry]] = {}
         for some in _pieces(list(fetched.committed)):
             for topic, index in some:
                 partitions.setdefault(topic, []).append(_offset(index, *fetched.offset(topic, index)))
             yield
         if not self._has_topic_id:
             return [{"name": name, "partitions": offsets} for name, offsets in partitions.items()]
-        # Of one that is deleted the offsets are about to be: there is no id to name it by.
+        # A deleted topic has no id; its offsets are about to be deleted.
         existing = self._services.catalog.image.topics
         return [
             {"topic_id": existing[name].topic_id, "partitions": offsets}
@@ -177,9 +184,9 @@ class _Fetching:
         ]
 
 
-def _checked(wanted: _Wanted, shard: GroupShard) -> Outcome:
-    committing.check_fetch(shard, wanted.group_id, wanted.member_id, wanted.member_epoch)
-    return Outcome()
+def _called(call: Callable[[], Any]) -> Work[Any]:
+    yield
+    return call()
 
 
 def _pieces(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
@@ -187,7 +194,7 @@ def _pieces(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
         yield values[start : start + OFFSETS_AT_ONCE]
 
 
-def _offset(index: int, offset: int, leader_epoch: int, metadata: str, code: ErrorCode) -> _Shown:
+def _offset(index: int, offset: int, leader_epoch: int, metadata: str, code: ErrorCode) -> _Entry:
     return {
         "partition_index": index,
         "committed_offset": offset,
@@ -203,15 +210,15 @@ def refuse(request: Request, code: ErrorCode) -> Body:
     return {"groups": LazyArray(request.body.groups, lambda group: _refused_group(group, code))}
 
 
-def _refused_group(group: Any, code: ErrorCode) -> _Shown:
+def _refused_group(group: Any, code: ErrorCode) -> _Entry:
     return {"group_id": group.group_id, "topics": [], "error_code": code}
 
 
 def _refused(request: Request, code: ErrorCode) -> Work[Body]:
-    """Version 1 has no code of its own: there it stands with each partition."""
+    """Version 1 has no code for the response: each partition has it."""
     topics = []
     for topic in request.body.topics or () if request.version < HAS_CODE else ():
-        partitions: list[_Shown] = []
+        partitions: list[_Entry] = []
         for some in _pieces(topic.partition_indexes):
             partitions += [_offset(index, -1, -1, "", code) for index in some]
             yield

@@ -1,9 +1,18 @@
 """OffsetForLeaderEpoch (API 23), versions 2 to 4.
 
 Behaviour
-    Where an epoch ended: the start of the next one, or the log end if it is the current one. A client whose position
-    lies behind that has read what was truncated (KIP-101, KIP-320). An epoch nobody knows gives -1, -1; one between two
-    known epochs gives the older of them (KIP-279).
+    Returns the end of a leader epoch: the start of the next epoch, or the log end if it is the current one. A client
+    whose position is past it has read records that were truncated (KIP-101, KIP-320). For an unknown epoch the result
+    is -1, -1; for one between two known epochs it is the older of these (KIP-279).
+
+Versions
+    2 is the first with ``current_leader_epoch``, by which the leader fences older and newer metadata (KIP-320).
+    3: ``replica_id``.
+    4 is flexible.
+
+Refusals, per partition
+    UNKNOWN_TOPIC_OR_PARTITION; NOT_LEADER_OR_FOLLOWER, also when another broker may have been elected;
+    FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH; KAFKA_STORAGE_ERROR.
 """
 
 from collections.abc import Awaitable

@@ -1,47 +1,58 @@
 """Produce (API 0), versions 3 to 11.
 
 Behaviour
-    One batch per partition is checked (``records/batch.py``), given its offsets and appended. What a partition
-    refuses is that partition's error; the others are not touched by it.
+    One batch per partition is checked (``records/batch.py``), gets its offsets and is appended. A partition that
+    refuses its batch has an error code in the response; the other partitions are not affected.
 
-    acks=1 is answered when the leader has it: at once, or after the sync for a topic with ``flush.messages=1``.
-    acks=all is answered when all in-sync replicas have it; after ``timeout`` with REQUEST_TIMED_OUT, when it may be
-    there or not. acks=0 gets no answer; when it fails, the connection is closed, which is all the client can notice.
+    With acks=1 the response is sent when the leader has the batch: at once, or after the sync for a topic with
+    ``flush.messages=1``. With acks=all it is sent when all in-sync replicas have the batch. After ``timeout`` it is
+    REQUEST_TIMED_OUT, and the batch may be in the log or not. With acks=0 there is no response; a failure closes the
+    connection, because the client can notice nothing else.
 
-    A batch of an idempotent producer that was appended before is answered as it was then. The first transactional
-    batch of a producer begins its transaction in the partition, which ends with a marker (WriteTxnMarkers). When the
-    coordinator of the transaction is on another broker that batch waits for its word, and so do the producer's batches
-    for the partition that come meanwhile.
+    A batch of an idempotent producer that was appended before gets the same response as then. The first transactional
+    batch of a producer begins its transaction in the partition, which a marker ends (WriteTxnMarkers). If the
+    coordinator of the transaction is on another broker, that batch waits for the coordinator's response, and so do
+    later batches of the producer for the partition.
+
+Versions
+    3 is the first with record batches of format 2 and with transactional ids (KIP-98).
+    4: KAFKA_STORAGE_ERROR (KIP-112), which version 3 gets here too.
+    5: log start offset in the response.
+    6 changes nothing here (quotas).
+    7: zstd (KIP-110).
+    8: error message and the index of a bad record (KIP-467).
+    9 is flexible.
+    10: the current leader and its address (KIP-951).
+    11: TRANSACTION_ABORTABLE (KIP-890).
 
 Refusals, per partition, in order
-    acks other than -1, 0, 1; a topic of the coordinators (INVALID_TOPIC_EXCEPTION); unknown topic or partition; one
-    that another broker leads (NOT_LEADER_OR_FOLLOWER, with the leader named from version 10 on, KIP-951); disk too
-    full; the checks of the batch; a record without a key for a compacted topic (INVALID_RECORD, the response says
-    which), or more than ``skep.max.compacted.batch.records``; zstd below version 7 (KIP-110); a transactional batch
-    without a producer id, without a transactional id, or of a transaction that the partition was not added to
-    (INVALID_TXN_STATE, TRANSACTION_ABORTABLE from version 11 on, and what else the coordinator says, KIP-890);
-    epoch and sequence of an idempotent producer; a batch that is not transactional, of a producer that is in a
-    transaction (INVALID_TXN_STATE too). With acks=all, fewer in-sync replicas than ``min.insync.replicas``:
-    NOT_ENOUGH_REPLICAS before anything is written, NOT_ENOUGH_REPLICAS_AFTER_APPEND when they became too few while
-    the request waited.
+    acks other than -1, 0, 1; an internal topic (INVALID_TOPIC_EXCEPTION); unknown topic or partition; another broker
+    leads the partition (NOT_LEADER_OR_FOLLOWER, with the leader from version 10 on); disk too full; the checks of the
+    batch; a record without a key for a compacted topic (INVALID_RECORD with the index of the record), or more records
+    than ``skep.max.compacted.batch.records``; zstd below version 7; a transactional batch without a producer id,
+    without a transactional id, or of a transaction that does not include the partition (INVALID_TXN_STATE, from version
+    11 on TRANSACTION_ABORTABLE, and the coordinator's other errors, KIP-890); epoch and sequence of an idempotent
+    producer; a batch that is not transactional while its producer is in a transaction (INVALID_TXN_STATE). With
+    acks=all, fewer in-sync replicas than ``min.insync.replicas``: NOT_ENOUGH_REPLICAS before anything is written,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND when there were too few while the request waited.
 """
 
 import asyncio
 import functools
 import itertools
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.loop.slicer import Work
 from skep.broker.refusals import code_of, message_of
-from skep.broker.request import NO_ANSWER, CloseConnection, Parts, Request
+from skep.broker.request import NO_RESPONSE, CloseConnection, Parts, Request
 from skep.broker.services import Services
 from skep.broker.topics.current_leaders import current_leader, endpoints_of
 from skep.broker.topics.topic_creation import INTERNAL_TOPICS
 from skep.coordination.shard import ProducerStamp
-from skep.coordination.transactions.verification_guards import Guard
-from skep.coordination.transactions.verifier import AskElsewhere
+from skep.coordination.transactions.verification_guards import VerificationGuard
+from skep.coordination.transactions.verifier import VerificationRequired
 from skep.records.batch import BatchHeader, check_produced
 from skep.records.keys import InvalidRecord, check_keys, check_keys_at_once
 from skep.replication.partition.partition import Partition
@@ -50,41 +61,39 @@ from skep.wire.lazy_array import LazyArray
 from skep.wire.produce.produce_response import ProducedPartition, encode_produce_in_slices, encode_produce_response
 
 ALLOWS_ZSTD = 7
-KNOWS_TRANSACTION_ABORTABLE = 11
+HAS_TRANSACTION_ABORTABLE = 11
 _ZSTD = 4
 _ACKS_ALL = -1
 _ACKS = (_ACKS_ALL, 0, 1)
 
-_ProducedTopic = tuple[str, list[ProducedPartition]]
-
 RESULTS_AT_ONCE = 1024
-"""How many batches of a request are looked at before others get their turn, when all of them are committed."""
+"""How many results of a request are processed in one turn of the event loop when all of them are committed."""
 
 
-_Appended = tuple[ProducedPartition, "asyncio.Future[None] | None"]
-"""What the client is told, and what has to be awaited before."""
+class _Uncommitted(NamedTuple):
+    """An appended batch whose acknowledgement waits for ``committed``, a sync or the in-sync replicas."""
+
+    produced: ProducedPartition
+    committed: "asyncio.Future[None]"
 
 
-class _Result:
-    """What became of one partition's batch.
+class _Unverified(NamedTuple):
+    """A batch that is not appended yet: the coordinator of its transaction, on another broker, is asked first."""
 
-    ``committed`` is what has to be awaited before the result stands; ``unverified`` is a batch, and its guard, whose
-    transaction another broker is asked about.
-    """
+    data: Any
+    guard: VerificationGuard
 
-    __slots__ = ("committed", "produced", "topic", "unverified")
 
-    def __init__(
-        self, topic: str, produced: ProducedPartition, committed: "asyncio.Future[None] | None" = None
-    ) -> None:
-        self.topic = topic
-        self.produced = produced
-        self.committed = committed
-        self.unverified: tuple[Any, Guard] | None = None
+_Appended = ProducedPartition | _Uncommitted
+_Result = tuple[str, _Appended]
+"""The topic, and what became of a batch for one of its partitions."""
+_UnverifiedResult = tuple[str, _Appended | _Unverified]
+
+_ProducedTopic = tuple[str, list[ProducedPartition]]
 
 
 class _Produce(NamedTuple):
-    """A request whose batches are with the log. It may wait for long, so it does not keep them."""
+    """A request whose batches are appended, while it waits to be committed."""
 
     services: Services
     version: int
@@ -92,107 +101,110 @@ class _Produce(NamedTuple):
     acks: int
     timeout_s: float
     in_slices: bool
-    results: list[_Result]
 
 
 class KeysUnchecked(Exception):
-    """The keys of a batch for a compacted topic are too many to be checked on the event loop."""
+    """The batch for a compacted topic has too many keys to be checked on the event loop."""
 
     def __init__(self, header: BatchHeader) -> None:
         self.header = header
 
 
 def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
-    results: list[_Result] = []
+    results: list[_UnverifiedResult] = []
     if request.is_exclusive:
-        return _handle_slowly(services, request, results, _batches(request))
+        return _handle_in_slices(services, request, results, _batches(request))
     try:
         for topic in request.body.topic_data:
             for data in topic.partition_data:
-                results.append(_produce(services, request, topic.name, data))
+                results.append((topic.name, _produce(services, request, topic.name, data)))
     except KeysUnchecked:
         request.is_exclusive = True
-        # The batch may be a view into the frame, which is valid until the loop receives again.
-        left = [(name, _kept(data)) for name, data in itertools.islice(_batches(request), len(results), None)]
-        return _handle_slowly(services, request, results, left)
-    for result in results:
-        if result.unverified is not None:
-            # A task, not a coroutine: it begins before any that a later request makes, and so keeps their order.
+        # A batch may be a view into the frame, which is valid until the loop receives again.
+        left = [(name, _copied(data)) for name, data in itertools.islice(_batches(request), len(results), None)]
+        return _handle_in_slices(services, request, results, left)
+    for _, outcome in results:
+        if type(outcome) is _Unverified:
+            # A task, not a coroutine: it begins before the task of any later request, which keeps their order.
             return asyncio.ensure_future(_append_verified(services, request, results))
-    return _respond_or_wait(services, request, results)
+    return _respond_or_wait(services, request, cast("list[_Result]", results))
 
 
 def _batches(request: Request) -> Iterator[tuple[str, Any]]:
     return ((topic.name, data) for topic in request.body.topic_data for data in topic.partition_data)
 
 
-def _kept(data: Any) -> Any:
+def _copied(data: Any) -> Any:
     return data if isinstance(data.records, bytes) else data._replace(records=bytes(data.records))
 
 
-async def _handle_slowly(
-    services: Services, request: Request, results: list[_Result], left: Iterable[tuple[str, Any]]
+async def _handle_in_slices(
+    services: Services, request: Request, results: list[_UnverifiedResult], left: Iterable[tuple[str, Any]]
 ) -> Parts:
-    """In slices, and keys are checked in a thread.
+    """Appends the batches in ``left`` in slices. Keys are checked in a thread.
 
-    The connection handles nothing else of this client meanwhile, so its batches stay in order.
+    The connection handles no other request of the client meanwhile, so its batches stay in order.
     """
     left = iter(left)
 
     def append_all() -> Work[tuple[str, Any] | None]:
-        """Appends up to the first batch whose keys are unchecked, and returns that one."""
+        """Appends up to the first batch whose keys are not checked, and returns that batch."""
         for name, data in left:
             try:
-                results.append(_produce(services, request, name, data))
+                results.append((name, _produce(services, request, name, data)))
             except KeysUnchecked:
                 return name, data
             yield
         return None
 
     while (unchecked := await services.slicer.finish(append_all())) is not None:
-        results.append(await _produce_slowly(services, request, *unchecked))
-    if any(result.unverified is not None for result in results):
+        name, data = unchecked
+        results.append((name, await _produce_slowly(services, request, name, data)))
+    if any(type(outcome) is _Unverified for _, outcome in results):
         return await _append_verified(services, request, results)
-    response = _respond_or_wait(services, request, results)
+    response = _respond_or_wait(services, request, cast("list[_Result]", results))
     return await response if isinstance(response, Awaitable) else response
 
 
-def _produce(services: Services, request: Request, topic: str, data: Any) -> _Result:
+def _produce(services: Services, request: Request, topic: str, data: Any) -> _Appended | _Unverified:
     try:
-        return _Result(topic, *_append(services, request, topic, data))
-    except AskElsewhere as asked:
-        result = _Result(topic, ProducedPartition(data.index, ErrorCode.not_enough_replicas))
-        result.unverified = (data, asked.guard)
-        return result
+        return _append(services, request, topic, data)
+    except VerificationRequired as asked:
+        return _Unverified(data, asked.guard)
     except (KafkaError, StorageError) as error:
-        return _Result(topic, _refused(services, topic, data.index, error))
+        return _refused(services, topic, data.index, error)
 
 
-async def _produce_slowly(services: Services, request: Request, topic: str, data: Any) -> _Result:
-    result = _Result(topic, ProducedPartition(data.index, ErrorCode.not_enough_replicas))
+async def _produce_slowly(
+    services: Services, request: Request, topic: str, data: Any, guard: VerificationGuard | None = None
+) -> _Appended | _Unverified:
+    """``_produce`` with the keys checked in a thread if that takes long. A batch with a guard has been verified."""
     try:
-        result.produced, result.committed = await _append_slowly(services, request, topic, data)
-    except AskElsewhere as asked:
-        result.unverified = (data, asked.guard)
+        try:
+            return _append(services, request, topic, data, guard)
+        except KeysUnchecked as unchecked:
+            max_records = services.config.max_compacted_batch_records
+            check = functools.partial(check_keys, data.records, unchecked.header, max_records=max_records)
+            await asyncio.get_running_loop().run_in_executor(services.threads.background, check)
+        return _append(services, request, topic, data, guard, keys_are_checked=True)
+    except VerificationRequired as asked:
+        return _Unverified(data, asked.guard)
     except (KafkaError, StorageError) as error:
-        result.produced = _refused(services, topic, data.index, error)
-    return result
+        return _refused(services, topic, data.index, error)
 
 
-async def _append_verified(services: Services, request: Request, results: list[_Result]) -> Parts:
-    """Appends what had to wait for the coordinator. Cancelled (the client left), nothing more is appended."""
-    unverified = [(result, *result.unverified) for result in results if result.unverified is not None]
-    guards = [guard for _, _, guard in unverified]
+async def _append_verified(services: Services, request: Request, results: list[_UnverifiedResult]) -> Parts:
+    """Appends the batches that wait for the coordinator. When cancelled (the client left), appends nothing more."""
+    guards = [outcome.guard for _, outcome in results if isinstance(outcome, _Unverified)]
+    appended: list[_Result] = []
     async with services.transactions.verifier.in_turn(request.body.transactional_id, guards):
-        for result, data, guard in unverified:
-            try:
-                result.produced, result.committed = await _append_slowly(services, request, result.topic, data, guard)
-            except (KafkaError, StorageError) as error:
-                result.produced = _refused(services, result.topic, data.index, error)
-            result.unverified = None
-    response = _respond_or_wait(services, request, results)
-    # Of the request nothing is needed any more, and a hundred requests of a hundred MiB may be waiting.
-    del unverified, request
+        for topic, outcome in results:
+            if isinstance(outcome, _Unverified):
+                outcome = await _produce_slowly(services, request, topic, outcome.data, outcome.guard)
+                assert not isinstance(outcome, _Unverified), "a batch with a guard is not verified again"
+            appended.append((topic, outcome))
+    response = _respond_or_wait(services, request, appended)
+    results.clear()  # frees the copies of the batches, which are not needed while this waits
     return await response if isinstance(response, Awaitable) else response
 
 
@@ -200,19 +212,16 @@ def _respond_or_wait(services: Services, request: Request, results: list[_Result
     acks = request.body.acks
     if len(results) == 1 and acks != 0:
         # Nearly all requests: one batch, appended, and nothing to wait for.
-        [result] = results
-        if result.committed is None and result.produced.error_code == 0:
-            topics = ((result.topic, (result.produced,)),)
-            return (encode_produce_response(request.version, request.correlation_id, topics),)
+        [(topic, only)] = results
+        if type(only) is ProducedPartition and only.error_code == 0:
+            return (encode_produce_response(request.version, request.correlation_id, ((topic, (only,)),)),)
     timeout_s = request.body.timeout.total_seconds()
-    produce = _Produce(
-        services, request.version, request.correlation_id, acks, timeout_s, request.is_exclusive, results
-    )
+    produce = _Produce(services, request.version, request.correlation_id, acks, timeout_s, request.is_exclusive)
     if acks != 0:
-        for result in results:
-            if result.committed is not None:
-                return _respond_when_committed(produce)
-    return _respond(produce)
+        for _, outcome in results:
+            if type(outcome) is _Uncommitted:
+                return _respond_when_committed(produce, results)
+    return _respond(produce, results)
 
 
 def _refused(services: Services, topic: str, index: int, error: Exception) -> ProducedPartition:
@@ -223,34 +232,20 @@ def _refused(services: Services, topic: str, index: int, error: Exception) -> Pr
     return ProducedPartition(index, code, error_message=message_of(error), current_leader=leader)
 
 
-async def _append_slowly(
-    services: Services, request: Request, topic: str, data: Any, guard: Guard | None = None
-) -> _Appended:
-    """``_append`` with the keys checked in a thread if that takes long."""
-    try:
-        return _append(services, request, topic, data, guard)
-    except KeysUnchecked as unchecked:
-        check = functools.partial(
-            check_keys, data.records, unchecked.header, max_records=services.config.max_compacted_batch_records
-        )
-        await asyncio.get_running_loop().run_in_executor(services.threads.background, check)
-    return _append(services, request, topic, data, guard, keys_are_checked=True)
-
-
 def _append(
     services: Services,
     request: Request,
     topic: str,
     data: Any,
-    guard: Guard | None = None,
+    guard: VerificationGuard | None = None,
     *,
     keys_are_checked: bool = False,
 ) -> _Appended:
     acks, index, records = request.body.acks, data.index, data.records
     if acks not in _ACKS:
-        raise KafkaError(ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {acks}")
+        raise KafkaError(ErrorCode.invalid_required_acks, f"acks is {acks}; it must be -1, 0 or 1")
     if topic in INTERNAL_TOPICS:
-        raise KafkaError(ErrorCode.invalid_topic_exception, f"{topic} is written by the broker alone")
+        raise KafkaError(ErrorCode.invalid_topic_exception, f"{topic} is an internal topic; clients cannot write to it")
     partition = services.replicas.writable_partition(topic, index)
     config = partition.log.config
     header = check_produced(records, max_message_bytes=config.max_message_bytes)
@@ -260,26 +255,33 @@ def _append(
             raise KeysUnchecked(header)
     if header.attributes:
         _check_attributes(services, request, partition, header, guard)
-    appended, synced = partition.append(records, header, acks_all=acks == _ACKS_ALL)
+    appended, committed = partition.append(records, header, acks_all=acks == _ACKS_ALL)
     base_offset, _, append_time_ms, log_start_offset, _ = appended
-    return ProducedPartition(index, 0, base_offset, append_time_ms, log_start_offset), synced
+    produced = ProducedPartition(index, 0, base_offset, append_time_ms, log_start_offset)
+    return produced if committed is None else _Uncommitted(produced, committed)
 
 
 def _check_attributes(
-    services: Services, request: Request, partition: Partition, header: BatchHeader, guard: Guard | None
+    services: Services, request: Request, partition: Partition, header: BatchHeader, guard: VerificationGuard | None
 ) -> None:
     if header.codec == _ZSTD and request.version < ALLOWS_ZSTD:
-        raise KafkaError(ErrorCode.unsupported_compression_type, f"zstd needs Produce v{ALLOWS_ZSTD}")
+        raise KafkaError(
+            ErrorCode.unsupported_compression_type, f"zstd needs Produce v{ALLOWS_ZSTD}, this is v{request.version}"
+        )
     if header.is_transactional:
         if not header.has_producer_id:
-            raise KafkaError(ErrorCode.invalid_record, "a transactional batch names its producer")
+            raise KafkaError(ErrorCode.invalid_record, "a transactional batch must have a producer id")
         if request.body.transactional_id is None:
-            # What Kafka answers: who does not say which id it acts for may not act for it.
-            raise KafkaError(ErrorCode.transactional_id_authorization_failed, "there is no transactional id")
-        # Asked for the batch that begins the transaction here, not for the others: were the partition no part of it,
-        # nobody would ever end it, and readers would wait for ever (KIP-890). Nor for one of another epoch: it would
-        # raise the partition's, which then refuses the coordinator's marker.
-        # Also for one behind a batch that still waits for the coordinator's word: it has to wait for its turn.
+            # The same code as Kafka: without an id the client is not authorised for it.
+            raise KafkaError(
+                ErrorCode.transactional_id_authorization_failed,
+                "the request has transactional batches but no transactional id",
+            )
+        # A batch is verified unless its producer has a transaction open here, with the batch's epoch. If the partition
+        # were not part of the transaction, no marker would ever end it here, and readers would wait forever (KIP-890).
+        # A batch of another epoch than the open transaction's is verified too: it would raise the partition's epoch,
+        # and the partition would then refuse the coordinator's marker. A batch behind one that waits for the
+        # coordinator is verified as well, because it has to wait for its turn.
         guards, place = services.transactions.verifier.guards, partition.topic_partition
         if not partition.log.producers.is_in_transaction(header.producer_id, header.producer_epoch) or (
             guard is None and guards.is_waiting(place, header.producer_id)
@@ -288,8 +290,10 @@ def _check_attributes(
 
 
 def _verify(
-    services: Services, request: Request, partition: Partition, header: BatchHeader, guard: Guard | None
+    services: Services, request: Request, partition: Partition, header: BatchHeader, guard: VerificationGuard | None
 ) -> None:
+    """Raises KafkaError if the transaction does not include the partition, VerificationRequired if this is not known
+    here."""
     verifier, place = services.transactions.verifier, partition.topic_partition
     producer = ProducerStamp(header.producer_id, header.producer_epoch)
     try:
@@ -301,37 +305,41 @@ def _verify(
     except KafkaError as error:
         if error.code is ErrorCode.not_enough_replicas:
             verifier.guards.refused(place, producer, header.base_sequence)
-        if error.code is ErrorCode.invalid_txn_state and request.version >= KNOWS_TRANSACTION_ABORTABLE:
+        if error.code is ErrorCode.invalid_txn_state and request.version >= HAS_TRANSACTION_ABORTABLE:
             raise KafkaError(ErrorCode.transaction_abortable, str(error)) from None
         raise
     verifier.guards.accepted(place, producer)
 
 
-async def _respond_when_committed(produce: _Produce) -> Parts:
-    # The futures are this request's alone, so a timer may end them and a client that leaves cancel them. Awaiting them
-    # as they are takes one turn of the loop; ``wait_for`` and ``shield`` around them took three.
-    timer = asyncio.get_running_loop().call_later(max(0.0, produce.timeout_s), _time_out, produce)
+async def _respond_when_committed(produce: _Produce, results: list[_Result]) -> Parts:
+    # The futures belong to this request alone, so a timer may end them, and the request's cancellation may cancel them.
+    # Awaiting them directly takes one turn of the loop; ``wait_for`` and ``shield`` around them took three.
+    timer = asyncio.get_running_loop().call_later(max(0.0, produce.timeout_s), _time_out, produce, results)
+    committed: list[_Result] = []
     try:
-        for number, result in enumerate(produce.results):
-            try:
-                if result.committed is not None:
-                    await result.committed
-            except (KafkaError, StorageError, TimeoutError) as error:
-                refusal = _timed_out(produce.timeout_s) if isinstance(error, TimeoutError) else error
-                result.produced = _refused(produce.services, result.topic, result.produced.partition, refusal)
+        for number, (topic, outcome) in enumerate(results):
+            if isinstance(outcome, _Uncommitted):
+                produced = outcome.produced
+                try:
+                    await outcome.committed
+                except (KafkaError, StorageError, TimeoutError) as error:
+                    refusal = _timed_out(produce.timeout_s) if isinstance(error, TimeoutError) else error
+                    produced = _refused(produce.services, topic, produced.partition, refusal)
+                outcome = produced
+            committed.append((topic, outcome))
             if number % RESULTS_AT_ONCE == RESULTS_AT_ONCE - 1:
                 await asyncio.sleep(0)
     finally:
         timer.cancel()
-    response = _respond(produce)
+    response = _respond(produce, committed, results)
     return await response if isinstance(response, Awaitable) else response
 
 
-def _time_out(produce: _Produce) -> None:
+def _time_out(produce: _Produce, results: Sequence[_Result]) -> None:
     def end_all() -> Work[None]:
-        for result in produce.results:
-            if result.committed is not None and not result.committed.done():
-                result.committed.set_exception(TimeoutError())
+        for _, outcome in results:
+            if isinstance(outcome, _Uncommitted) and not outcome.committed.done():
+                outcome.committed.set_exception(TimeoutError())
             yield
 
     produce.services.slicer.run(end_all())
@@ -343,34 +351,40 @@ def _timed_out(timeout_s: float) -> KafkaError:
     )
 
 
-def _respond(produce: _Produce) -> Parts | Awaitable[Parts]:
+def _respond(
+    produce: _Produce, results: list[_Result], waited: list[_Result] | None = None
+) -> Parts | Awaitable[Parts]:
+    """Encodes the response to ``results``. ``waited`` is an earlier list that is only to be freed."""
     if produce.in_slices:
-        return produce.services.slicer.run(_respond_in_slices(produce))
+        return produce.services.slicer.run(_respond_in_slices(produce, results, waited or []))
     if produce.acks == 0:
-        for result in produce.results:
-            _close_if_failed(result)
-        return NO_ANSWER
-    leaders = [result.produced.current_leader for result in produce.results if result.produced.error_code]
+        for topic, outcome in results:
+            _close_if_failed(topic, _produced(outcome))
+        return NO_RESPONSE
+    topics: list[_ProducedTopic] = []
+    for topic, outcome in results:
+        _add(topics, topic, _produced(outcome))
+    leaders = [one.current_leader for _, produced in topics for one in produced if one.error_code]
     endpoints = endpoints_of(produce.services, leaders) if leaders else ()
-    topics = _by_topic(produce.results)
     return (encode_produce_response(produce.version, produce.correlation_id, topics, node_endpoints=endpoints),)
 
 
-def _respond_in_slices(produce: _Produce) -> Work[Parts]:
+def _respond_in_slices(produce: _Produce, results: list[_Result], waited: list[_Result]) -> Work[Parts]:
     leaders = set()
     topics: list[_ProducedTopic] = []
-    for result in produce.results:
+    for topic, outcome in results:
+        produced = _produced(outcome)
         if produce.acks == 0:
-            _close_if_failed(result)
-        leaders.add(result.produced.current_leader)
-        _add(result, topics)
+            _close_if_failed(topic, produced)
+        leaders.add(produced.current_leader)
+        _add(topics, topic, produced)
         yield
-    parts: Parts = NO_ANSWER
+    parts: Parts = NO_RESPONSE
     if produce.acks != 0:
         endpoints = endpoints_of(produce.services, leaders)
         parts = ((yield from encode_produce_in_slices(produce.version, produce.correlation_id, topics, endpoints)),)
-    # Nobody needs the results any more. To free 200,000 of them in one go would take 20 ms.
-    lists: list[list[Any]] = [produce.results, *(partitions for _, partitions in topics)]
+    # The results are not needed any more. Freeing 200,000 of them at once would take 20 ms.
+    lists: list[list[Any]] = [waited, results, *(partitions for _, partitions in topics)]
     for some in lists:
         while some:
             del some[-RESULTS_AT_ONCE:]
@@ -378,23 +392,20 @@ def _respond_in_slices(produce: _Produce) -> Work[Parts]:
     return parts
 
 
-def _by_topic(results: list[_Result]) -> Sequence[_ProducedTopic]:
-    topics: list[_ProducedTopic] = []
-    for result in results:
-        _add(result, topics)
-    return topics
+def _produced(outcome: _Appended) -> ProducedPartition:
+    return outcome.produced if isinstance(outcome, _Uncommitted) else outcome
 
 
-def _add(result: _Result, topics: list[_ProducedTopic]) -> None:
-    if not topics or topics[-1][0] != result.topic:
-        topics.append((result.topic, []))
-    topics[-1][1].append(result.produced)
+def _add(topics: list[_ProducedTopic], topic: str, produced: ProducedPartition) -> None:
+    if not topics or topics[-1][0] != topic:
+        topics.append((topic, []))
+    topics[-1][1].append(produced)
 
 
-def _close_if_failed(result: _Result) -> None:
-    if (code := result.produced.error_code) != 0:
-        name = f"{result.topic}-{result.produced.partition}"
-        raise CloseConnection(f"produce with acks=0 to {name} failed: {ErrorCode(code).name}")
+def _close_if_failed(topic: str, produced: ProducedPartition) -> None:
+    if produced.error_code != 0:
+        name = f"{topic}-{produced.partition}"
+        raise CloseConnection(f"produce with acks=0 to {name} failed: {ErrorCode(produced.error_code).name}")
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:

@@ -1,17 +1,20 @@
 """UnregisterBroker (API 64), version 0.
 
 Behaviour
-    A broker that is gone for good is forgotten: nobody waits any more for it to remove the files of deleted topics. A
-    partition that it holds keeps it as a replica; reassign those first.
+    Removes a broker that is gone for good from the deletions that wait for it to remove its files. Partitions that it
+    holds keep it as a replica; reassign them first.
+
+Versions
+    0 is the only one.
 
 Refusals, in order
-    INVALID_REQUEST: the broker is running, and registers by being there (Kafka unregisters it, and it is back when it
-    restarts); BROKER_ID_NOT_REGISTERED: nothing is known of it.
+    INVALID_REQUEST: the broker is running, and its registration lasts as long as its session (Kafka unregisters it,
+    and it is back when it restarts); BROKER_ID_NOT_REGISTERED: no partition and no deletion names the broker.
 """
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
-from skep.broker.refusals import ANSWERABLE, code_of, message_of
+from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics.topic_creation import alive_brokers
@@ -22,7 +25,7 @@ from skep.wire.codec import Body
 async def handle(services: Services, request: Request) -> Body:
     try:
         await _forget(services, request.body.broker_id)
-    except ANSWERABLE as error:
+    except RESPONSE_ERRORS as error:
         return {"error_code": code_of(error), "error_message": message_of(error)}
     return {"error_code": ErrorCode.none, "error_message": None}
 

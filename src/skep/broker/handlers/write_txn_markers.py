@@ -1,18 +1,22 @@
 """WriteTxnMarkers (API 27), version 1.
 
 Behaviour
-    Ends a producer's transaction in the named partitions, without asking whether its coordinator knows of it: this is
-    how a coordinator on another broker does it, and how an operator ends a transaction that hangs. In a partition of
-    ``__consumer_offsets`` the offsets of the transaction come to count, or not. The answer goes out when all in-sync
-    replicas have the markers.
+    Ends a producer's transaction in the named partitions without asking its coordinator. This is how a coordinator on
+    another broker ends a transaction, and how an operator ends one that hangs. In a partition of
+    ``__consumer_offsets`` the offsets of the transaction take effect or are dropped. The response is sent when all
+    in-sync replicas have the markers.
+
+Versions
+    1 is flexible, and otherwise equal to version 0, which Kafka 4.0 removed.
 
 Refusals, per partition
-    UNKNOWN_TOPIC_OR_PARTITION; INVALID_PRODUCER_EPOCH for an epoch that is over; TRANSACTION_COORDINATOR_FENCED for a
-    coordinator's that is; NOT_LEADER_OR_FOLLOWER, also when the group's coordinator is not ready; NOT_ENOUGH_REPLICAS;
-    KAFKA_STORAGE_ERROR. REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND for a marker that may be lost again.
+    UNKNOWN_TOPIC_OR_PARTITION; INVALID_PRODUCER_EPOCH for a fenced producer epoch; TRANSACTION_COORDINATOR_FENCED for
+    a fenced coordinator epoch; NOT_LEADER_OR_FOLLOWER, also when the group coordinator is not loaded;
+    NOT_ENOUGH_REPLICAS; KAFKA_STORAGE_ERROR. REQUEST_TIMED_OUT or NOT_ENOUGH_REPLICAS_AFTER_APPEND for a marker that
+    is appended but may still be lost.
 
 Left out
-    Version 2, which says that the marker is one of transactions v2 (KIP-890).
+    Version 2, which marks the transactions as v2 (KIP-890).
 """
 
 import asyncio
@@ -23,7 +27,7 @@ from skep.base.config.coordinator_config import CONSUMER_OFFSETS
 from skep.base.errors import ErrorCode
 from skep.base.ids import TopicPartition
 from skep.base.loop.slicer import Work
-from skep.broker.refusals import ANSWERABLE, code_of
+from skep.broker.refusals import RESPONSE_ERRORS, code_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.shard import ProducerStamp
@@ -35,19 +39,19 @@ _GROUPS_NOT_READY = frozenset(
 )
 
 LONGEST_WAIT_S = 5.0
-"""For the replicas of one partition, which the answers for all others of the request wait for too."""
+"""How long the response waits for the replicas of one partition: the results of all other partitions wait with it."""
 
 _Codes = dict[tuple[str, int], "Future[None] | ErrorCode"]
 
 
 async def handle(services: Services, request: Request) -> Body:
-    # All are appended before the first is waited for: the replicas get them in one go.
+    # All markers are appended before the first commit is awaited: the replicas fetch them together.
     markers, finish = request.body.markers, services.slicer.finish
     written = await finish(_append_all(services, markers))
     waiting = [one for codes in written for one in codes.values() if not isinstance(one, ErrorCode)]
     if waiting:
         await asyncio.wait(waiting, timeout=LONGEST_WAIT_S)
-    return {"markers": await finish(_answers(markers, written))}
+    return {"markers": await finish(_results(markers, written))}
 
 
 def _append_all(services: Services, markers: Any) -> Work[list[_Codes]]:
@@ -64,7 +68,7 @@ def _append_all(services: Services, markers: Any) -> Work[list[_Codes]]:
 
 
 def _append(services: Services, marker: Any, topic: str, index: int) -> "Future[None] | ErrorCode":
-    """The code at once, or the commit that is waited for."""
+    """Returns the error code if it is known at once, otherwise the future of the commit."""
     try:
         if topic == CONSUMER_OFFSETS:
             producer = ProducerStamp(marker.producer_id, marker.producer_epoch)
@@ -72,19 +76,19 @@ def _append(services: Services, marker: Any, topic: str, index: int) -> "Future[
                 index, producer, marker.coordinator_epoch, is_committed=marker.transaction_result
             )
         else:
-            # Also when the disk is so full that records are refused: a marker is what lets readers go on.
+            # Markers are accepted when the disk is too full for records: they are what lets readers go on.
             _, committed = services.replicas.partition(topic, index).append_marker(
                 marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, marker.transaction_result
             )
-    except ANSWERABLE as error:
+    except RESPONSE_ERRORS as error:
         code = code_of(error)
         return ErrorCode.not_leader_or_follower if code in _GROUPS_NOT_READY else code
     services.transactions.verifier.guards.marker_written(TopicPartition(topic, index), marker.producer_id)
     return ErrorCode.none if committed is None else committed
 
 
-def _answers(markers: Any, written: list[_Codes]) -> Work[list[dict[str, Any]]]:
-    answers = []
+def _results(markers: Any, written: list[_Codes]) -> Work[list[dict[str, Any]]]:
+    results = []
     for marker, codes in zip(markers, written, strict=True):
         topics = []
         for topic in marker.topics:
@@ -93,8 +97,8 @@ def _answers(markers: Any, written: list[_Codes]) -> Work[list[dict[str, Any]]]:
                 partitions.append({"partition_index": index, "error_code": _settled(codes[topic.name, index])})
                 yield
             topics.append({"name": topic.name, "partitions": partitions})
-        answers.append({"producer_id": marker.producer_id, "topics": topics})
-    return answers
+        results.append({"producer_id": marker.producer_id, "topics": topics})
+    return results
 
 
 def _settled(written: "Future[None] | ErrorCode") -> ErrorCode:
@@ -105,7 +109,7 @@ def _settled(written: "Future[None] | ErrorCode") -> ErrorCode:
     error = asyncio.CancelledError() if written.cancelled() else written.exception()
     if error is None:
         return ErrorCode.none
-    return code_of(error) if isinstance(error, ANSWERABLE) else ErrorCode.kafka_storage_error
+    return code_of(error) if isinstance(error, RESPONSE_ERRORS) else ErrorCode.kafka_storage_error
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:

@@ -1,4 +1,4 @@
-"""Who leads a partition now, for those who asked the wrong broker (KIP-951), and who the controller is."""
+"""The current leader of a partition, for clients that asked the wrong broker (KIP-951), and the controller."""
 
 from collections.abc import Iterable
 from uuid import UUID
@@ -12,14 +12,14 @@ from skep.wire.leader_hints import NodeEndpoint
 NO_CONTROLLER = BrokerId(-1)
 
 Leader = tuple[int, int]
-"""Its id and epoch."""
+"""Broker id and leader epoch."""
 
-_CAN_BE_HELPED = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
+_HAS_LEADER_HINT = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 
 
 def current_leader(services: Services, topic: str | UUID, index: int, code: ErrorCode) -> Leader | None:
-    """The leader as far as this broker knows, for a refusal with ``code``; None where that would not help."""
-    if code not in _CAN_BE_HELPED:
+    """Returns the leader that this broker knows, for a refusal with ``code``; None if the code has no such hint."""
+    if code not in _HAS_LEADER_HINT:
         return None
     image = services.catalog.image
     record = image.topics_by_id.get(topic) if isinstance(topic, UUID) else image.topics.get(topic)
@@ -30,7 +30,7 @@ def current_leader(services: Services, topic: str | UUID, index: int, code: Erro
 
 
 def endpoints_of(services: Services, leaders: Iterable[Leader | None]) -> list[NodeEndpoint]:
-    """Where these leaders are reached."""
+    """Returns the addresses of the leaders."""
     brokers = services.catalog.image.brokers
     ids = sorted({BrokerId(leader[0]) for leader in leaders if leader is not None})
     return [
@@ -41,7 +41,7 @@ def endpoints_of(services: Services, leaders: Iterable[Leader | None]) -> list[N
 
 
 def controller_id(services: Services) -> BrokerId:
-    """The controller; -1 while there is none, as Kafka says it. A broker alone is its own, also before it knows."""
+    """Returns the controller, or -1 as in Kafka while there is none. A single broker is its own controller."""
     image = services.catalog.image
     found = image.controller
     if found is not None and found.broker_id in image.brokers:

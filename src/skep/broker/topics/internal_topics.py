@@ -1,16 +1,15 @@
-"""The topics in which the coordinators keep their state: made when first needed, never by a client."""
+"""The internal topics of the coordinators, which are created when first needed, never by a client."""
 
 from typing import NamedTuple
 
-from skep.base.config.broker_config import BrokerConfig
-from skep.base.config.coordinator_config import CONSUMER_OFFSETS, TRANSACTION_STATE
+from skep.base.config.coordinator_config import CONSUMER_OFFSETS, TRANSACTION_STATE, CoordinatorConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.services import Services
 from skep.broker.topics.topic_creation import alive_brokers, place
 from skep.metadata.model import BrokerRecord
 
 MAX_RECORD_BYTES = 5 << 20
-"""A group is one record when its members agree: some 15,000 of them fit."""
+"""The members of a group are in one record; some 15,000 of them fit."""
 
 
 class _Shape(NamedTuple):
@@ -19,7 +18,7 @@ class _Shape(NamedTuple):
     segment_bytes: int
 
 
-def _shape(name: str, config: BrokerConfig) -> _Shape:
+def _shape(name: str, config: CoordinatorConfig) -> _Shape:
     if name == CONSUMER_OFFSETS:
         return _Shape(
             config.offsets_topic_num_partitions,
@@ -38,19 +37,19 @@ def _shape(name: str, config: BrokerConfig) -> _Shape:
 
 
 async def ensure(services: Services, name: str) -> None:
-    """Makes the topic if it is not there.
+    """Creates the topic if it does not exist. Of several brokers that try at once, one does.
 
-    With fewer brokers than replicas are wanted, each broker gets one, and the controller adds the others when more
-    brokers come. (Kafka refuses until there are enough; a single broker would then need options to serve a group at
-    all.) When several brokers make it at once, one does.
+    With fewer brokers than configured replicas, each broker gets a replica, and the controller adds the others when
+    more brokers join. Kafka refuses until there are enough brokers; a single broker would then need changed options to
+    serve groups.
     """
     if name in services.catalog.image.topics:
         return
-    shape = _shape(name, services.config)
+    shape = _shape(name, services.config.coordinator)
     usable = [broker for broker in alive_brokers(services).values() if not _is_stopping(services, broker)]
     factor = min(shape.replication_factor, len(usable))
     if factor == 0:
-        raise KafkaError(ErrorCode.coordinator_not_available, f"no broker can hold {name}: all are stopping")
+        raise KafkaError(ErrorCode.coordinator_not_available, f"{name} cannot be created: all brokers are stopping")
     config = {
         "cleanup.policy": "compact",
         "segment.bytes": str(shape.segment_bytes),
@@ -65,5 +64,5 @@ async def ensure(services: Services, name: str) -> None:
 
 
 def _is_stopping(services: Services, broker: BrokerRecord) -> bool:
-    # The image knows of this broker too whether it is to stop.
+    # The image has the current state of this broker too.
     return services.catalog.image.brokers.get(broker.id, broker).stopping

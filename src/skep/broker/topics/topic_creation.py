@@ -1,4 +1,4 @@
-"""Topics as requests make and see them: where replicas go, what is refused, how partitions are described."""
+"""Creation and description of topics: the limit of partitions, placement, checks of manual assignments."""
 
 import contextlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -19,39 +19,39 @@ PLACED_PER_STEP = 100
 
 
 def alive_brokers(services: Services) -> Mapping[BrokerId, BrokerRecord]:
-    """The brokers that are registered, and this one: it is alive whatever the metadata store says of its session."""
+    """Returns the registered brokers and this one, which is alive even if its session in the store has ended."""
     return {**services.catalog.image.brokers, services.node.id: services.node}
 
 
 @contextlib.contextmanager
 def room_for(services: Services, count: int) -> Iterator[None]:
-    """Refuses partitions beyond ``skep.max.partitions``; holds the room for ``count`` of them while the context lasts.
+    """Counts ``count`` more partitions while the context lasts.
 
-    POLICY_VIOLATION, as Kafka answers too many partitions in a request: the number is a good one, it is this cluster
-    that does not allow it, and asking again will not help.
+    Raises POLICY_VIOLATION beyond ``skep.max.partitions``, Kafka's code for too many partitions in a request: the
+    number is valid but this cluster does not allow it, and a retry will not help.
     """
-    # Held, not just checked: a hundred requests in a pipeline all pass a check before the first of them is done.
+    # Counted, not just checked: a hundred pipelined requests would all pass a check before the first of them is done.
     counted = services.partition_count
     held = counted.held(services.catalog.image)
     if held + count > services.config.max_partitions:
         raise KafkaError(
             ErrorCode.policy_violation,
-            f"{count} more partition(s) would be too many: there are {held}, and skep.max.partitions is "
-            f"{services.config.max_partitions}.",
+            f"{count} more partition(s) would exceed skep.max.partitions={services.config.max_partitions}; "
+            f"there are {held}.",
         )
-    counted.in_the_making += count
+    counted.being_created += count
     try:
         yield
     finally:
-        counted.in_the_making -= count
+        counted.being_created -= count
 
 
 def place(
     services: Services, count: int, replication_factor: int, *, growing: TopicRecord | None = None
 ) -> Work[list[list[BrokerId]]]:
-    """Replicas for ``count`` partitions of a new topic, or of one that is ``growing``."""
+    """Returns the replicas of ``count`` partitions of a new topic, or of a topic that is ``growing``."""
     image = services.catalog.image
-    # What the image says of this broker comes first here: it knows whether it is stopping.
+    # The image's record of this broker takes precedence: it has the current ``stopping``.
     brokers = {services.node.id: services.node, **image.brokers}.values()
     after = None if growing is None else growing.partitions[-1].replicas[0]
     start = services.partition_count.held(image)
@@ -72,9 +72,9 @@ def check_assignment(
     *,
     held_by: Container[BrokerId] = (),
 ) -> None:
-    """INVALID_REPLICA_ASSIGNMENT for what a client may not choose by hand.
+    """Raises INVALID_REPLICA_ASSIGNMENT if a client may not choose these replicas.
 
-    ``held_by`` has the replicas of a partition that there is already; they may stay while they are away.
+    ``held_by`` has the replicas of an existing partition; they may remain while their brokers are away.
     """
     alive = alive_brokers(services)
     problem = None
@@ -94,9 +94,9 @@ def check_assignment(
 
 
 async def auto_create(services: Services, name: str) -> None:
-    """Makes a topic that somebody asked for, with the defaults; it may have come into being in the meantime."""
+    """Creates a topic with the default options, unless it exists by now."""
     count = services.config.num_partitions
-    # Before the room is counted, so that a bad name is told as that.
+    # Before the partitions are counted, so that an invalid name has its own error.
     services.catalog.check_new_topic(name)
     with room_for(services, count):
         placing = place(services, count, services.config.default_replication_factor)
@@ -111,7 +111,10 @@ async def auto_create(services: Services, name: str) -> None:
 def describe_partitions(
     partitions: Iterable[tuple[int, PartitionRecord]], alive: Mapping[BrokerId, BrokerRecord]
 ) -> list[dict[str, Any]]:
-    """Numbered partitions as Metadata and DescribeTopicPartitions show them; one without a live leader says so."""
+    """Describes numbered partitions for Metadata and DescribeTopicPartitions.
+
+    A partition without a live leader has LEADER_NOT_AVAILABLE.
+    """
     return [
         {
             "error_code": ErrorCode.none if partition.leader in alive else ErrorCode.leader_not_available,

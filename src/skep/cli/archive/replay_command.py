@@ -1,4 +1,4 @@
-"""``skep replay``: archived records back into a topic."""
+"""``skep replay``: write archived records back to a topic."""
 
 import hashlib
 import json as jsonlib
@@ -9,7 +9,7 @@ import typer
 
 from skep.base.clock import SystemClock
 from skep.cli import output
-from skep.cli.archive_clients import archive_client
+from skep.cli.archive.archive_command import archive_client
 from skep.cli.connection import DEFAULT_BOOTSTRAP, Bootstrap, Properties
 from skep.cli.failures import CommandError, UsageError
 from skep.cli.moments import parse_moment
@@ -26,46 +26,50 @@ def register(app: typer.Typer) -> None:
 
 
 def replay(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What skep archive was given as --to.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder given to skep archive as --to.")],
     to: Annotated[str, typer.Option("--to", metavar="TOPIC", help="The topic to write to.")],
     topic: Annotated[
-        str | None, typer.Option("--topic", help="The archived topic, when DIR has the archives of several.")
+        str | None, typer.Option("--topic", metavar="TOPIC", help="The archived topic, if DIR has several archives.")
     ] = None,
     from_: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Only records with this timestamp or a later one.")
+        str | None, typer.Option("--from", metavar="TIME", help="Only records with a timestamp at or after TIME.")
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Only records with an earlier timestamp.")
+        str | None, typer.Option("--until", metavar="TIME", help="Only records with a timestamp before TIME.")
     ] = None,
-    from_offset: Annotated[int, typer.Option("--from-offset", min=0, help="Only from this archived offset on.")] = 0,
+    from_offset: Annotated[
+        int, typer.Option("--from-offset", min=0, metavar="N", help="Only archived offsets from this one on.")
+    ] = 0,
     until_offset: Annotated[
-        int | None, typer.Option("--until-offset", min=0, help="Only offsets before this one.")
+        int | None, typer.Option("--until-offset", min=0, metavar="N", help="Only archived offsets before this one.")
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this archived partition. Repeatable.")
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, metavar="N", help="Only this archived partition. Repeatable."),
     ] = None,
     repartition: Annotated[
-        bool, typer.Option("--repartition", help="Let keys choose the partition, not where the record was.")
+        bool, typer.Option("--repartition", help="Choose partitions by key, not by the archived partition.")
     ] = False,
     name: Annotated[
-        str | None, typer.Option("--name", help="What this replay is called; another name replays once more.")
+        str | None,
+        typer.Option("--name", metavar="NAME", help="The name of this replay; a new name replays everything again."),
     ] = None,
     allow_gaps: Annotated[
-        bool, typer.Option("--allow-gaps", help="Go on when files of the archive were deleted, without their records.")
+        bool, typer.Option("--allow-gaps", help="Continue without the records of deleted archive files.")
     ] = False,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:
-    """Write archived records back to a topic: key, value, headers, timestamp, partition and order as they were.
+    """Write archived records back to a topic, with the same key, value, headers, timestamp, partition and order.
 
-    Each record is written once for who reads committed records: the same command, run again after it was killed, goes
-    on where it was, and writes what was archived since. To write the same records a second time, give the replay
-    another --name. It is the name of a group too, which has the progress. A name is refused for another archive or
-    other options, so give --from and --until as moments (2026-01-31T00:00:00Z), not as how long ago.
+    A read_committed consumer sees each record exactly once: the same command, run again after it was killed, continues
+    where it stopped, and adds what was archived since. To write the same records again, give the replay another
+    --name. The progress is stored as the committed offsets of a group with that name. A name cannot be reused for
+    another archive or with other options, so give --from and --until as dates (2026-01-31T00:00:00Z), not as -1h.
 
-    The topic must exist, with at least as many partitions (or let keys choose: --repartition), and should keep records
-    as old as these (retention.ms).
+    The topic must exist, with at least as many partitions as the archive (or use --repartition), and its retention.ms
+    should be longer than the age of the records.
 
     \b
     Examples:
@@ -75,7 +79,7 @@ def replay(
       skep replay lake --topic orders --to orders --partition 3 --from-offset 1000 --name lost-records
     """
     clock = SystemClock()
-    with archive_client(bootstrap, properties) as client:
+    with archive_client(bootstrap, properties, to) as client:
         from skep.client.archive.replay import LATEST_OFFSET, Selection
         from skep.client.archive.replay import replay as run_replay
 
@@ -88,8 +92,8 @@ def replay(
             None if until is None else parse_moment(until, clock),
         )
         asked = (from_, until, from_offset, until_offset, sorted(partition or ()), repartition)
-        chosen = name or _usual_name(client, archive, to, asked)
-        _warn_of_retention(client, archive, to)
+        chosen = name or _default_name(client, archive, to, asked)
+        _warn_about_retention(client, archive, to)
         with output.progress(shown=not json) as bar:
             task = bar.add_task(to)
             result = run_replay(
@@ -102,10 +106,10 @@ def replay(
                 allow_gaps=allow_gaps,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
             )
-    _tell(result, archive, to, chosen, json=json)
+    _report(result, archive, to, chosen, json=json)
 
 
-def _tell(result: "ReplayResult", archive: "Archive", to: str, name: str, *, json: bool) -> None:
+def _report(result: "ReplayResult", archive: "Archive", to: str, name: str, *, json: bool) -> None:
     if json:
         counts = [{"partition": one, "records": count} for one, count in sorted(result.replayed.items())]
         document = {"topic": archive.topic, "to": to, "name": name, "records": result.records}
@@ -114,16 +118,19 @@ def _tell(result: "ReplayResult", archive: "Archive", to: str, name: str, *, jso
         _show(result, archive.topic, to)
     for number, part in sorted(archive.partitions.items()):
         for first, end in part.gaps:
-            output.note(f"The archive lacks offsets {first} to {end - 1} of partition {number}: the log had lost them.")
+            output.note(
+                f"Partition {number}: offsets {first} to {end - 1} are missing in the archive; they were deleted from "
+                f"the topic before they were archived."
+            )
         for lost in archive.lost(number, 0, part.end):
             output.note(f"{lost}.")
 
 
 def _show(result: "ReplayResult", topic: str, to: str) -> None:
     if result.resumed and not result.records:
-        output.line(f"Nothing is left to replay: it has been written to {to} before (--name writes it once more).")
+        output.line(f"Nothing to replay: all records are in {to} already (to write them again, use --name).")
         return
-    resumed = ", going on where an earlier run had ended" if result.resumed else ""
+    resumed = ", continuing an earlier run" if result.resumed else ""
     output.line(f"Replayed {output.count(result.records, 'record')} of topic {topic} to {to}{resumed}.")
 
 
@@ -137,12 +144,12 @@ def _find(directory: Path, topic: str | None) -> "Archive":
         raise CommandError(f"there is no archive in {directory}")
     if len(found) > 1:
         names = ", ".join(folder.name.removeprefix("topic=") for folder in found)
-        raise UsageError(f"{directory} has the archives of {names}: say which one with --topic")
+        raise UsageError(f"{directory} has archives of several topics ({names}); choose one with --topic")
     return Archive.open(found[0])
 
 
-def _usual_name(client: "ClusterClient", archive: "Archive", to: str, asked: tuple[object, ...]) -> str:
-    """The same for the same command, as long as the topic is the same one."""
+def _default_name(client: "ClusterClient", archive: "Archive", to: str, asked: tuple[object, ...]) -> str:
+    """Returns a name that is the same for the same options, unless the topic is deleted and created again."""
     from skep.client.topic_info import describe_topics
 
     target = describe_topics(client, [to])[to]
@@ -150,8 +157,8 @@ def _usual_name(client: "ClusterClient", archive: "Archive", to: str, asked: tup
     return f"skep-replay-{archive.topic}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def _warn_of_retention(client: "ClusterClient", archive: "Archive", to: str) -> None:
-    """Old records keep their timestamps: retention by time may take them soon after they are written."""
+def _warn_about_retention(client: "ClusterClient", archive: "Archive", to: str) -> None:
+    """Replayed records keep their timestamps, so retention by time may delete them soon after they are written."""
     from skep.client.admin import topic_configs
     from skep.client.archive.archive_folder import date_of_day, day_of_ms
 
@@ -163,6 +170,6 @@ def _warn_of_retention(client: "ClusterClient", archive: "Archive", to: str) -> 
     days = [path.name.removeprefix("date=") for path in archive.folder.glob("date=*")]
     if days and min(days) < oldest:
         output.note(
-            f"Records from before {oldest} are older than retention.ms={retention_ms} of topic {to} allows: it deletes "
-            f"them soon. To keep them: skep topics alter {to} --config retention.ms=-1"
+            f"warning: topic {to} has retention.ms={retention_ms} and will soon delete records from before {oldest}. "
+            f"To keep them: skep topics alter {to} --config retention.ms=-1"
         )

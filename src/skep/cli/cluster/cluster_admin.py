@@ -1,6 +1,6 @@
-"""What the commands ask of a cluster as a whole, and the client library cannot: move replicas, elect, forget a broker.
+"""Admin requests that confluent-kafka does not have: move replicas, elect leaders, unregister a broker, throttle.
 
-Every broker of ours does these. Kafka's pass them on to their controller, which the metadata names.
+They are sent to the controller that the metadata names. Any Skep broker handles them, too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode
 from skep.base.ids import TopicPartition
+from skep.cli import output
 from skep.cli.failures import CommandError
-from skep.cli.skep_client import in_words
-from skep.client.asking import until_answered
+from skep.cli.skep_client import error_text
 from skep.client.cluster_client import ClusterClient
 from skep.client.errors import Unsupported
+from skep.client.retry import call_with_retries
 from skep.wire.apis import (
     ALTER_PARTITION_REASSIGNMENTS,
     ELECT_LEADERS,
@@ -23,7 +24,8 @@ from skep.wire.apis import (
     Api,
 )
 
-PARTITIONS_AT_ONCE = 1_000
+PARTITIONS_PER_REQUEST = 1_000
+SHOWN_REFUSALS = 20
 PREFERRED, UNCLEAN = 0, 1
 THROTTLES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 _BROKER, _ALL_BROKERS = 4, ""
@@ -31,7 +33,7 @@ _SET, _DELETE = 0, 1
 
 
 class Move(NamedTuple):
-    """A partition whose replicas are being changed: all that there are now, those that come and those that go."""
+    """A reassignment in progress: the current replicas, those being added and those being removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -39,49 +41,51 @@ class Move(NamedTuple):
 
 
 class Refusal(NamedTuple):
+    """A partition that the controller refused to change, and why."""
+
     where: TopicPartition
     code: ErrorCode
-    words: str
+    message: str
 
 
-def _ask(
-    client: ClusterClient, what: str, api: Api, body: Mapping[str, Any], *, but_for: ErrorCode = ErrorCode.none
+def _request(
+    client: ClusterClient, what: str, api: Api, body: Mapping[str, Any], *, allowed: ErrorCode = ErrorCode.none
 ) -> Any:
-    """Of the controller, or of any broker when none is known; asked again when that one went away.
+    """Sends a request to the controller, or to any broker if there is none; retries if that broker is unreachable.
 
-    A refusal as a whole is a CommandError, ``but_for`` one that the caller knows what to do with.
+    Raises CommandError for an error code of the whole request, except for ``allowed``, which the caller handles.
     """
 
-    def ask() -> Any:
+    def send() -> Any:
         metadata = client.metadata(())
         nodes = {node.node_id: node for node in client.nodes()}
         node = nodes.get(getattr(metadata, "controller_id", -1)) or next(iter(nodes.values()))
         return client.ask_node(node, api, {**body, "timeout": timedelta(seconds=client.request_timeout_s)})
 
-    answer = until_answered(client, what, ask)
-    code = getattr(answer, "error_code", ErrorCode.none)
-    if code not in (ErrorCode.none, but_for):
-        raise CommandError(f"{what}: {getattr(answer, 'error_message', None) or in_words(code)}")
-    return answer
+    response = call_with_retries(client, what, send)
+    code = getattr(response, "error_code", ErrorCode.none)
+    if code not in (ErrorCode.none, allowed):
+        raise CommandError(f"{what}: {getattr(response, 'error_message', None) or error_text(code)}")
+    return response
 
 
-def moves_under_way(client: ClusterClient) -> dict[TopicPartition, Move]:
-    """The partitions that are being moved; none for a cluster that cannot move any."""
+def current_moves(client: ClusterClient) -> dict[TopicPartition, Move]:
+    """Returns the reassignments in progress; none for a cluster without ListPartitionReassignments."""
     try:
-        answer = _ask(client, "listing what is being moved", LIST_PARTITION_REASSIGNMENTS, {"topics": None})
+        response = _request(client, "listing reassignments", LIST_PARTITION_REASSIGNMENTS, {"topics": None})
     except Unsupported:
         return {}
     return {
         TopicPartition(topic.name, row.partition_index): Move(
             tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas)
         )
-        for topic in answer.topics
+        for topic in response.topics
         for row in topic.partitions
     }
 
 
 def move(client: ClusterClient, plan: Mapping[TopicPartition, Sequence[int] | None]) -> list[Refusal]:
-    """Begins to move partitions to other brokers, or with None for replicas calls a move off; those refused."""
+    """Starts to move partitions to other replicas, or cancels a move if the replicas are None. Returns the refusals."""
     refused = []
     for part in _parts(sorted(plan)):
         topics = [
@@ -92,10 +96,10 @@ def move(client: ClusterClient, plan: Mapping[TopicPartition, Sequence[int] | No
             for topic, numbers in by_topic(part).items()
         ]
         body = {"topics": topics, "allow_replication_factor_change": True}
-        answer = _ask(client, "moving partitions", ALTER_PARTITION_REASSIGNMENTS, body)
+        response = _request(client, "moving partitions", ALTER_PARTITION_REASSIGNMENTS, body)
         refused += [
             _refusal(topic.name, row.partition_index, row)
-            for topic in answer.responses
+            for topic in response.responses
             for row in topic.partitions
             if row.error_code is not ErrorCode.none
         ]
@@ -105,15 +109,16 @@ def move(client: ClusterClient, plan: Mapping[TopicPartition, Sequence[int] | No
 def elect(
     client: ClusterClient, kind: int, partitions: Iterable[TopicPartition], progress: Callable[[int], None]
 ) -> tuple[list[TopicPartition], list[Refusal]]:
-    """The partitions that got a leader by it, and those refused; one that has the right leader already is neither.
+    """Returns the partitions with a new leader, and the refusals. One that already has the right leader is in neither.
 
-    ``progress`` is told after each request how many more are decided.
+    ``progress`` is called after each request with its number of partitions.
     """
     elected, refused = [], []
     for part in _parts(sorted(partitions)):
         topics = [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic(part).items()]
-        answer = _ask(client, "electing leaders", ELECT_LEADERS, {"election_type": kind, "topic_partitions": topics})
-        for topic in answer.replica_election_results:
+        body = {"election_type": kind, "topic_partitions": topics}
+        response = _request(client, "electing leaders", ELECT_LEADERS, body)
+        for topic in response.replica_election_results:
             for row in topic.partition_result:
                 if row.error_code is ErrorCode.none:
                     elected.append(TopicPartition(topic.topic, row.partition_id))
@@ -124,27 +129,39 @@ def elect(
 
 
 def unregister(client: ClusterClient, broker: int) -> bool:
-    """Lets the cluster forget a broker that is gone for good; False when it knew nothing of it."""
+    """Unregisters a broker. Returns False if it is not registered."""
     unknown = ErrorCode.broker_id_not_registered
     what = f"unregistering broker {broker}"
-    answer = _ask(client, what, UNREGISTER_BROKER, {"broker_id": broker}, but_for=unknown)
-    return answer.error_code is not unknown
+    response = _request(client, what, UNREGISTER_BROKER, {"broker_id": broker}, allowed=unknown)
+    return response.error_code is not unknown
 
 
 def set_throttle(client: ClusterClient, bytes_per_second: int | None) -> None:
-    """How fast followers may copy, on every broker; None: as fast as they can."""
+    """Limits the rate of replication on every broker; None removes the limit."""
     operation = _DELETE if bytes_per_second is None else _SET
     value = None if bytes_per_second is None else str(bytes_per_second)
     configs = [{"name": name, "config_operation": operation, "value": value} for name in THROTTLES]
     resource = {"resource_type": _BROKER, "resource_name": _ALL_BROKERS, "configs": configs}
-    answer = _ask(client, "the throttle", INCREMENTAL_ALTER_CONFIGS, {"resources": [resource], "validate_only": False})
-    for row in answer.responses:
+    body = {"resources": [resource], "validate_only": False}
+    response = _request(client, "setting the throttle", INCREMENTAL_ALTER_CONFIGS, body)
+    for row in response.responses:
         if row.error_code is not ErrorCode.none:
-            raise CommandError(f"the throttle is not set: {row.error_message or in_words(row.error_code)}")
+            raise CommandError(f"cannot set the throttle: {row.error_message or error_text(row.error_code)}")
+
+
+def raise_refused(refused: Sequence[Refusal], requested: int) -> None:
+    """Raises CommandError with the first refusal, if there are any. The others are printed before it."""
+    for refusal in refused[1:SHOWN_REFUSALS]:
+        output.note(f"{refusal.where}: {refusal.message}")
+    if refused:
+        first = refused[0]
+        raise CommandError(
+            f"{len(refused)} of {output.count(requested, 'partition')} refused: {first.where}: {first.message}"
+        )
 
 
 def _refusal(topic: str, partition: int, row: Any) -> Refusal:
-    return Refusal(TopicPartition(topic, partition), row.error_code, row.error_message or in_words(row.error_code))
+    return Refusal(TopicPartition(topic, partition), row.error_code, row.error_message or error_text(row.error_code))
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
@@ -155,5 +172,5 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def _parts(partitions: list[TopicPartition]) -> Iterator[list[TopicPartition]]:
-    for begin in range(0, len(partitions), PARTITIONS_AT_ONCE):
-        yield partitions[begin : begin + PARTITIONS_AT_ONCE]
+    for begin in range(0, len(partitions), PARTITIONS_PER_REQUEST):
+        yield partitions[begin : begin + PARTITIONS_PER_REQUEST]

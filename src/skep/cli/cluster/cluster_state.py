@@ -1,7 +1,7 @@
-"""A cluster as ``skep cluster describe`` sees it: its brokers, what each holds and leads, and what is not as it should.
+"""The state of a cluster: its brokers, the partitions that each leads and holds, and the unhealthy partitions.
 
-Most of it is in the metadata that any broker gives. How far a follower is behind its leader only the follower's own
-broker knows (DescribeLogDirs); all of them are asked at the same time, and one that does not answer is shown as such.
+Most of it comes from one Metadata response. The lag of a follower is known to its own broker only (DescribeLogDirs):
+that request is sent to all brokers at the same time, and a broker that does not respond is shown as such.
 """
 
 from collections import Counter
@@ -12,17 +12,20 @@ from typing import Any
 
 from skep.base.errors import ErrorCode
 from skep.base.ids import TopicPartition
-from skep.cli.cluster.cluster_admin import Move, moves_under_way
-from skep.client.asking import until_answered
+from skep.cli.cluster.cluster_admin import Move, by_topic, current_moves
+from skep.cli.connection import unknown_topic
+from skep.cli.failures import CommandError
+from skep.cli.partition_selection import parse_selection, unknown_partition
 from skep.client.cluster_client import ClusterClient, Node
 from skep.client.connection import Connection
 from skep.client.errors import ClientError
+from skep.client.retry import call_with_retries
 from skep.wire.apis import DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS
 
-ANSWER_WITHIN_S = 3.0
-TOPICS_AT_ONCE = 500
+BROKER_TIMEOUT_S = 3.0
+TOPICS_PER_REQUEST = 500
 _TOPIC = 2
-_MOST_AT_ONCE = 32
+_MAX_THREADS = 32
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,9 @@ class PartitionState:
 
     @property
     def behind(self) -> list[int]:
-        """Replicas that should be in sync and are not; one that is only being made is none of them."""
-        coming = self.move.adding if self.move else ()
-        return [broker for broker in self.replicas if broker not in self.isr and broker not in coming]
+        """The replicas that are not in sync, without those that a reassignment is adding."""
+        adding = self.move.adding if self.move else ()
+        return [broker for broker in self.replicas if broker not in self.isr and broker not in adding]
 
     @property
     def is_under_min_isr(self) -> bool:
@@ -70,10 +73,10 @@ class PartitionState:
 class BrokerState:
     id: int
     address: str | None
-    """None: it is not there, and holds replicas."""
+    """None: the broker is not running, but is a replica of some partition."""
     rack: str | None
     held: Mapping[TopicPartition, Held] | None
-    """None: it did not say."""
+    """None: the broker did not respond."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class ClusterState:
 
     @property
     def places(self) -> dict[int, str]:
-        """The brokers that are there, with what should not have two replicas of a partition: a rack or a host."""
+        """The running brokers, with the rack or host of each, which should not hold two replicas of a partition."""
         return {
             broker.id: broker.rack or f"host {broker.address.rpartition(':')[0]}"
             for broker in self.brokers
@@ -97,7 +100,7 @@ class ClusterState:
         return Counter(partition.leader for partition in self.partitions if partition.leader is not None)
 
     def lag_of(self, broker: BrokerState) -> int | None:
-        """Records that the broker still has to copy, over all partitions that it follows."""
+        """Returns the number of records that the broker has yet to copy from other leaders."""
         if broker.held is None:
             return None
         followed = (p.where for p in self.partitions if p.leader != broker.id)
@@ -105,24 +108,50 @@ class ClusterState:
 
     @property
     def assignment(self) -> dict[TopicPartition, tuple[int, ...]]:
-        """Where the replicas are to be in the end; a move that is under way counts as done."""
+        """The target replicas of each partition: a move in progress counts as done."""
         return {
             p.where: tuple(b for b in p.replicas if not p.move or b not in p.move.removing) for p in self.partitions
         }
 
+    def check_running(self, brokers: Sequence[int]) -> Sequence[int]:
+        """Returns ``brokers``. Raises CommandError if one of them is not running."""
+        if missing := [str(broker) for broker in brokers if broker not in self.places]:
+            running = ", ".join(map(str, self.places))
+            raise CommandError(f"broker {', '.join(missing)} is not running; the running brokers are {running}")
+        return brokers
+
+    def selected_partitions(self, selections: Iterable[str] | None) -> list[TopicPartition]:
+        """Returns all partitions, or those that ``orders`` or ``orders:0,2`` select.
+
+        Raises CommandError for a topic or partition that does not exist.
+        """
+        if not selections:
+            return [partition.where for partition in self.partitions]
+        known = by_topic(partition.where for partition in self.partitions)
+        found = set()
+        for text in selections:
+            topic, numbers = parse_selection(text)
+            if topic not in known:
+                raise unknown_topic(topic, known)
+            for number in known[topic] if numbers is None else numbers:
+                if number not in known[topic]:
+                    raise unknown_partition(topic, number, known[topic])
+                found.add(TopicPartition(topic, number))
+        return sorted(found)
+
 
 def read_cluster(client: ClusterClient, *, with_replicas: bool = True) -> ClusterState:
-    """All of it; without ``with_replicas`` no broker is asked what it holds.
+    """Reads the state; with ``with_replicas`` also the sizes and lags of replicas, from every broker.
 
-    A broker that gives no answer, or is going away just now, is no failure: another one is asked.
+    If a broker does not respond or is shutting down, the request is repeated with another one.
     """
-    return until_answered(client, "the cluster", lambda: _read(client, with_replicas))
+    return call_with_retries(client, "reading the cluster", lambda: _read(client, with_replicas))
 
 
 def _read(client: ClusterClient, with_replicas: bool) -> ClusterState:
     metadata = client.metadata()
     nodes = {broker.node_id: broker for broker in metadata.brokers}
-    moves = moves_under_way(client)
+    moves = current_moves(client)
     topics = [topic for topic in metadata.topics if topic.error_code is ErrorCode.none]
     min_insync = _min_insync(client, [topic.name for topic in topics])
     partitions = [
@@ -157,36 +186,36 @@ def _broker(broker_id: int, node: Any, held: Mapping[TopicPartition, Held] | Non
 
 def _min_insync(client: ClusterClient, topics: Sequence[str]) -> dict[str, int]:
     found = {}
-    for begin in range(0, len(topics), TOPICS_AT_ONCE):
+    for begin in range(0, len(topics), TOPICS_PER_REQUEST):
         resources = [
             {"resource_type": _TOPIC, "resource_name": name, "configuration_keys": ["min.insync.replicas"]}
-            for name in topics[begin : begin + TOPICS_AT_ONCE]
+            for name in topics[begin : begin + TOPICS_PER_REQUEST]
         ]
-        answer = client.ask_node(client.nodes()[0], DESCRIBE_CONFIGS, {"resources": resources})
-        for result in answer.results:
+        response = client.ask_node(client.nodes()[0], DESCRIBE_CONFIGS, {"resources": resources})
+        for result in response.results:
             for config in result.configs:
                 found[result.resource_name] = int(config.value or 1)
     return found
 
 
 def _held(nodes: Iterable[Any]) -> dict[int, dict[TopicPartition, Held] | None]:
-    """What each broker says that it holds; None for one that does not answer in time."""
-    asked = [Node(node.node_id, node.host, node.port) for node in nodes]
-    if not asked:
+    """Returns the replicas that each broker holds; None for a broker that does not respond in time."""
+    targets = [Node(node.node_id, node.host, node.port) for node in nodes]
+    if not targets:
         return {}
-    with ThreadPoolExecutor(min(len(asked), _MOST_AT_ONCE)) as threads:
-        return dict(zip((node.node_id for node in asked), threads.map(_held_by, asked), strict=True))
+    with ThreadPoolExecutor(min(len(targets), _MAX_THREADS)) as threads:
+        return dict(zip((node.node_id for node in targets), threads.map(_held_by, targets), strict=True))
 
 
 def _held_by(node: Node) -> dict[TopicPartition, Held] | None:
     try:
-        with Connection(node.host, node.port, client_id="skep-cli", timeout_s=ANSWER_WITHIN_S) as connection:
-            answer = connection.ask(DESCRIBE_LOG_DIRS, {"topics": None})
+        with Connection(node.host, node.port, client_id="skep-cli", timeout_s=BROKER_TIMEOUT_S) as connection:
+            response = connection.ask(DESCRIBE_LOG_DIRS, {"topics": None})
     except ClientError:
         return None
     return {
         TopicPartition(topic.name, row.partition_index): Held(row.partition_size, max(0, row.offset_lag))
-        for directory in answer.results
+        for directory in response.results
         for topic in directory.topics
         for row in topic.partitions
     }

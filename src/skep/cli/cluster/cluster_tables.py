@@ -1,4 +1,4 @@
-"""How a cluster is shown: tables for people, a document for scripts."""
+"""The output of ``skep cluster describe``: tables for people, a JSON document for scripts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,9 +12,9 @@ TROUBLE_COLUMNS = ("topic", "partition", "leader", "replicas", "isr", "min isr",
 
 
 def show(state: ClusterState, every: bool) -> None:
-    there = sum(broker.address is not None for broker in state.brokers)
+    running = sum(broker.address is not None for broker in state.brokers)
     controller = "no controller" if state.controller is None else f"controller {state.controller}"
-    output.line(f"cluster {state.cluster_id or '-'}  {output.count(there, 'broker')}  {controller}")
+    output.line(f"cluster {state.cluster_id or '-'}  {output.count(running, 'broker')}  {controller}")
     output.table(
         BROKER_COLUMNS,
         (_broker_row(state, broker) for broker in state.brokers),
@@ -29,19 +29,19 @@ def show(state: ClusterState, every: bool) -> None:
     shown = troubled if every else troubled[:SHOWN_TROUBLES]
     output.table(TROUBLE_COLUMNS, (_trouble_row(state, p) for p in shown), right=TROUBLE_COLUMNS[1:3])
     if len(shown) < len(troubled):
-        output.line(f"... and {len(troubled) - len(shown):,} more; --all shows them")
+        output.line(f"... and {len(troubled) - len(shown):,} more; show them with --all")
 
 
 def summary(state: ClusterState) -> str:
     counts = _counts(state)
-    words = {
+    labels = {
         "under_replicated": "under-replicated",
         "under_min_isr": "under min ISR",
         "offline": "offline",
         "reassigning": "being moved",
     }
-    told = ", ".join(f"{counts[name]:,} {word}" for name, word in words.items())
-    return f"{output.count(counts['total'], 'partition')}: {told}"
+    parts = ", ".join(f"{counts[name]:,} {label}" for name, label in labels.items())
+    return f"{output.count(counts['total'], 'partition')}: {parts}"
 
 
 def _counts(state: ClusterState) -> dict[str, int]:
@@ -58,9 +58,9 @@ def _broker_row(state: ClusterState, broker: BrokerState) -> tuple[object, ...]:
     row = _broker_document(state, broker)
     notes = ["controller"] if row["controller"] else []
     if broker.address is None:
-        notes.append("not there")
+        notes.append("not running")
     elif broker.held is None:
-        notes.append("no answer")
+        notes.append("no response")
     names = ("id", "address", "rack", "leaders", "replicas", "in_sync", "lag", "bytes")
     return (*(row[name] for name in names), ", ".join(notes))
 

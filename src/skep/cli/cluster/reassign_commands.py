@@ -1,4 +1,4 @@
-"""``skep cluster reassign`` and ``drain``: what changes who holds partitions."""
+"""``skep cluster reassign`` and ``skep cluster drain``: move replicas between brokers."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,35 +22,42 @@ from skep.cli.cluster.reassignment_plan import (
     rotated,
     spread,
 )
-from skep.cli.cluster_choosing import Topics, brokers_there, partitions_in, refuse
 from skep.cli.connection import DEFAULT_BOOTSTRAP, Bootstrap, Properties, cluster_of
 from skep.cli.failures import CommandError, UsageError
 from skep.cli.output import Json
-from skep.cli.skep_client import asking
+from skep.cli.skep_client import skep_client
 from skep.client.cluster_client import ClusterClient
 
-Throttle = Annotated[
-    int | None, typer.Option("--throttle", min=0, metavar="BYTES/S", help="How fast brokers may copy; 0: no limit.")
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", "-t", metavar="TOPIC[:PARTITION,...]", help="Only these partitions. Repeatable."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan, as --file takes it, and do nothing.")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Whether to stay until everything has moved.")]
+Throttle = Annotated[
+    int | None,
+    typer.Option("--throttle", min=0, metavar="BYTES/S", help="Limit the copy rate of each broker; 0: no limit."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan in the format of --file, and do nothing.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until all partitions have moved.")]
 
 
 def reassign(
     topics: Topics = None,
     replicas: Annotated[
-        str | None, typer.Option("--replicas", metavar="1,2,3", help="Exactly these brokers hold each partition.")
+        str | None, typer.Option("--replicas", metavar="1,2,3", help="Place each partition on exactly these brokers.")
     ] = None,
     brokers: Annotated[
-        str | None, typer.Option("--brokers", metavar="1,2,3", help="Spread evenly over these, moving little.")
+        str | None,
+        typer.Option("--brokers", metavar="1,2,3", help="Spread partitions evenly over these, with few moves."),
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option("--replication-factor", "-r", min=1, help="With --brokers: so many replicas of each.")
+        int | None,
+        typer.Option("--replication-factor", "-r", min=1, metavar="N", help="With --brokers: replicas per partition."),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="A plan as kafka-reassign-partitions has them.")
+        Path | None,
+        typer.Option("--file", "-f", metavar="FILE", help="A plan in the JSON format of kafka-reassign-partitions."),
     ] = None,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Call off what is being moved.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the moves in progress.")] = False,
     throttle: Throttle = None,
     dry_run: DryRun = False,
     wait: Wait = True,
@@ -58,11 +65,14 @@ def reassign(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:
-    """Move partitions to other brokers, or change how many replicas they have. Without a plan, show what is moving.
+    """Move partitions to other brokers.
 
-    New replicas are made first; old ones go when the new ones are in sync, so a partition never has fewer than before.
-    With --replicas the first broker is to lead the first partition, the second the next one, and so on. A --throttle is
-    taken off when all has moved; --throttle alone changes it for what is being moved.
+    It can change the replication factor, too. Without a destination, the command shows the moves in progress.
+
+    New replicas are created first; old ones are removed when the new ones are in sync, so a partition never has fewer
+    replicas than before. With --replicas, the preferred leaders rotate: the first broker for the first partition, the
+    second for the next, and so on. A --throttle is removed when all partitions have moved; --throttle alone changes it
+    for the moves in progress.
 
     \b
     Examples:
@@ -73,29 +83,29 @@ def reassign(
       skep cluster reassign --file plan.json --throttle 50000000
       skep cluster reassign --cancel
     """
-    chosen = _chosen(topics, replicas, brokers, replication_factor, file, cancel)
-    if chosen is None and (topics or dry_run):
-        raise UsageError("say where to: --replicas, --brokers or --file; or --cancel")
-    with asking(cluster_of(bootstrap, properties)) as client:
+    planner = _planner(topics, replicas, brokers, replication_factor, file, cancel)
+    if planner is None and (topics or dry_run):
+        raise UsageError("give a destination with --replicas, --brokers or --file, or use --cancel")
+    with skep_client(cluster_of(bootstrap, properties)) as client:
         if cancel:
             _cancel(client, topics)
             return
-        if chosen is None:
+        if planner is None:
             if throttle is not None:
                 cluster_admin.set_throttle(client, throttle or None)
-            _show_moves(cluster_admin.moves_under_way(client), json)
+            _show_moves(cluster_admin.current_moves(client), json)
             return
         state = read_cluster(client, with_replicas=False)
-        plan = {where: wanted for where, wanted in chosen(state).items() if wanted != state.assignment[where]}
+        plan = {where: wanted for where, wanted in planner(state).items() if wanted != state.assignment[where]}
         if dry_run:
             output.document(plan_document(plan))
         elif plan:
             _move(client, plan, throttle, wait)
         else:
-            output.line("All partitions are where they should be; nothing is moved.")
+            output.line("All partitions are already in place; nothing to move.")
 
 
-def _chosen(
+def _planner(
     topics: list[str] | None,
     replicas: str | None,
     brokers: str | None,
@@ -103,28 +113,28 @@ def _chosen(
     file: Path | None,
     cancel: bool,
 ) -> Callable[[ClusterState], Assignment] | None:
-    """What makes the plan once it is known what there is; None when no plan is asked for."""
+    """Returns the function that computes the plan from the state of the cluster; None if no plan is asked for."""
     if sum((replicas is not None, brokers is not None, file is not None, cancel)) > 1:
-        raise UsageError("choose one of --replicas, --brokers, --file and --cancel")
+        raise UsageError("only one of --replicas, --brokers, --file and --cancel can be used")
     if replication_factor is not None and brokers is None:
-        raise UsageError("--replication-factor goes with --brokers")
+        raise UsageError("--replication-factor can only be used with --brokers")
     if replicas is not None:
         if not topics:
-            raise UsageError("--replicas needs --topic: which partitions shall these brokers hold?")
+            raise UsageError("--replicas needs --topic: name the partitions to move to these brokers")
         holders = parse_brokers(replicas)
-        return lambda state: rotated(partitions_in(state, topics), brokers_there(state, holders))
+        return lambda state: rotated(state.selected_partitions(topics), state.check_running(holders))
     if brokers is not None:
         among = parse_brokers(brokers)
         return lambda state: spread(
-            {where: state.assignment[where] for where in partitions_in(state, topics)},
-            {broker: state.places[broker] for broker in brokers_there(state, among)},
+            {where: state.assignment[where] for where in state.selected_partitions(topics)},
+            {broker: state.places[broker] for broker in state.check_running(among)},
             replication_factor,
         )
     if file is not None:
         if topics:
-            raise UsageError("the file says which partitions; --topic does not go with it")
+            raise UsageError("--file names the partitions; --topic cannot be used with it")
         plan = _plan_in(file)
-        return lambda state: _known(state, plan)
+        return lambda state: _checked(state, plan)
     return None
 
 
@@ -135,10 +145,10 @@ def drain(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:
-    """Move every replica off a broker, to those with the fewest; ends when it holds nothing and can be taken away.
+    """Move all replicas off a broker.
 
-    The broker may be one that is gone for good: its replicas are made anew on the others. A topic that is created
-    meanwhile may get replicas on it; they are moved too.
+    They go to the brokers with the fewest replicas. The broker can be removed afterwards. It need not be running: its
+    replicas are copied from the others. Replicas that a new topic gets on it meanwhile are moved, too.
 
     \b
     Examples:
@@ -147,25 +157,23 @@ def drain(
       skep cluster drain 3 --dry-run
     """
     moved: set[TopicPartition] = set()
-    with asking(cluster_of(bootstrap, properties)) as client, _throttled(client, None if dry_run else throttle):
+    with skep_client(cluster_of(bootstrap, properties)) as client, _throttled(client, None if dry_run else throttle):
         while True:
             state = read_cluster(client, with_replicas=False)
             if broker not in {known.id for known in state.brokers}:
-                raise CommandError(f"there is no broker {broker}, and no partition that it should hold")
+                raise CommandError(f"there is no broker {broker}: it is not running and is no replica of a partition")
             plan = drained(state.assignment, broker, state.places)
             if dry_run:
                 output.document(plan_document(plan))
                 return
             if plan:
-                refuse(cluster_admin.move(client, plan), len(plan))
-            leaving = {
-                where for where, move in cluster_admin.moves_under_way(client).items() if broker in move.removing
-            }
+                cluster_admin.raise_refused(cluster_admin.move(client, plan), len(plan))
+            leaving = {where for where, move in cluster_admin.current_moves(client).items() if broker in move.removing}
             moved |= leaving | set(plan)
             if not leaving and not plan:
                 break
             wait_for_moves(client, leaving, what=f"draining broker {broker}")
-        output.line(f"Broker {broker} holds nothing; {output.count(len(moved), 'partition')} moved. It can be stopped.")
+        output.line(f"Moved {output.count(len(moved), 'partition')} off broker {broker}; it can be stopped now.")
 
 
 def _plan_in(file: Path) -> Assignment:
@@ -174,15 +182,15 @@ def _plan_in(file: Path) -> Assignment:
     except OSError as error:
         raise CommandError(f"cannot read {file}: {error.strerror}") from None
     if not plan:
-        raise UsageError(f"{file} has no partitions")
+        raise UsageError(f"the plan in {file} has no partitions")
     return plan
 
 
-def _known(state: ClusterState, plan: Assignment) -> Assignment:
-    """The plan, when all that it names is there."""
-    brokers_there(state, sorted({broker for replicas in plan.values() for broker in replicas}))
+def _checked(state: ClusterState, plan: Assignment) -> Assignment:
+    """Returns the plan. Raises CommandError if one of its brokers or partitions does not exist."""
+    state.check_running(sorted({broker for replicas in plan.values() for broker in replicas}))
     for where in plan:
-        partitions_in(state, [f"{where.topic}:{where.partition}"])
+        state.selected_partitions([f"{where.topic}:{where.partition}"])
     return plan
 
 
@@ -190,8 +198,8 @@ def _move(client: ClusterClient, plan: Assignment, throttle: int | None, wait: b
     if not wait:
         if throttle is not None:
             cluster_admin.set_throttle(client, throttle or None)
-        refuse(cluster_admin.move(client, plan), len(plan))
-        output.line(f"{output.count(len(plan), 'partition')} being moved; see how far with: skep cluster reassign")
+        cluster_admin.raise_refused(cluster_admin.move(client, plan), len(plan))
+        output.line(f"Moving {output.count(len(plan), 'partition')}; to see the moves: skep cluster reassign")
         return
     with _throttled(client, throttle):
         refused = cluster_admin.move(client, plan)
@@ -199,12 +207,12 @@ def _move(client: ClusterClient, plan: Assignment, throttle: int | None, wait: b
         wait_for_moves(client, moving, what="moving")
     if moving:
         output.line(f"Moved {output.count(len(moving), 'partition')}.")
-    refuse(refused, len(plan))
+    cluster_admin.raise_refused(refused, len(plan))
 
 
 @contextmanager
 def _throttled(client: ClusterClient, bytes_per_second: int | None) -> Iterator[None]:
-    """The limit holds until all has moved. Ended before that, it stays with the moves, which go on; that is said."""
+    """Sets the throttle and removes it at the end. On an error or Ctrl-C it stays, because the moves continue."""
     if not bytes_per_second:
         yield
         return
@@ -212,18 +220,18 @@ def _throttled(client: ClusterClient, bytes_per_second: int | None) -> Iterator[
     try:
         yield
     except BaseException:
-        output.note("The throttle stays; take it off with: skep cluster reassign --throttle 0")
+        output.note("The throttle is still set; to remove it: skep cluster reassign --throttle 0")
         raise
     cluster_admin.set_throttle(client, None)
 
 
 def _cancel(client: ClusterClient, topics: Iterable[str] | None) -> None:
-    chosen = None if not topics else set(partitions_in(read_cluster(client, with_replicas=False), topics))
-    moves = cluster_admin.moves_under_way(client)
-    plan = {where: None for where in moves if chosen is None or where in chosen}
+    selected = set(read_cluster(client, with_replicas=False).selected_partitions(topics)) if topics else None
+    moves = cluster_admin.current_moves(client)
+    plan = {where: None for where in moves if selected is None or where in selected}
     refused = cluster_admin.move(client, plan)
-    output.line(f"Called off {output.count(len(plan) - len(refused), 'move')}.")
-    refuse(refused, len(plan))
+    output.line(f"Cancelled {output.count(len(plan) - len(refused), 'move')}.")
+    cluster_admin.raise_refused(refused, len(plan))
 
 
 def _show_moves(moves: dict[TopicPartition, Move], json: bool) -> None:
@@ -234,4 +242,4 @@ def _show_moves(moves: dict[TopicPartition, Move], json: bool) -> None:
         rows_shown = ((*where, *(",".join(map(str, ids)) or None for ids in move)) for where, move in moves.items())
         output.table(("topic", "partition", "replicas", "adding", "removing"), rows_shown, right=("partition",))
     else:
-        output.note("Nothing is being moved.")
+        output.note("No partition is being moved.")

@@ -1,7 +1,7 @@
-"""Plans: which brokers are to hold which partitions. Pure; the file format is that of kafka-reassign-partitions.
+"""Reassignment plans: which brokers are to hold which partitions, in the file format of kafka-reassign-partitions.
 
-A plan moves as little as it can: a replica that may stay where it is stays. Where one has to go, it goes to the broker
-with the fewest, of a place (a rack, or else a host) that has no replica of that partition if there is such a one.
+Pure functions. A plan moves as few replicas as possible. A replica that has to move goes to the broker with the fewest
+replicas, preferably in a place (a rack, or else a host) that has no replica of that partition yet.
 """
 
 import json
@@ -13,17 +13,17 @@ from skep.base.ids import TopicPartition
 from skep.cli.failures import UsageError
 
 Assignment = dict[TopicPartition, tuple[int, ...]]
-"""The replicas of partitions; the first of each is the preferred leader."""
+"""The replicas of each partition; the first one is the preferred leader."""
 
 
 def rotated(partitions: Iterable[TopicPartition], replicas: Sequence[int]) -> Assignment:
-    """All of them on the same brokers, the first of which changes from partition to partition: each leads some."""
+    """Places all partitions on the same brokers, and rotates the preferred leader from partition to partition."""
     turns = {where: number % len(replicas) for number, where in enumerate(partitions)}
     return {where: (*replicas[turn:], *replicas[:turn]) for where, turn in turns.items()}
 
 
 def spread(current: Assignment, places: Mapping[int, str], replication_factor: int | None = None) -> Assignment:
-    """``current`` on the brokers of ``places`` and no others, evenly: replicas and leaders. Only what changes."""
+    """Spreads replicas and leaders evenly over the brokers of ``places``. Returns only the partitions that change."""
     wanted: dict[TopicPartition, list[int]] = {}
     for where, replicas in sorted(current.items()):
         factor = replication_factor or len(replicas)
@@ -42,7 +42,7 @@ def spread(current: Assignment, places: Mapping[int, str], replication_factor: i
 
 
 def drained(current: Assignment, broker: int, places: Mapping[int, str]) -> Assignment:
-    """Nothing on ``broker``; everything else stays. ``current`` has all partitions, ``places`` all brokers to use."""
+    """Moves all replicas off ``broker`` to the brokers of ``places``. ``current`` holds all partitions."""
     others = {other: place for other, place in places.items() if other != broker}
     load = Counter(dict.fromkeys(others, 0))
     leads: Counter[int] = Counter()
@@ -66,8 +66,9 @@ def drained(current: Assignment, broker: int, places: Mapping[int, str]) -> Assi
 
 def _check_enough(where: TopicPartition, factor: int, brokers: Mapping[int, str]) -> None:
     if factor > len(brokers):
-        there = "there is only one" if len(brokers) == 1 else f"there are only {len(brokers)}"
-        raise UsageError(f"{where} needs {factor} brokers for its replicas, and {there} to use")
+        available = {0: "no other broker is", 1: "only one is"}.get(len(brokers), f"only {len(brokers)} are")
+        needed = "1 broker" if factor == 1 else f"{factor} brokers"
+        raise UsageError(f"{where} needs {needed} for its replicas, and {available} available")
 
 
 def _add_replica(kept: list[int], load: "Counter[int]", places: Mapping[int, str]) -> None:
@@ -81,7 +82,7 @@ def _add_replica(kept: list[int], load: "Counter[int]", places: Mapping[int, str
 
 
 class _Holdings:
-    """A plan in the making, by partition and by broker. Replicas are moved from full brokers to empty ones."""
+    """An unfinished plan, by partition and by broker. ``level`` moves replicas from fuller to emptier brokers."""
 
     def __init__(
         self, wanted: dict[TopicPartition, list[int]], load: "Counter[int]", places: Mapping[int, str]
@@ -93,9 +94,10 @@ class _Holdings:
                 self.held[broker][where] = None
 
     def level(self) -> None:
-        """Until brokers differ by one replica at the most, or racks forbid more.
+        """Moves replicas until brokers differ by at most one, or racks forbid further moves.
 
-        Those above the average give to those below it until one of them is there; what is left is single replicas.
+        First, brokers above the average give to brokers below it until one of the two reaches it. Then single replicas
+        are moved.
         """
         average = sum(self.load.values()) / len(self.places)
         for fuller, emptier in self._by_need():
@@ -108,7 +110,7 @@ class _Holdings:
         return [(fuller, emptier) for fuller in reversed(by_load) for emptier in by_load if fuller != emptier]
 
     def _give(self, fuller: int, emptier: int, count: int) -> int:
-        """How many replicas were moved; as many as ``count`` if so many can be."""
+        """Moves up to ``count`` replicas and returns how many were moved."""
         moved = 0
         for where in list(self.held[fuller]) if count > 0 else ():
             replicas = self.wanted[where]
@@ -126,13 +128,13 @@ class _Holdings:
 
 
 def _keeps_apart(replicas: Sequence[int], leaving: int, coming: int, places: Mapping[int, str]) -> bool:
-    """Whether the replicas are in as many places as before."""
+    """Returns whether the replicas are in at least as many places as before."""
     after = {places[broker] for broker in replicas if broker != leaving} | {places[coming]}
     return len(after) >= len({places[broker] for broker in replicas})
 
 
 def _share_leaders(wanted: dict[TopicPartition, list[int]], current: Assignment) -> None:
-    """Puts the replica first that shall lead: who is first already, unless another leads two less."""
+    """Puts the preferred leader first: the current one, unless another replica leads at least two partitions less."""
     leads: Counter[int] = Counter()
     for where, replicas in wanted.items():
         if current[where][0] in replicas:
@@ -169,20 +171,20 @@ def read_plan(text: str, name: str) -> Assignment:
         raise UsageError(f"{name} is not a plan: {error}") from None
     except (KeyError, TypeError, AttributeError):
         form = '{"version": 1, "partitions": [{"topic": "T", "partition": 0, "replicas": [1, 2, 3]}]}'
-        raise UsageError(f"{name} is not a plan, which looks like {form}") from None
+        raise UsageError(f"{name} is not a plan; expected {form}") from None
     if version != 1:
-        raise UsageError(f"{name}: there is no version {version} of plans, only 1")
+        raise UsageError(f"{name}: version {version} is not supported, only version 1")
     if len(plan) < len(rows):
         raise UsageError(f"{name} names a partition twice")
     for where, replicas in plan.items():
         if not replicas or len(set(replicas)) < len(replicas):
-            raise UsageError(f"{name}: {where} has no replica, or one twice")
+            raise UsageError(f"{name}: {where} has no replica, or one broker twice")
     return plan
 
 
 def _number(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{json.dumps(value)} is not a number of a partition or broker")
+        raise ValueError(f"{json.dumps(value)} is not the number of a partition or broker")
     return value
 
 
@@ -193,7 +195,7 @@ def _text(value: Any) -> str:
 
 
 def plan_document(plan: Mapping[TopicPartition, Sequence[int]]) -> dict[str, Any]:
-    """The other way round; Kafka's own tool takes it too."""
+    """Returns the document that ``read_plan`` and Kafka's own tool read."""
     rows = [
         {"topic": where.topic, "partition": where.partition, "replicas": list(replicas)}
         for where, replicas in plan.items()
@@ -205,5 +207,5 @@ def parse_brokers(text: str) -> tuple[int, ...]:
     """``1,2,3``."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
-        raise UsageError(f"'{text}' is not a list of brokers like 1,2,3")
+        raise UsageError(f"'{text}' is not a list of different broker ids like 1,2,3")
     return tuple(map(int, parts))

@@ -1,4 +1,4 @@
-"""``skep dump``: the files of a partition in readable form, and whether they are whole."""
+"""``skep dump``: print the files of a partition and check them for damage."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated, Protocol
 import typer
 
 from skep.cli import output
-from skep.cli.dump import file_inspection as inspection
+from skep.cli.dump import file_inspection
 from skep.cli.dump.dump_report import JsonReport, Report, SegmentSummary, TextReport
 from skep.cli.dump.file_inspection import CHECKPOINT, Batch, Damage
 from skep.cli.dump.transaction_inspection import AbortedCheck, read_aborted, read_snapshot
@@ -22,17 +22,16 @@ def register(app: typer.Typer) -> None:
 
 
 def dump(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files, or directories of partitions.")],
-    records: Annotated[bool, typer.Option("--records", "-r", help="Show the records of each batch too.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts.")] = False,
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Files of a partition, or its directory.")],
+    records: Annotated[bool, typer.Option("--records", "-r", help="Print the records of each batch, too.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, for scripts.")] = False,
 ) -> None:
-    """Show a segment (.log), its indexes (.index, .timeindex, .txnindex), a .snapshot, a leader-epoch-checkpoint, or a
-    partition's directory.
+    """Print files of a partition and check them: .log, .index, .timeindex, .txnindex, .snapshot or
+    leader-epoch-checkpoint. A directory is summarized by segment.
 
-    The CRC32C of every batch is checked, and every index entry is held against the log that it belongs to. Damages
-    are told with file and position; with any, the exit code is 1. Of a directory the segments are summed up. The
-    format is Kafka's, so its files can be looked at too. In a running broker's directory a batch that is just being
-    written looks torn.
+    The CRC32C of every batch is checked, and every index entry is compared with the log. Damage is reported with file
+    and position, and the exit code is 1. The format is Kafka's, so Kafka's files can be checked, too. In the directory
+    of a running broker, a batch that is being written looks incomplete.
 
     \b
     Examples:
@@ -46,18 +45,18 @@ def dump(
         try:
             inspector.inspect(path)
         except FileNotFoundError:
-            raise CommandError(f"there is no {path}") from None
+            raise CommandError(f"there is no file or directory {path}") from None
         except OSError as error:
             raise CommandError(f"cannot read {path}: {error.strerror}") from None
         except ValueError as error:
             raise UsageError(str(error)) from None
     if inspector.damage_count:
         output.flush()
-        raise CommandError(f"{output.count(inspector.damage_count, 'damage')} found")
+        raise CommandError(f"found {output.count(inspector.damage_count, 'damaged place')}")
 
 
 class IndexCheck(Protocol):
-    """What an index is held against its log by."""
+    """Compares an index with the batches of its log."""
 
     def saw(self, batch: Batch) -> None: ...
 
@@ -65,7 +64,7 @@ class IndexCheck(Protocol):
 
 
 class Inspector:
-    """Reads what it is given and reports it; ``damage_count`` grows with what it finds wrong."""
+    """Reads and reports files; ``damage_count`` is the number of damaged places found so far."""
 
     def __init__(self, report: Report, records: bool) -> None:
         self.damage_count = 0
@@ -84,14 +83,16 @@ class Inspector:
             self._index(path)
         elif path.suffix == ".snapshot":
             self._snapshot(path)
+        elif not path.exists():
+            raise UsageError(f"there is no file or directory {path}")
         else:
-            kinds = "a .log, .index, .timeindex, .txnindex or .snapshot file"
-            raise UsageError(f"{path} is neither {kinds}, nor a partition's directory")
+            kinds = f".log, .index, .timeindex, .txnindex, .snapshot, {CHECKPOINT}"
+            raise UsageError(f"{path} is not a file of a partition ({kinds}) or its directory")
 
     def _directory(self, directory: Path) -> None:
         logs = sorted(directory.glob("*.log"))
         if not logs:
-            raise UsageError(f"{directory} holds no segments; the directory of a partition is called like orders-0")
+            raise UsageError(f"{directory} has no segments; expected the directory of a partition, like orders-0")
         self._report.begin_segments(directory)
         next_offset = None
         for log in logs:
@@ -101,8 +102,10 @@ class Inspector:
                     checks.append(self._check(index, shown=False))
             summary = self._log(log, shown=self._records, checks=checks)
             self._report.segment(summary)
-            if next_offset is not None and inspection.base_offset_of(log) < next_offset:
-                self._damaged([Damage(log, 0, f"the segment before it reaches to offset {next_offset - 1}")])
+            if next_offset is not None and file_inspection.base_offset_of(log) < next_offset:
+                self._damaged(
+                    [Damage(log, 0, f"overlaps the previous segment, whose last offset is {next_offset - 1}")]
+                )
             next_offset = summary.last_offset + 1
         if (checkpoint := directory / CHECKPOINT).exists():
             self._checkpoint(checkpoint)
@@ -110,7 +113,7 @@ class Inspector:
     def _log(self, path: Path, *, shown: bool, checks: Iterable[IndexCheck] = ()) -> SegmentSummary:
         summary = SegmentSummary(path)
         whole = True
-        for found in inspection.read_log(path):
+        for found in file_inspection.read_log(path):
             if isinstance(found, Damage):
                 whole = False
                 self._damaged([found])
@@ -136,23 +139,23 @@ class Inspector:
             self._log(log, shown=False, checks=[check])
             self._records = shown
         else:
-            output.note(f"{log.name} is not beside it, so the entries are not held against the log.")
+            output.note(f"There is no {log.name} beside it, so the entries are not compared with the log.")
 
     def _check(self, path: Path, *, shown: bool) -> IndexCheck:
-        """What the index is held against its log by, after its own form was looked at."""
+        """Reads an index, reports damage of its format, and returns the check that compares it with its log."""
         if path.suffix == ABORTED_SUFFIX:
             aborted, damages = read_aborted(path)
             if shown:
                 self._report.aborted(path, aborted)
             self._damaged(damages)
             return AbortedCheck(path, aborted)
-        entries, damages = inspection.read_entries(path)
+        entries, damages = file_inspection.read_entries(path)
         if shown:
             self._report.entries(path, entries)
         self._damaged(damages)
         if path.suffix == ".index":
-            return inspection.OffsetIndexCheck(path, entries)
-        return inspection.TimeIndexCheck(path, entries)
+            return file_inspection.OffsetIndexCheck(path, entries)
+        return file_inspection.TimeIndexCheck(path, entries)
 
     def _snapshot(self, path: Path) -> None:
         rows, damages = read_snapshot(path)
@@ -160,7 +163,7 @@ class Inspector:
         self._damaged(damages)
 
     def _checkpoint(self, path: Path) -> None:
-        entries, damages = inspection.read_checkpoint(path)
+        entries, damages = file_inspection.read_checkpoint(path)
         self._report.epochs(path, entries)
         self._damaged(damages)
 

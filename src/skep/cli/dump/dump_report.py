@@ -1,6 +1,6 @@
-"""The two forms of what ``skep dump`` finds: columns for people, a JSON object a line for scripts.
+"""The output of ``skep dump``: text columns for people, one JSON object per line for scripts.
 
-Both print as they go: a segment of 1 GiB may hold millions of batches.
+Both print row by row, because a segment of 1 GiB may hold millions of batches.
 """
 
 import json
@@ -19,7 +19,7 @@ from skep.records.record import Record, iterate_records
 
 
 class SegmentSummary:
-    """What a segment holds, counted while it is read."""
+    """The totals of a segment, counted while it is read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class Report(Protocol):
     def batch(self, path: Path, batch: Batch) -> None: ...
 
     def records(self, path: Path, batch: Batch) -> list[Damage]:
-        """Shows the records; gives back what was wrong with them."""
+        """Prints the records and returns the damage found in them."""
         ...
 
     def entries(self, path: Path, entries: list[IndexEntry]) -> None: ...
@@ -236,7 +236,7 @@ def _each_record(path: Path, batch: Batch, show: Any) -> list[Damage]:
         for record in iterate_records(batch.data):
             show(record)
     except KafkaError as error:
-        return [Damage(path, batch.position, f"the records cannot be read: {error}")]
+        return [Damage(path, batch.position, f"cannot read the records: {error}")]
     return []
 
 
@@ -245,7 +245,7 @@ def _codec_name(header: BatchHeader) -> str:
 
 
 def _flags(batch: Batch) -> list[str]:
-    """Of a control batch that ends a transaction also whether it commits or aborts it."""
+    """Returns the attributes of a batch; a transaction marker has ``commit`` or ``abort``, too."""
     header = batch.header
     marker = read_marker(batch.data) if header.is_control and batch.problem is None else None
     flags = {
@@ -259,5 +259,5 @@ def _flags(batch: Batch) -> list[str]:
 
 
 def _quoted(field: bytes | None) -> str:
-    """As JSON writes it, so that nothing in a record can move the cursor of a terminal."""
+    """Returns the field as JSON, so that control characters in a record do not reach the terminal."""
     return json.dumps(output.readable(field), ensure_ascii=False)

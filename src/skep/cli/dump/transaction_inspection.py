@@ -1,7 +1,8 @@
-"""Reading a partition's index of aborted transactions and its snapshots of producers, with suspicion.
+"""Reading and checking a partition's index of aborted transactions and its producer snapshots.
 
-Like ``inspection.py`` it shares no code with ``storage/``. An entry of the index is wrong when its segment has no abort
-marker of that producer at its last offset: readers would leave out what they should not, or not know where to stop.
+Like ``file_inspection`` it shares no code with ``storage/``. An entry of the index is wrong if the segment has no abort
+marker of that producer at the entry's last offset: consumers would skip records that they should return, or skip too
+many.
 """
 
 import struct
@@ -15,7 +16,7 @@ from skep.records.end_txn_marker import read_marker
 
 _ABORTED = struct.Struct(">hqqqq")
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
-_CRC_BEGINS = 6
+_CRC_START = 6
 _PRODUCER = struct.Struct(">qhiqiqiq")
 
 
@@ -28,7 +29,7 @@ class AbortedEntry(NamedTuple):
 
 
 class ProducerRow(NamedTuple):
-    """A producer as it was; -1 where there is nothing."""
+    """The state of a producer; -1 stands for an absent value."""
 
     producer_id: int
     epoch: int
@@ -41,28 +42,29 @@ class ProducerRow(NamedTuple):
 
 
 def read_aborted(path: Path) -> tuple[list[AbortedEntry], list[Damage]]:
-    """The entries of a ``.txnindex`` and what is wrong with their form."""
+    """Returns the entries of a ``.txnindex`` file and the damage of its format."""
     base_offset = base_offset_of(path)
     data = path.read_bytes()
     damages = []
     if torn := len(data) % _ABORTED.size:
-        damages.append(Damage(path, len(data) - torn, f"{torn} bytes are no whole entry"))
+        damages.append(Damage(path, len(data) - torn, f"incomplete entry: {torn} of its {_ABORTED.size} bytes"))
     entries: list[AbortedEntry] = []
     for slot, (version, *fields) in enumerate(_ABORTED.iter_unpack(data[: len(data) - torn])):
         entry = AbortedEntry(slot * _ABORTED.size, *fields)
         before = entries[-1].last_offset if entries else base_offset - 1
         if version != 0:
-            damages.append(Damage(path, entry.at, f"the entry has version {version}"))
+            damages.append(Damage(path, entry.at, f"entry has version {version}, not 0"))
         elif not entry.first_offset < entry.last_offset:
-            damages.append(Damage(path, entry.at, f"the transaction ends at {entry.last_offset}, before it begins"))
+            problem = f"first offset {entry.first_offset} is not before last offset {entry.last_offset}"
+            damages.append(Damage(path, entry.at, problem))
         elif entry.last_offset <= before:
-            damages.append(Damage(path, entry.at, f"the entry does not grow: {before}, then {entry.last_offset}"))
+            damages.append(Damage(path, entry.at, f"entry is not increasing: {before}, then {entry.last_offset}"))
         entries.append(entry)
     return entries, damages
 
 
 class AbortedCheck:
-    """Holds the entries against the batches of their log, which it is shown in order."""
+    """Compares the entries with the batches of their log, which ``saw`` takes in order."""
 
     def __init__(self, path: Path, entries: list[AbortedEntry]) -> None:
         self._path = path
@@ -89,19 +91,20 @@ class AbortedCheck:
 
 
 def read_snapshot(path: Path) -> tuple[list[ProducerRow], list[Damage]]:
-    """The rows of a ``.snapshot``, and what is wrong with it."""
+    """Returns the rows of a ``.snapshot`` file and the damage found in it."""
     base_offset_of(path)
     data = path.read_bytes()
     if len(data) < _SNAPSHOT_HEAD.size:
-        return [], [Damage(path, 0, f"{len(data)} bytes are too few for a snapshot")]
+        return [], [Damage(path, 0, f"has {len(data)} bytes; a snapshot has at least {_SNAPSHOT_HEAD.size}")]
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
     damages = []
     if version != 1:
-        damages.append(Damage(path, 0, f"the snapshot has version {version}"))
-    if (found := crc32c(data[_CRC_BEGINS:])) != crc:
-        damages.append(Damage(path, 2, f"the CRC32C is {found:08x}, the snapshot says {crc:08x}"))
+        damages.append(Damage(path, 0, f"snapshot has version {version}, not 1"))
+    if (found := crc32c(data[_CRC_START:])) != crc:
+        damages.append(Damage(path, 2, f"CRC32C is {found:08x}, but the snapshot has {crc:08x}"))
     rows = data[_SNAPSHOT_HEAD.size :]
     if len(rows) != count * _PRODUCER.size:
-        damages.append(Damage(path, _CRC_BEGINS, f"it has {len(rows)} bytes of rows and says {count} rows"))
+        expected = count * _PRODUCER.size
+        damages.append(Damage(path, _CRC_START, f"has {len(rows)} bytes of rows; {count} rows are {expected} bytes"))
     whole = rows[: len(rows) - len(rows) % _PRODUCER.size]
     return [ProducerRow._make(row) for row in _PRODUCER.iter_unpack(whole)], damages

@@ -1,6 +1,8 @@
-"""Consumer groups as the commands see them, through the AdminClient: listed, described, their offsets read and set."""
+"""Admin requests about consumer groups: list, describe and delete groups; read, set and delete their offsets.
 
-import difflib
+All of them use confluent-kafka's AdminClient, except OffsetDelete, which it does not have.
+"""
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +17,9 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientPartition
 
 from skep.base.ids import TopicPartition
-from skep.cli.connection import Cluster
+from skep.cli.connection import Cluster, did_you_mean
 from skep.cli.failures import CommandError, UsageError, reason
+from skep.cli.partition_selection import selected_partitions
 
 STATES = {
     "PreparingRebalance": ConsumerGroupState.PREPARING_REBALANCING,
@@ -27,7 +30,7 @@ STATES = {
     "Assigning": getattr(ConsumerGroupState, "ASSIGNING", None),
     "Reconciling": getattr(ConsumerGroupState, "RECONCILING", None),
 }
-"""Kafka's names; the library has its own, and older versions of it not all of them."""
+"""Kafka's names of the states. The library has names of its own; older versions lack some of the states."""
 TYPES = {"Classic": ConsumerGroupType.CLASSIC, "Consumer": ConsumerGroupType.CONSUMER}
 INACTIVE = ("Empty", "Dead")
 UNKNOWN = "Unknown"
@@ -70,22 +73,22 @@ class Committed:
 
 
 def list_groups(cluster: Cluster, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
-    """The groups by name; of the states and types named, in any case of letters, or all."""
+    """Returns the groups sorted by name. ``states`` and ``types`` are case-insensitive; without them, all groups."""
     cluster.metadata()
     filters: dict[str, Any] = {}
     if wanted := _named(STATES, states, "state"):
         filters["states"] = wanted
     if wanted := _named(TYPES, types, "type"):
         filters["types"] = wanted
-    answer = cluster.admin.list_consumer_groups(request_timeout=cluster.request_timeout_s, **filters).result()
-    for error in answer.errors:
-        # Half a list would look like all there is.
-        raise CommandError(f"the groups cannot be listed: {reason(error)}")
+    listed = cluster.admin.list_consumer_groups(request_timeout=cluster.request_timeout_s, **filters).result()
+    for error in listed.errors:
+        # A partial list would look complete.
+        raise CommandError(f"cannot list groups: {reason(error)}")
     found = [
-        GroupListing(listed.group_id, _name(STATES, listed.state), _name(TYPES, getattr(listed, "type", None)))
-        for listed in answer.valid
+        GroupListing(row.group_id, _name(STATES, row.state), _name(TYPES, getattr(row, "type", None)))
+        for row in listed.valid
     ]
-    return sorted(found, key=lambda listed: listed.group)
+    return sorted(found, key=lambda listing: listing.group)
 
 
 def _named(table: Mapping[str, Any], names: Iterable[str], what: str) -> set[Any]:
@@ -94,7 +97,7 @@ def _named(table: Mapping[str, Any], names: Iterable[str], what: str) -> set[Any
     for name in names:
         if name.strip().lower() not in by_name:
             known = ", ".join(key for key, value in table.items() if value is not None)
-            raise UsageError(f"'{name}' is no {what} of a group; those are {known}")
+            raise UsageError(f"'{name}' is not a group {what}; the group {what}s are {known}")
         chosen.add(by_name[name.strip().lower()])
     return chosen
 
@@ -104,29 +107,29 @@ def _name(table: Mapping[str, Any], value: Any) -> str:
 
 
 def describe_groups(cluster: Cluster, names: Sequence[str]) -> list[GroupView]:
-    """The groups in the order of ``names``; one that is not there is a CommandError that names it."""
+    """Returns the groups in the order of ``names``. Raises CommandError for a group that does not exist."""
     found = find_groups(cluster, names)
     for name in names:
         if found[name] is None:
-            raise unknown_group(name, (listed.group for listed in list_groups(cluster)))
+            raise unknown_group(name, (listing.group for listing in list_groups(cluster)))
     return [view for name in names if (view := found[name]) is not None]
 
 
 def find_groups(cluster: Cluster, names: Sequence[str]) -> dict[str, GroupView | None]:
-    """The groups by name; None for one that is not there."""
+    """Returns the groups by name; None for a group that does not exist."""
     if not names:
         return {}
     cluster.metadata()
     found: dict[str, GroupView | None] = {}
-    answers = cluster.admin.describe_consumer_groups(list(names), request_timeout=cluster.request_timeout_s)
-    for name, answer in answers.items():
+    futures = cluster.admin.describe_consumer_groups(list(names), request_timeout=cluster.request_timeout_s)
+    for name, future in futures.items():
         try:
-            view = _view(answer.result())
+            view = _view(future.result())
         except KafkaException as error:
             if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
-                raise CommandError(f"group '{name}' cannot be described: {reason(error)}") from None
+                raise CommandError(f"cannot describe group '{name}': {reason(error)}") from None
             view = None
-        # Up to version 5 of DescribeGroups a group that is not there is answered as a dead one.
+        # DescribeGroups up to version 5 reports a group that does not exist as Dead.
         found[name] = None if view is not None and view.state == "Dead" else view
     return found
 
@@ -159,25 +162,25 @@ def _places(assignment: Any) -> list[TopicPartition]:
 
 
 def unknown_group(name: str, known: Iterable[str]) -> CommandError:
-    close = difflib.get_close_matches(name, list(known), n=3)
-    meant = f"; did you mean {' or '.join(close)}?" if close else ""
-    return CommandError(f"there is no group '{name}'{meant}")
+    return CommandError(f"there is no group '{name}'{did_you_mean(name, known)}")
 
 
 def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Committed]:
-    """All that the group has committed."""
+    """Returns all committed offsets of the group."""
     request = [ConsumerGroupTopicPartitions(group)]
-    answers = cluster.admin.list_consumer_group_offsets(request, request_timeout=cluster.request_timeout_s)
+    futures = cluster.admin.list_consumer_group_offsets(request, request_timeout=cluster.request_timeout_s)
     try:
-        places = answers[group].result().topic_partitions
+        places = futures[group].result().topic_partitions
     except KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             return {}
-        raise CommandError(f"the offsets of group '{group}' cannot be read: {reason(error)}") from None
+        raise CommandError(f"cannot read the offsets of group '{group}': {reason(error)}") from None
     found = {}
     for place in places:
         if place.error is not None:
-            raise CommandError(f"the offset of {place.topic}-{place.partition}: {reason(place.error)}")
+            raise CommandError(
+                f"cannot read the offset of group '{group}' for {place.topic}-{place.partition}: {reason(place.error)}"
+            )
         if place.offset > NO_OFFSET:
             epoch = place.leader_epoch if place.leader_epoch is not None and place.leader_epoch >= 0 else None
             found[TopicPartition(place.topic, place.partition)] = Committed(place.offset, epoch, place.metadata or "")
@@ -185,27 +188,60 @@ def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Comm
 
 
 def commit_offsets(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Sets what the group has committed. The broker refuses it while the group has members."""
+    """Sets the committed offsets of the group. The broker refuses this while the group has members."""
     places = [ClientPartition(topic, partition, offset) for (topic, partition), offset in sorted(offsets.items())]
     request = [ConsumerGroupTopicPartitions(group, places)]
-    answers = cluster.admin.alter_consumer_group_offsets(request, request_timeout=cluster.request_timeout_s)
+    futures = cluster.admin.alter_consumer_group_offsets(request, request_timeout=cluster.request_timeout_s)
     try:
-        for place in answers[group].result().topic_partitions:
+        for place in futures[group].result().topic_partitions:
             if place.error is not None:
-                raise CommandError(f"{place.topic}-{place.partition} keeps its offset: {reason(place.error)}")
+                raise CommandError(
+                    f"cannot reset the offset of group '{group}' for {place.topic}-{place.partition}: "
+                    f"{reason(place.error)}"
+                )
     except KafkaException as error:
-        raise CommandError(f"group '{group}' keeps its offsets: {reason(error)}") from None
+        raise CommandError(f"cannot reset the offsets of group '{group}': {reason(error)}") from None
 
 
 def delete_groups(cluster: Cluster, names: Sequence[str]) -> dict[str, str | None]:
-    """By group why it is still there, or None when it is gone."""
+    """Deletes groups. Returns the error of each, or None for a group that was deleted."""
     cluster.metadata()
-    ends: dict[str, str | None] = {}
-    answers = cluster.admin.delete_consumer_groups(list(names), request_timeout=cluster.request_timeout_s)
-    for name, answer in answers.items():
+    errors: dict[str, str | None] = {}
+    futures = cluster.admin.delete_consumer_groups(list(names), request_timeout=cluster.request_timeout_s)
+    for name, future in futures.items():
         try:
-            answer.result()
-            ends[name] = None
+            future.result()
+            errors[name] = None
         except KafkaException as error:
-            ends[name] = reason(error)
-    return ends
+            errors[name] = reason(error)
+    return errors
+
+
+def delete_offsets(cluster: Cluster, group: str, topics: Sequence[str]) -> dict[TopicPartition, str | None]:
+    """Deletes committed offsets. Returns the error of each partition, or None for an offset that was deleted."""
+    # Imported here because no other group command needs Skep's own client.
+    from skep.base.errors import ErrorCode
+    from skep.cli.skep_client import error_text, skep_client
+    from skep.client.cluster_client import GROUP
+    from skep.wire.apis import OFFSET_DELETE
+
+    by_topic: dict[str, list[dict[str, int]]] = {}
+    for topic, partition in selected_partitions(cluster, topics):
+        by_topic.setdefault(topic, []).append({"partition_index": partition})
+    body = {
+        "group_id": group,
+        "topics": [{"name": topic, "partitions": partitions} for topic, partitions in by_topic.items()],
+    }
+    with skep_client(cluster) as client:
+        _, response = client.ask_coordinator(GROUP, group, OFFSET_DELETE, body, lambda response: response.error_code)
+    if response.error_code is ErrorCode.group_id_not_found:
+        raise unknown_group(group, (listing.group for listing in list_groups(cluster)))
+    if response.error_code is not ErrorCode.none:
+        raise CommandError(f"cannot delete offsets of group '{group}': {error_text(response.error_code)}")
+    return {
+        TopicPartition(topic.name, row.partition_index): None
+        if row.error_code is ErrorCode.none
+        else error_text(row.error_code)
+        for topic in response.topics
+        for row in topic.partitions
+    }

@@ -1,4 +1,4 @@
-"""``skep groups``: list and describe consumer groups, see how far behind they are, export and delete their offsets."""
+"""``skep groups``: list, describe and delete consumer groups, export and delete their committed offsets."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,14 +9,15 @@ import typer
 from skep.cli import output
 from skep.cli.connection import DEFAULT_BOOTSTRAP, Bootstrap, Cluster, Properties, cluster_of
 from skep.cli.failures import CommandError, UsageError
+from skep.cli.groups import group_admin
 from skep.cli.groups.group_admin import GroupView, committed_offsets, delete_groups, describe_groups, list_groups
 from skep.cli.groups.group_lag import LagRow, lag_rows, total_lag
+from skep.cli.groups.offset_reset import reset_offsets
 from skep.cli.groups.reset_plan import plan_as_csv
-from skep.cli.groups_reset import reset_offsets
 from skep.cli.output import Json
 
 Group = Annotated[str, typer.Argument(metavar="GROUP")]
-Groups = Annotated[list[str] | None, typer.Argument(metavar="[GROUP]...")]
+Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP")]
 AllGroups = Annotated[bool, typer.Option("--all", help="All groups.")]
 
 
@@ -37,16 +38,18 @@ def register(app: typer.Typer) -> None:
 
 def list_all(
     state: Annotated[
-        list[str] | None, typer.Option("--state", help="Only groups in this state, e.g. Stable or Empty. Repeatable.")
+        list[str] | None,
+        typer.Option("--state", metavar="STATE", help="Only groups in this state, e.g. Stable or Empty. Repeatable."),
     ] = None,
     type: Annotated[
-        list[str] | None, typer.Option("--type", help="Only groups of this type: classic or consumer. Repeatable.")
+        list[str] | None,
+        typer.Option("--type", metavar="TYPE", help="Only groups of this type: classic or consumer. Repeatable."),
     ] = None,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:
-    """List the consumer groups with their states and types.
+    """List consumer groups with their state and type.
 
     \b
     Examples:
@@ -59,23 +62,24 @@ def list_all(
     elif found:
         output.table(("group", "state", "type"), ((g.group, g.state, g.type) for g in found))
     else:
-        output.note("There are no such groups." if state or type else "There are no groups.")
+        output.note("No group matches." if state or type else "There are no groups.")
 
 
 def describe(
     names: Groups = None,
     all_groups: AllGroups = False,
     members: Annotated[
-        bool, typer.Option("--members", help="The members and what they have, not the offsets.")
+        bool, typer.Option("--members", help="Show members and their partitions instead of offsets.")
     ] = False,
-    state: Annotated[bool, typer.Option("--state", help="One line for each group, not its partitions.")] = False,
+    state: Annotated[bool, typer.Option("--state", help="Show one line for each group instead of offsets.")] = False,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:
-    """Show how far groups are behind: what they have committed of each partition, where it ends, who reads it.
+    """Show the lag of groups.
 
-    Lag is the number of offsets between the committed one and the end of the partition.
+    For each partition: the committed offset (current), the log end offset, their difference (lag) and the member that
+    reads it.
 
     \b
     Examples:
@@ -85,7 +89,7 @@ def describe(
       skep groups describe billing --json | jq '[.[].partitions[].lag] | add'
     """
     if members and state:
-        raise UsageError("choose one: --members or --state")
+        raise UsageError("--members and --state cannot be used together")
     cluster = cluster_of(bootstrap, properties)
     views = describe_groups(cluster, _chosen(cluster, names, all_groups))
     rows = {view.group: [] if members or state else lag_rows(cluster, view) for view in views}
@@ -102,7 +106,7 @@ def describe(
 
 def _chosen(cluster: Cluster, names: list[str] | None, all_groups: bool) -> list[str]:
     if all_groups == bool(names):
-        raise UsageError("name the groups, or say --all")
+        raise UsageError("give either group names or --all")
     return [listing.group for listing in list_groups(cluster)] if all_groups else list(dict.fromkeys(names or ()))
 
 
@@ -149,7 +153,7 @@ def _head(view: GroupView, *more: str) -> str:
 def _show_lag(view: GroupView, rows: list[LagRow]) -> None:
     output.line(_head(view, f"lag {total_lag(rows):,}"))
     if not rows:
-        output.line("  has committed no offsets")
+        output.line("  no committed offsets")
         return
     output.table(
         ("topic", "partition", "current", "log end", "lag", "member", "host", "client"),
@@ -199,9 +203,10 @@ def export(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:
-    """Print what groups have committed as CSV, which reset-offsets --from-file reads back.
+    """Print the committed offsets of groups as CSV.
 
-    The lines are topic,partition,offset of one group, and group,topic,partition,offset of several.
+    reset-offsets --from-file reads them back. The lines are topic,partition,offset for one group and
+    group,topic,partition,offset for several.
 
     \b
     Examples:
@@ -226,42 +231,40 @@ def export(
 
 
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="GROUP...")],
+    names: Annotated[list[str], typer.Argument(metavar="GROUP")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:
-    """Delete groups with all that they have committed. A group that has members is not deleted.
+    """Delete groups and their committed offsets. A group with members is not deleted.
 
     \b
     Examples:
       skep groups delete billing
     """
-    ends = delete_groups(cluster_of(bootstrap, properties), names)
-    for name, why in ends.items():
-        if why is None:
+    errors = delete_groups(cluster_of(bootstrap, properties), names)
+    for name, error in errors.items():
+        if error is None:
             output.line(f"Deleted group {name}.")
-    if failures := [f"group '{name}' is not deleted: {why}" for name, why in ends.items() if why is not None]:
+    if failures := [f"cannot delete group '{name}': {error}" for name, error in errors.items() if error is not None]:
         raise CommandError("; ".join(failures))
 
 
 def delete_offsets(
     group: Group,
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC[:PARTITION,...]...")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC[:PARTITION,...]")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:
-    """Forget what a group has committed of topics, or of some of their partitions.
+    """Delete committed offsets of a group.
 
-    What members of the group are subscribed to is not forgotten.
+    The offsets of a topic that a member of the group is subscribed to are not deleted.
 
     \b
     Examples:
       skep groups delete-offsets billing orders
       skep groups delete-offsets billing orders:0,2 payments
     """
-    from skep.cli.group_forgetting import forget_offsets
-
-    ends = forget_offsets(cluster_of(bootstrap, properties), group, topics)
-    if failures := [f"{place} is not forgotten: {why}" for place, why in ends.items() if why is not None]:
+    errors = group_admin.delete_offsets(cluster_of(bootstrap, properties), group, topics)
+    if failures := [f"cannot delete the offset of {at}: {error}" for at, error in errors.items() if error is not None]:
         raise CommandError("; ".join(failures))
-    output.line(f"Deleted {output.count(len(ends), 'offset')} of group {group}.")
+    output.line(f"Deleted {output.count(len(errors), 'offset')} of group {group}.")

@@ -1,4 +1,4 @@
-"""How far a group is behind: what it has committed of each partition against where the partition ends."""
+"""The lag of a group: the distance between the committed offset and the log end offset of each partition."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from skep.cli.log_offsets import latest_offsets, with_leader
 
 @dataclass(frozen=True)
 class LagRow:
-    """One partition that a group has committed an offset of, or that a member of it has, or both."""
+    """One partition with a committed offset, or assigned to a member of the group, or both."""
 
     where: TopicPartition
     current: int | None
     log_end: int | None
-    """None when the partition is gone or has no leader."""
+    """None when the partition does not exist any more or has no leader."""
     leader_epoch: int | None = None
     member: MemberView | None = None
 
@@ -26,7 +26,7 @@ class LagRow:
 
 
 def lag_rows(cluster: Cluster, view: GroupView) -> list[LagRow]:
-    """The partitions that members have, then those that nobody has, each part in order."""
+    """Returns the partitions assigned to members, then the unassigned ones, each part in order."""
     committed = committed_offsets(cluster, view.group)
     owners = {place: member for member in view.members for place in member.assignment}
     ends = latest_offsets(cluster, with_leader(cluster, committed.keys() | owners.keys()))
@@ -54,5 +54,5 @@ def joined_rows(
 
 
 def total_lag(rows: list[LagRow]) -> int:
-    """Of the partitions whose lag is known; one that nothing was committed of has none."""
+    """Returns the sum over the partitions whose lag is known; one without a committed offset has no lag."""
     return sum(max(0, row.lag) for row in rows if row.lag is not None)

@@ -1,10 +1,10 @@
-"""What a group's offsets become when they are reset: pure functions from marks to a plan, and plans as CSV files.
+"""The plan of an offset reset: the new offset of each partition, and plans as CSV files.
 
-A plan is made from the marks of each partition: where its log begins and ends, what the group has committed, and what
-offset a moment falls on. Nothing here asks a cluster, so a dry run and the real one cannot differ.
+A plan is computed from the marks of each partition: the log start and end offsets, the committed offset, and the
+offset of a timestamp. Nothing here sends a request, so a dry run and an execution compute the same plan.
 
-The files are those of kafka-consumer-groups: ``topic,partition,offset`` for one group and
-``group,topic,partition,offset`` for several, without a heading.
+The files have the format of kafka-consumer-groups: ``topic,partition,offset`` for one group and
+``group,topic,partition,offset`` for several, without a header line.
 """
 
 import csv
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from skep.base.ids import TopicPartition
-from skep.cli.failures import CommandError, UsageError
+from skep.cli.failures import CommandError
 
 Offsets = dict[TopicPartition, int]
 
@@ -31,8 +31,7 @@ class Target(enum.Enum):
 
 @dataclass(frozen=True)
 class Reset:
-    """Where offsets are set to. ``value``: the offset, the shift or the moment in milliseconds; ``file``: the plan of
-    each partition that a file names."""
+    """A destination. ``value`` is the offset, the shift or the timestamp; ``file`` holds the offsets of a CSV file."""
 
     target: Target
     value: int = 0
@@ -41,7 +40,7 @@ class Reset:
 
 @dataclass(frozen=True)
 class Marks:
-    """What is known about one partition. ``at_time`` is -1 when all its records are older."""
+    """The offsets of one partition. ``at_time`` is -1 when all its records are older than the timestamp."""
 
     earliest: int
     latest: int
@@ -58,8 +57,11 @@ class Change:
 
 
 def plan(reset: Reset, marks: Mapping[TopicPartition, Marks]) -> list[Change]:
-    """What becomes of each partition, in order. An offset that the partition does not have is replaced by the nearest
-    one, with a warning; a shift of a partition without a committed offset is a CommandError."""
+    """Returns the change of each partition, in order.
+
+    An offset outside the log is replaced by the nearest one inside it, with a warning. Raises CommandError for a shift
+    of a partition without a committed offset.
+    """
     return [_change(reset, where, marks[where]) for where in sorted(marks)]
 
 
@@ -72,12 +74,12 @@ def _change(reset: Reset, where: TopicPartition, marks: Marks) -> Change:
         case Target.CURRENT:
             return Change(where, marks.current, marks.latest if marks.current is None else marks.current)
         case Target.TIME if marks.at_time < 0:
-            warning = f"{where} has no record at or after that time: its end is taken, {marks.latest}"
+            warning = f"{where} has no record at or after that time; using its log end offset {marks.latest}"
             return Change(where, marks.current, marks.latest, warning)
         case Target.TIME:
             return Change(where, marks.current, marks.at_time)
         case Target.SHIFT if marks.current is None:
-            raise CommandError(f"{where} has no committed offset that could be shifted")
+            raise CommandError(f"{where} has no committed offset to shift; use another destination than --shift-by")
         case Target.SHIFT:
             return _within(where, marks, (marks.current or 0) + reset.value)
         case Target.FILE:
@@ -90,27 +92,14 @@ def _within(where: TopicPartition, marks: Marks, wanted: int) -> Change:
     warning = None
     new = min(max(wanted, marks.earliest), marks.latest)
     if wanted > marks.latest:
-        warning = f"{where} does not reach offset {wanted}: its end is taken, {marks.latest}"
+        warning = f"offset {wanted} is past the end of {where}; using its log end offset {marks.latest}"
     elif wanted < marks.earliest:
-        warning = f"{where} has no offset {wanted}: its beginning is taken, {marks.earliest}"
+        warning = f"offset {wanted} is before the start of {where}; using its log start offset {marks.earliest}"
     return Change(where, marks.current, new, warning)
 
 
-def parse_scope(text: str) -> tuple[str, list[int] | None]:
-    """``orders`` or ``orders:0,2``: a topic and its partitions, None for all of them."""
-    topic, colon, partitions = text.partition(":")
-    if not topic:
-        raise UsageError(f"'{text}' names no topic")
-    if not colon:
-        return topic, None
-    numbers = [part.strip() for part in partitions.split(",")]
-    if not all(number.isascii() and number.isdecimal() for number in numbers):
-        raise UsageError(f"'{text}' is not a topic with partitions like orders:0,2")
-    return topic, sorted({int(number) for number in numbers})
-
-
 def parse_plan(text: str, name: str, groups: Iterable[str]) -> dict[str, Offsets]:
-    """The offsets by group that a CSV file holds; lines without a group belong to the one group there is."""
+    """Returns the offsets in a CSV file by group. Lines without a group are allowed when there is only one group."""
     groups = list(groups)
     plans: dict[str, Offsets] = {}
     for number, row in enumerate(csv.reader(io.StringIO(text)), start=1):
@@ -131,7 +120,7 @@ def _is_number(field: str) -> bool:
 
 
 def plan_as_csv(offsets: Mapping[str, Mapping[TopicPartition, int]], *, with_group: bool) -> str:
-    """What ``parse_plan`` reads."""
+    """Returns the offsets in the format that ``parse_plan`` reads."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     for group, of_group in offsets.items():

@@ -1,8 +1,8 @@
-"""``kafka-console-consumer``, flag for flag: the records of topics, printed as they arrive.
+"""``kafka-console-consumer`` with Kafka's flags: print the records of topics as they arrive.
 
-With ``--group`` (or ``--consumer-property group.id=``) it is a member of that group and commits what it has printed.
-Without, all partitions are read from where the flags say, and nothing is committed: Kafka's tool joins a group of its
-own with a random name, which the cluster then keeps for days.
+With ``--group`` (or ``--consumer-property group.id=``) it joins that group and commits the offsets of printed records.
+Without a group it reads all partitions and commits nothing. Kafka's tool joins a group with a random name instead,
+which the cluster then keeps for days.
 """
 
 import argparse
@@ -17,13 +17,15 @@ from skep.cli.kafka.kafka_flags import (
     KafkaFlags,
     cluster_from,
     form_properties,
+    no_java,
     only_java_strings,
     topics_matching,
     truth,
 )
+from skep.cli.partition_selection import partitions_of
 from skep.cli.records.group_reader import read_as_member
 from skep.cli.records.text_format import TextFormat
-from skep.cli.records.topic_reader import Batches, Place, Start, partitions_of, read, spans
+from skep.cli.records.topic_reader import Batches, Place, Start, read, spans
 
 EXAMPLES = """\
   kafka-console-consumer --bootstrap-server localhost:9092 --topic orders --from-beginning
@@ -38,16 +40,16 @@ def main() -> None:
 
 
 def _parser() -> KafkaFlags:
-    parser = KafkaFlags("kafka-console-consumer", "Read records of topics and print them.", EXAMPLES)
+    parser = KafkaFlags("kafka-console-consumer", "Print the records of topics.", EXAMPLES)
     parser.add_argument("--topic", help="the topic to consume from")
-    parser.add_argument("--include", "--whitelist", metavar="REGEX", help="topics to consume from")
+    parser.add_argument("--include", "--whitelist", metavar="REGEX", help="consume from all topics that match")
     parser.add_argument("--partition", type=int, metavar="N", help="only this partition")
-    parser.add_argument("--offset", help="an offset, or earliest, or latest; goes with --partition")
+    parser.add_argument("--offset", help="an offset, earliest or latest; requires --partition")
     parser.add_argument("--from-beginning", action="store_true", help="start with the earliest record")
-    parser.add_argument("--max-messages", type=int, metavar="N", help="exit after so many")
-    parser.add_argument("--timeout-ms", type=int, metavar="MS", help="exit when nothing came for so long")
+    parser.add_argument("--max-messages", type=int, metavar="N", help="exit after this many messages")
+    parser.add_argument("--timeout-ms", type=int, metavar="MS", help="exit if no message arrives for this long")
     parser.add_argument("--isolation-level", default="read_uncommitted", choices=("read_uncommitted", "read_committed"))
-    parser.add_argument("--group", help="the consumer group to join; what is printed is committed")
+    parser.add_argument("--group", help="the consumer group to join; offsets are committed")
     parser.add_argument("--skip-message-on-error", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--formatter", help=argparse.SUPPRESS)
     parser.add_argument("--key-deserializer", help=argparse.SUPPRESS)
@@ -76,7 +78,7 @@ def execute(arguments: list[str] | None) -> None:
                     output.write(b"".join(map(text.line, messages)))
                     output.flush()
     finally:
-        print(f"Processed a total of {printed} messages", file=sys.stderr)
+        output.error_line(f"Processed a total of {printed} messages")
 
 
 def _records(cluster: Cluster, flags: argparse.Namespace, start: Start) -> Batches:
@@ -105,7 +107,7 @@ def _records(cluster: Cluster, flags: argparse.Namespace, start: Start) -> Batch
 
 
 def _unless_negative(number: int | None) -> int | None:
-    """Kafka's tools take -1 for 'no limit'."""
+    """Kafka's tools take -1 as "no limit"."""
     return None if number is None or number < 0 else number
 
 
@@ -130,7 +132,7 @@ def _start(flags: argparse.Namespace) -> Start:
         raise UsageError("Options group and partition cannot be specified together.")
     only_java_strings(flags, "key_deserializer", "value_deserializer")
     if flags.formatter is not None and not flags.formatter.endswith(DEFAULT_FORMATTERS):
-        raise UsageError(f"--formatter {flags.formatter}: Java classes cannot be loaded here")
+        raise no_java("--formatter", flags.formatter)
     return parse_offset(flags.offset, flags.from_beginning)
 
 

@@ -1,4 +1,4 @@
-"""``kafka-console-producer``, flag for flag: lines of standard input become records."""
+"""``kafka-console-producer`` with Kafka's flags: send lines of standard input as records."""
 
 import argparse
 import contextlib
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import BinaryIO
 
 from skep.cli import output
-from skep.cli.failures import UsageError, run
-from skep.cli.kafka.kafka_flags import KafkaFlags, cluster_from, form_properties, truth
+from skep.cli.failures import run
+from skep.cli.kafka.kafka_flags import KafkaFlags, cluster_from, form_properties, no_java, truth
 from skep.cli.records.line_format import LineFormat, line_without_end
 from skep.cli.records.sender import Sender
 
@@ -30,7 +30,7 @@ SETTINGS = {
     "max_block_ms": "message.timeout.ms",
     "socket_buffer_size": "socket.send.buffer.bytes",
 }
-"""Flags that set one property of the client. ``max-block-ms`` bounds how long a record may wait for its broker."""
+"""Flags that set one client property. ``max-block-ms`` limits how long a record may wait for its broker."""
 
 
 def main() -> None:
@@ -38,17 +38,15 @@ def main() -> None:
 
 
 def _parser() -> KafkaFlags:
-    parser = KafkaFlags(
-        "kafka-console-producer", "Read lines from standard input and publish them as records.", EXAMPLES
-    )
-    parser.add_argument("--broker-list", metavar="HOST:PORT", help="the older word for --bootstrap-server")
+    parser = KafkaFlags("kafka-console-producer", "Send lines of standard input as records.", EXAMPLES)
+    parser.add_argument("--broker-list", metavar="HOST:PORT", help="the older name of --bootstrap-server")
     parser.add_argument("--topic", required=True, help="the topic to produce to")
-    parser.add_argument("--sync", action="store_true", help="wait for each record before the next is read")
+    parser.add_argument("--sync", action="store_true", help="wait for the acknowledgement of each record")
     parser.add_argument("--compression-codec", nargs="?", const="gzip", default="none", choices=CODECS)
     parser.add_argument("--request-required-acks", default="-1", choices=("-1", "all", "0", "1"))
     for flag in SETTINGS:
         parser.add_argument(f"--{flag.replace('_', '-')}", type=int, metavar="N")
-    parser.add_argument("--max-memory-bytes", type=int, metavar="N", help="memory for records that wait to be sent")
+    parser.add_argument("--max-memory-bytes", type=int, metavar="N", help="memory for records waiting to be sent")
     parser.add_argument("--line-reader", default=DEFAULT_READER, help=argparse.SUPPRESS)
     parser.add_form_flags(
         "reader",
@@ -62,7 +60,7 @@ def _parser() -> KafkaFlags:
 def execute(arguments: list[str] | None) -> None:
     flags = _parser().parse(arguments, fallback="broker_list")
     if flags.line_reader.rpartition(".")[2] not in ("LineMessageReader", "ConsoleProducer$LineMessageReader"):
-        raise UsageError(f"--line-reader {flags.line_reader}: Java classes cannot be loaded here")
+        raise no_java("--line-reader", flags.line_reader)
     lines = line_format(form_properties(flags))
     cluster = cluster_from(flags)
     interactive = sys.stdin.isatty()
@@ -79,7 +77,7 @@ def client_settings(flags: argparse.Namespace, *, interactive: bool) -> dict[str
         "client.id": "console-producer",
         "compression.type": flags.compression_codec,
         "acks": flags.request_required_acks,
-        # Kafka's tool waits a second for company; a person who typed a line wants to see it arrive.
+        # Kafka's tool lingers for a second; a line typed on a terminal is sent at once.
         "linger.ms": 0 if interactive or flags.sync else 5,
     }
     for flag, name in SETTINGS.items():

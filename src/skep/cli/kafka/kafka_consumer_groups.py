@@ -1,4 +1,4 @@
-"""``kafka-consumer-groups``, flag for flag: list, describe and delete groups, reset and delete their offsets."""
+"""``kafka-consumer-groups`` with Kafka's flags: list, describe and delete groups, reset and delete their offsets."""
 
 import argparse
 import sys
@@ -9,7 +9,14 @@ from skep.base.clock import SystemClock
 from skep.cli import output
 from skep.cli.connection import Cluster
 from skep.cli.failures import CommandError, UsageError, run
-from skep.cli.groups.group_admin import INACTIVE, GroupView, delete_groups, describe_groups, list_groups
+from skep.cli.groups.group_admin import (
+    INACTIVE,
+    GroupView,
+    delete_groups,
+    delete_offsets,
+    describe_groups,
+    list_groups,
+)
 from skep.cli.groups.group_lag import lag_rows
 from skep.cli.groups.offset_reset import Scope, apply_plans, check_scope, one_destination, reset_plans, warn
 from skep.cli.groups.reset_plan import Target, plan_as_csv
@@ -32,10 +39,10 @@ EXAMPLES = """\
 """
 ACTIONS = {
     "list": "list all consumer groups",
-    "describe": "describe groups and how far they are behind",
-    "delete": "delete groups with all that they have committed",
-    "reset_offsets": "set what groups have committed; shown only, unless --execute",
-    "delete_offsets": "delete what a group has committed of topics",
+    "describe": "describe groups and show their lag",
+    "delete": "delete groups and their committed offsets",
+    "reset_offsets": "reset the committed offsets of groups; needs --execute to take effect",
+    "delete_offsets": "delete the committed offsets of a group for topics",
 }
 ALLOWED = {
     **dict.fromkeys(("members", "offsets", "verbose"), ("describe",)),
@@ -48,7 +55,7 @@ ALLOWED = {
     "all_groups": ("describe", "delete", "reset_offsets"),
     "group": ("describe", "delete", "reset_offsets", "delete_offsets"),
 }
-"""Which flag goes with which action."""
+"""The actions that each flag can be used with."""
 ANY = ""
 
 
@@ -61,31 +68,35 @@ def _parser() -> KafkaFlags:
     parser = KafkaFlags("kafka-consumer-groups", about, EXAMPLES)
     for action, help_text in ACTIONS.items():
         parser.add_argument(f"--{action.replace('_', '-')}", action="store_true", help=help_text)
-    parser.add_argument("--validate-regex", metavar="REGEX", help="say whether a regular expression is valid RE2")
+    parser.add_argument("--validate-regex", metavar="REGEX", help="check whether a regular expression is valid RE2")
     parser.add_argument("--group", action="append", help="the group; repeatable")
     parser.add_argument("--all-groups", action="store_true", help="all groups")
-    parser.add_argument("--members", action="store_true", help="with --describe: the members")
-    parser.add_argument("--offsets", action="store_true", help="with --describe: the offsets, which is the default")
+    parser.add_argument("--members", action="store_true", help="with --describe: show members")
+    parser.add_argument("--offsets", action="store_true", help="with --describe: show offsets (the default)")
     parser.add_argument(
-        "--state", nargs="?", const=ANY, help="with --describe: the state; with --list: of these states"
+        "--state", nargs="?", const=ANY, help="with --describe: show the state; with --list: filter by states"
     )
-    parser.add_argument("--type", nargs="?", const=ANY, help="with --list: the types, or only groups of these types")
-    parser.add_argument("--verbose", action="store_true", help="with --describe: more columns")
+    parser.add_argument("--type", nargs="?", const=ANY, help="with --list: show types, or filter by types")
+    parser.add_argument("--verbose", action="store_true", help="with --describe: show more columns")
     parser.add_argument(
-        "--topic", action="append", metavar="TOPIC[:0,1]", help="topic, or partitions of it; repeatable"
+        "--topic", action="append", metavar="TOPIC[:0,1]", help="a topic or some of its partitions; repeatable"
     )
-    parser.add_argument("--all-topics", action="store_true", help="all topics that the group has committed offsets of")
-    for target in ("to-earliest", "to-latest", "to-current"):
-        parser.add_argument(f"--{target}", action="store_true", help="where offsets are reset to")
-    parser.add_argument("--to-offset", type=int, metavar="N")
-    parser.add_argument("--shift-by", type=int, metavar="N", help="may be negative")
-    parser.add_argument("--to-datetime", metavar="YYYY-MM-DDThh:mm:ss.sss", help="UTC, unless it says a zone")
-    parser.add_argument("--by-duration", metavar="PnDTnHnMnS", help="so long ago")
-    parser.add_argument("--from-file", metavar="FILE", help="CSV as --export prints it")
-    parser.add_argument("--dry-run", action="store_true", help="only show what would be done")
-    parser.add_argument("--execute", action="store_true", help="do it")
+    parser.add_argument("--all-topics", action="store_true", help="all topics with committed offsets of the group")
+    for target, offset in {
+        "earliest": "log start offset",
+        "latest": "log end offset",
+        "current": "committed offset",
+    }.items():
+        parser.add_argument(f"--to-{target}", action="store_true", help=f"reset to the {offset}")
+    parser.add_argument("--to-offset", type=int, metavar="N", help="reset to offset N")
+    parser.add_argument("--shift-by", type=int, metavar="N", help="shift the offset by N, which may be negative")
+    parser.add_argument("--to-datetime", metavar="YYYY-MM-DDThh:mm:ss.sss", help="reset to a time, UTC by default")
+    parser.add_argument("--by-duration", metavar="PnDTnHnMnS", help="reset to a time this long ago")
+    parser.add_argument("--from-file", metavar="FILE", help="reset to the offsets in a CSV file of --export")
+    parser.add_argument("--dry-run", action="store_true", help="only show the new offsets")
+    parser.add_argument("--execute", action="store_true", help="commit the new offsets")
     parser.add_argument("--export", action="store_true", help="print the offsets as CSV")
-    parser.add_argument("--timeout", type=int, default=30_000, metavar="MS", help="for each request, 30000 by default")
+    parser.add_argument("--timeout", type=int, default=30_000, metavar="MS", help="request timeout, 30000 by default")
     return parser
 
 
@@ -151,7 +162,7 @@ def _list(cluster: Cluster, flags: argparse.Namespace) -> None:
 
 def _describe(cluster: Cluster, flags: argparse.Namespace) -> None:
     for view in describe_groups(cluster, _groups(cluster, flags)):
-        _remark(view)
+        _note_state(view)
         output.line()
         if flags.members:
             if view.members:
@@ -162,7 +173,7 @@ def _describe(cluster: Cluster, flags: argparse.Namespace) -> None:
             _print(offset_lines(view, rows, verbose=flags.verbose))
 
 
-def _remark(view: GroupView) -> None:
+def _note_state(view: GroupView) -> None:
     if view.state in INACTIVE:
         output.note(f"\nConsumer group '{view.group}' has no active members.")
     elif view.state != "Stable":
@@ -170,14 +181,16 @@ def _remark(view: GroupView) -> None:
 
 
 def _delete(cluster: Cluster, flags: argparse.Namespace) -> None:
-    ends = delete_groups(cluster, _groups(cluster, flags))
-    gone = ", ".join(f"'{name}'" for name, why in ends.items() if why is None)
-    failures = [f"Group '{name}' could not be deleted due to: {why}" for name, why in ends.items() if why is not None]
+    errors = delete_groups(cluster, _groups(cluster, flags))
+    deleted = ", ".join(f"'{name}'" for name, error in errors.items() if error is None)
+    failures = [
+        f"Group '{name}' could not be deleted due to: {error}" for name, error in errors.items() if error is not None
+    ]
     if not failures:
-        output.line(f"Deletion of requested consumer groups ({gone}) was successful.")
+        output.line(f"Deletion of requested consumer groups ({deleted}) was successful.")
         return
-    if gone:
-        output.line(f"These consumer groups were deleted successfully: {gone}")
+    if deleted:
+        output.line(f"These consumer groups were deleted successfully: {deleted}")
     raise CommandError("; ".join(failures))
 
 
@@ -218,24 +231,22 @@ def _moment(flags: argparse.Namespace) -> int | None:
 
 
 def utc_moment(text: str) -> int:
-    """Milliseconds since 1970. Kafka's tool takes a time without a zone for UTC; ``skep`` takes it as local."""
+    """Returns milliseconds since 1970. A time without a zone is UTC as in Kafka's tool; in ``skep`` it is local."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"'{text}' is not a time like 2024-05-01T12:00:00.000") from None
+        raise UsageError(f"'{text}' is not a time; expected one like 2024-05-01T12:00:00.000") from None
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _delete_offsets(cluster: Cluster, flags: argparse.Namespace) -> None:
-    from skep.cli.group_forgetting import forget_offsets
-
     [group] = flags.group
-    ends = forget_offsets(cluster, group, flags.topic)
-    failed = any(ends.values())
+    errors = delete_offsets(cluster, group, flags.topic)
+    failed = any(errors.values())
     if not failed:
         output.line(f"Request succeeded for deleting offsets from group {group}.")
     output.line()
-    _print(deletion_lines(ends))
+    _print(deletion_lines(errors))
     if failed:
         raise CommandError("Encountered some partition-level error, see the follow-up details.")
 

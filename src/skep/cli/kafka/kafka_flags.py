@@ -1,7 +1,7 @@
-"""What the commands under Kafka's names share: flags as Kafka's tools take them, and refusals in one line.
+"""The flags that the commands under Kafka's names share. Errors are reported in one line.
 
-Kafka's own words for its flags are kept, also where it has two for one thing (``--property`` and
-``--formatter-property``): people copy commands out of documents of every age.
+All of Kafka's names of a flag are kept, old and new (``--property`` and ``--formatter-property``), because people copy
+commands from documents of any age.
 """
 
 import argparse
@@ -20,7 +20,7 @@ JAVA_STRINGS = (
 
 
 class KafkaFlags(argparse.ArgumentParser):
-    """A parser that refuses in one line and knows the flags that all of Kafka's tools have."""
+    """A parser with the flags that all of Kafka's tools have. It raises UsageError instead of printing its usage."""
 
     def __init__(self, program: str, description: str, examples: str) -> None:
         super().__init__(
@@ -30,13 +30,13 @@ class KafkaFlags(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self.add_argument("--version", action="version", version=f"{program} of Skep")
-        self.add_argument("--bootstrap-server", metavar="HOST:PORT", help="the server(s) to connect to")
+        self.add_argument("--bootstrap-server", metavar="HOST:PORT", help="broker addresses, separated by commas")
         self.add_argument("--command-config", metavar="FILE", help="a file of client properties")
         self.add_argument("--zookeeper", help=argparse.SUPPRESS)
         self.set_defaults(client_config=None, client_property=None)
 
     def add_client_flags(self, client: str) -> None:
-        """The flags for properties of a ``producer`` or ``consumer``, in the two namings that Kafka has had."""
+        """Adds the flags for properties of a ``producer`` or ``consumer``, under Kafka's old and new names."""
         self.add_argument(
             f"--{client}-property",
             "--command-property",
@@ -48,7 +48,7 @@ class KafkaFlags(argparse.ArgumentParser):
         self.add_argument(f"--{client}.config", dest="client_config", metavar="FILE", help=argparse.SUPPRESS)
 
     def add_form_flags(self, form: str, names: str) -> None:
-        """The flags that say how records look as text: properties of a ``reader`` of lines or of a ``formatter``."""
+        """Adds the flags for the text format of records: properties of a line ``reader`` or of a ``formatter``."""
         self.add_argument(
             "--property",
             f"--{form}-property",
@@ -63,10 +63,12 @@ class KafkaFlags(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def parse(self, arguments: list[str] | None, *, fallback: str = "bootstrap_server") -> argparse.Namespace:
-        """The flags; ``fallback`` is an older flag that may stand for --bootstrap-server."""
+        """Parses the flags. ``fallback`` is an older flag that can replace --bootstrap-server."""
         flags = self.parse_args(arguments)
         if flags.zookeeper is not None:
-            raise UsageError("--zookeeper is gone from Kafka; use --bootstrap-server HOST:PORT, a broker's address")
+            raise UsageError(
+                "--zookeeper was removed from Kafka; use --bootstrap-server HOST:PORT with a broker's address"
+            )
         flags.bootstrap_server = flags.bootstrap_server or getattr(flags, fallback)
         if flags.bootstrap_server is None:
             raise UsageError("--bootstrap-server must be specified")
@@ -74,20 +76,20 @@ class KafkaFlags(argparse.ArgumentParser):
 
 
 def cluster_from(flags: argparse.Namespace, request_timeout_s: float = REQUEST_TIMEOUT_S) -> Cluster:
-    """The cluster that the flags name; single properties win over those of a file."""
+    """Returns the cluster of the flags. Properties on the command line override those in a file."""
     if flags.command_config and flags.client_config:
-        raise UsageError("--command-config and the older flag for the same file cannot be specified together")
+        raise UsageError("--command-config and its older name cannot be specified together")
     settings = read_properties(flags.command_config or flags.client_config)
-    settings |= pairs(flags.client_property, "a property")
+    settings |= pairs(flags.client_property, "--command-property")
     return Cluster(flags.bootstrap_server, settings, request_timeout_s)
 
 
 def form_properties(flags: argparse.Namespace) -> dict[str, str]:
-    return read_properties(flags.form_config) | pairs(flags.form_property, "a property")
+    return read_properties(flags.form_config) | pairs(flags.form_property, "--property")
 
 
 def read_properties(path: str | None) -> dict[str, str]:
-    """A file of ``name=value`` lines, with # or ! before comments, as Java's Properties reads the simple ones."""
+    """Reads a file of ``name=value`` lines and # or ! comments: the simple part of the format of Java's Properties."""
     if path is None:
         return {}
     try:
@@ -95,7 +97,7 @@ def read_properties(path: str | None) -> dict[str, str]:
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}") from None
     lines = (line.strip() for line in text.splitlines())
-    found = pairs([line for line in lines if line and line[0] not in "#!"], f"a line of {path}")
+    found = pairs([line for line in lines if line and line[0] not in "#!"], f"{path}:")
     return {name: value.strip() for name, value in found.items()}
 
 
@@ -104,7 +106,7 @@ def truth(properties: Mapping[str, str], name: str, default: bool = False) -> bo
 
 
 def topics_matching(names: Iterable[str], pattern: str | None) -> list[str]:
-    """Topics by Kafka's rule: a regular expression over the whole name, in which a comma means 'or'."""
+    """Returns the topics that match by Kafka's rule: a regular expression for the whole name; a comma means "or"."""
     if pattern is None:
         return sorted(names)
     try:
@@ -115,8 +117,12 @@ def topics_matching(names: Iterable[str], pattern: str | None) -> list[str]:
 
 
 def only_java_strings(flags: argparse.Namespace, *names: str) -> None:
-    """Classes of Java cannot be loaded; the two that leave the bytes as they are need not be."""
+    """Raises UsageError for a Java class, except for the two deserializers that keep the bytes as they are."""
     for name in names:
         value = getattr(flags, name)
         if value is not None and value not in JAVA_STRINGS:
-            raise UsageError(f"--{name.replace('_', '-')} {value}: Java classes cannot be loaded here")
+            raise no_java(f"--{name.replace('_', '-')}", value)
+
+
+def no_java(flag: str, value: str) -> UsageError:
+    return UsageError(f"{flag} {value}: this command cannot load Java classes; omit {flag}")

@@ -1,6 +1,6 @@
-"""What kafka-consumer-groups prints, with Kafka's columns and widths: scripts cut these lines into fields.
+"""The output of kafka-consumer-groups, with Kafka's columns and widths, because scripts parse it.
 
-Left out: the epochs of ``--verbose``, which the client library does not hand on; they are shown as ``-``.
+Left out: the epochs of ``--verbose``, which the client library does not return; they are shown as ``-``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ _WIDE, _NARROW = 15, 10
 
 
 def aligned(columns: Sequence[tuple[str, int]], rows: Iterable[Sequence[object]]) -> list[str]:
-    """A heading and rows, each column at least so wide and as wide as what is in it; the last is left ragged."""
+    """Returns the header and the rows. A column has at least the given width; trailing spaces are removed."""
     texts = [[MISSING if cell is None else str(cell) for cell in row] for row in rows]
     widths = [max([width, *(len(row[index]) for row in texts)]) for index, (_, width) in enumerate(columns)]
     lines = [[heading for heading, _ in columns], *texts]
@@ -90,8 +90,9 @@ def reset_lines(plans: Mapping[str, Sequence[Change]]) -> list[str]:
     )
 
 
-def deletion_lines(ends: Mapping[TopicPartition, str | None]) -> list[str]:
+def deletion_lines(errors: Mapping[TopicPartition, str | None]) -> list[str]:
     columns = [("TOPIC", _WIDE), ("PARTITION", _NARROW), ("STATUS", _WIDE)]
     return aligned(
-        columns, ((*place, "Successful" if why is None else f"Error: {why}") for place, why in sorted(ends.items()))
+        columns,
+        ((*place, "Successful" if error is None else f"Error: {error}") for place, error in sorted(errors.items())),
     )

@@ -1,4 +1,4 @@
-"""``kafka-topics``, flag for flag: create, list, describe, alter and delete topics."""
+"""``kafka-topics`` with Kafka's flags: create, list, describe, alter and delete topics."""
 
 import argparse
 import sys
@@ -6,12 +6,12 @@ from collections.abc import Collection
 
 from skep.base.ids import TopicPartition
 from skep.cli import output
-from skep.cli.cluster.cluster_admin import Move, moves_under_way
+from skep.cli.cluster.cluster_admin import Move, current_moves
 from skep.cli.connection import Cluster, pairs, unknown_topic
 from skep.cli.failures import CommandError, UsageError, run
 from skep.cli.kafka.kafka_flags import KafkaFlags, cluster_from, topics_matching
-from skep.cli.skep_client import asking
-from skep.cli.topics import topic_admin as admin
+from skep.cli.skep_client import skep_client
+from skep.cli.topics import topic_admin
 
 EXAMPLES = """\
   kafka-topics --create --bootstrap-server localhost:9092 --replication-factor 1 --partitions 1 --topic orders
@@ -38,7 +38,7 @@ ALLOWED = {
     "topic_id": ("describe",),
     **dict.fromkeys(REPORTS, ("describe",)),
 }
-"""Which flag goes with which action."""
+"""The actions that each flag can be used with."""
 
 
 def main() -> None:
@@ -49,16 +49,18 @@ def _parser() -> KafkaFlags:
     parser = KafkaFlags("kafka-topics", "Create, delete, describe, or change a topic.", EXAMPLES)
     for action in ACTIONS:
         parser.add_argument(f"--{action}", action="store_true", help=f"{action} topics")
-    parser.add_argument("--topic", help="the topic; a regular expression, except for --create")
+    parser.add_argument("--topic", help="the topic; a regular expression except with --create")
     parser.add_argument("--topic-id", help="the id of the topic to describe")
-    parser.add_argument("--partitions", type=int, metavar="N", help="number of partitions")
-    parser.add_argument("--replication-factor", type=int, metavar="N", help="replicas of each partition")
-    parser.add_argument("--replica-assignment", metavar="1:2,2:3,...", help="brokers of each partition")
-    parser.add_argument("--config", action="append", metavar="NAME=VALUE", help="a topic option; repeatable")
-    parser.add_argument("--delete-config", action="append", metavar="NAME", help="back to the default; repeatable")
-    parser.add_argument("--if-exists", action="store_true", help="do nothing if the topic does not exist")
+    parser.add_argument("--partitions", type=int, metavar="N", help="the number of partitions")
+    parser.add_argument("--replication-factor", type=int, metavar="N", help="the number of replicas of each partition")
+    parser.add_argument("--replica-assignment", metavar="1:2,2:3,...", help="the brokers of each partition")
+    parser.add_argument("--config", action="append", metavar="NAME=VALUE", help="a topic config; repeatable")
+    parser.add_argument(
+        "--delete-config", action="append", metavar="NAME", help="reset a config to its default; repeatable"
+    )
+    parser.add_argument("--if-exists", action="store_true", help="do not fail if the topic does not exist")
     parser.add_argument("--if-not-exists", action="store_true", help="do not fail if the topic exists")
-    parser.add_argument("--exclude-internal", action="store_true", help="leave out the cluster's own topics")
+    parser.add_argument("--exclude-internal", action="store_true", help="exclude internal topics")
     parser.add_argument("--topics-with-overrides", action="store_true", help="only topics with overridden configs")
     for name, help_text in REPORTS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", action="store_true", help=help_text)
@@ -88,7 +90,7 @@ def _check(flags: argparse.Namespace, action: str) -> None:
     if flags.replication_factor is not None and not 1 <= flags.replication_factor <= 32767:
         raise UsageError("The replication factor must be between 1 and 32767 inclusive")
     if action == "create" and flags.replica_assignment and (flags.partitions or flags.replication_factor):
-        raise UsageError("--replica-assignment says the partitions and replicas itself")
+        raise UsageError("--replica-assignment cannot be used with --partitions or --replication-factor")
     if action == "alter" and not (flags.partitions or flags.config or flags.delete_config):
         raise UsageError("--partitions is required with --alter")
 
@@ -99,12 +101,12 @@ def _create(cluster: Cluster, flags: argparse.Namespace) -> None:
             "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could "
             "collide. To avoid issues it is best to use either, but not both."
         )
-    created = admin.create_topic(
+    created = topic_admin.create_topic(
         cluster,
         flags.topic,
-        partitions=flags.partitions or admin.CLUSTER_DEFAULT,
-        replication_factor=flags.replication_factor or admin.CLUSTER_DEFAULT,
-        configs=pairs(flags.config, "a config"),
+        partitions=flags.partitions or topic_admin.CLUSTER_DEFAULT,
+        replication_factor=flags.replication_factor or topic_admin.CLUSTER_DEFAULT,
+        configs=pairs(flags.config, "--config"),
         assignment=parse_assignment(flags.replica_assignment),
     )
     if created:
@@ -114,24 +116,26 @@ def _create(cluster: Cluster, flags: argparse.Namespace) -> None:
 
 
 def parse_assignment(text: str | None) -> list[list[int]] | None:
-    """``1:2,2:3``: the brokers of partition 0, then of partition 1."""
+    """Parses ``1:2,2:3``: the brokers of partition 0, then those of partition 1."""
     if not text:
         return None
     try:
         partitions = [[int(broker) for broker in part.split(":")] for part in text.split(",")]
     except ValueError:
-        raise UsageError(f"'{text}' is not an assignment like 1:2,2:3") from None
+        raise UsageError(f"'{text}' is not a replica assignment; expected one like 1:2,2:3") from None
     if any(len(set(brokers)) != len(brokers) or len(brokers) != len(partitions[0]) for brokers in partitions):
-        raise UsageError(f"in '{text}' partitions differ in their number of replicas, or one names a broker twice")
+        raise UsageError(
+            f"--replica-assignment {text}: all partitions must have the same number of replicas, and no broker twice"
+        )
     return partitions
 
 
 def _matching(cluster: Cluster, flags: argparse.Namespace, *, must_exist: bool) -> list[str]:
-    names = admin.topic_names(cluster)
+    names = topic_admin.topic_names(cluster)
     found = topics_matching(names, flags.topic)
     if must_exist and flags.topic and not found:
         raise unknown_topic(flags.topic, names)
-    return [name for name in found if not (flags.exclude_internal and admin.is_internal(name))]
+    return [name for name in found if not (flags.exclude_internal and topic_admin.is_internal(name))]
 
 
 def _list(cluster: Cluster, flags: argparse.Namespace) -> None:
@@ -143,20 +147,20 @@ def _alter(cluster: Cluster, flags: argparse.Namespace) -> None:
     names = _matching(cluster, flags, must_exist=not flags.if_exists)
     for name in names:
         if flags.config or flags.delete_config:
-            admin.change_configs(cluster, name, pairs(flags.config, "a config"), flags.delete_config or ())
+            topic_admin.change_configs(cluster, name, pairs(flags.config, "--config"), flags.delete_config or ())
         if flags.partitions:
             assignment = parse_assignment(flags.replica_assignment)
             present = len(cluster.topic(name).partitions)
-            admin.add_partitions(cluster, [name], flags.partitions, assignment and assignment[present:])
+            topic_admin.add_partitions(cluster, [name], flags.partitions, assignment and assignment[present:])
 
 
 def _delete(cluster: Cluster, flags: argparse.Namespace) -> None:
     if names := _matching(cluster, flags, must_exist=not flags.if_exists):
-        admin.delete_topics(cluster, names)
+        topic_admin.delete_topics(cluster, names)
 
 
 def _describe(cluster: Cluster, flags: argparse.Namespace) -> None:
-    views = admin.describe_topics(cluster, _matching(cluster, flags, must_exist=not flags.if_exists))
+    views = topic_admin.describe_topics(cluster, _matching(cluster, flags, must_exist=not flags.if_exists))
     if flags.topic_id is not None:
         views = [view for view in views if view.topic_id == flags.topic_id]
         if not views and not flags.if_exists:
@@ -174,19 +178,23 @@ def _describe(cluster: Cluster, flags: argparse.Namespace) -> None:
 
 
 def _moves(cluster: Cluster) -> dict[TopicPartition, Move]:
-    """What is being moved; nothing where only the library, which has no words for it, can ask: over TLS."""
+    """Returns the moves in progress; none over TLS, where only confluent-kafka connects, which lacks the request."""
     try:
-        with asking(cluster) as client:
-            return moves_under_way(client)
+        with skep_client(cluster) as client:
+            return current_moves(client)
     except CommandError:
         return {}
 
 
 def is_reported(
-    report: str, view: admin.TopicView, partition: admin.PartitionView, move: Move | None, live: Collection[int]
+    report: str,
+    view: topic_admin.TopicView,
+    partition: topic_admin.PartitionView,
+    move: Move | None,
+    live: Collection[int],
 ) -> bool:
     in_sync = len(partition.isr)
-    # A replica that is only being made does not make the partition under-replicated.
+    # A replica that a reassignment is adding does not make the partition under-replicated.
     wanted = len(partition.replicas) - (len(move.adding) if move else 0)
     return {
         "under_replicated_partitions": in_sync < wanted,
@@ -196,7 +204,7 @@ def is_reported(
     }[report]
 
 
-def topic_row(view: admin.TopicView) -> str:
+def topic_row(view: topic_admin.TopicView) -> str:
     fields = [f"Topic: {view.name}"]
     if view.topic_id is not None:
         fields.append(f"TopicId: {view.topic_id}")
@@ -206,7 +214,7 @@ def topic_row(view: admin.TopicView) -> str:
     return "\t".join(fields)
 
 
-def partition_row(view: admin.TopicView, partition: admin.PartitionView, move: Move | None = None) -> str:
+def partition_row(view: topic_admin.TopicView, partition: topic_admin.PartitionView, move: Move | None = None) -> str:
     leader = "none" if partition.leader is None else partition.leader
     fields = [
         f"\tTopic: {view.name}",

@@ -1,4 +1,4 @@
-"""``kafka-transactions``, flag for flag: list, describe, find-hanging, abort and their companions."""
+"""``kafka-transactions`` with Kafka's flags: list and describe transactions, find hanging ones, abort them."""
 
 import argparse
 import sys
@@ -9,9 +9,9 @@ from skep.base.ids import TopicPartition
 from skep.cli import output
 from skep.cli.connection import Cluster
 from skep.cli.failures import UsageError, run
-from skep.cli.groups.offset_reset import partitions_in
 from skep.cli.kafka.kafka_flags import KafkaFlags, cluster_from
-from skep.cli.skep_client import asking
+from skep.cli.partition_selection import selected_partitions
+from skep.cli.skep_client import skep_client
 from skep.cli.transactions.hanging_transactions import fence, find_hanging, open_transaction
 from skep.cli.transactions.transaction_admin import (
     ProducerView,
@@ -54,25 +54,29 @@ def main() -> None:
 
 
 def _parser() -> KafkaFlags:
-    parser = KafkaFlags("kafka-transactions", "Look at transactions, and end those that hang.", EXAMPLES)
+    parser = KafkaFlags(
+        "kafka-transactions", "List and describe transactions, find hanging ones, abort them.", EXAMPLES
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Command)
     listing = commands.add_parser("list", help="list transactions")
-    listing.add_argument("--duration-filter", type=int, default=-1, metavar="MS", help="only those open for longer")
-    listing.add_argument("--transactional-id-pattern", metavar="REGEX", help="only ids that match")
-    describing = commands.add_parser("describe", help="describe the state of an active transactional-id")
+    listing.add_argument(
+        "--duration-filter", type=int, default=-1, metavar="MS", help="only transactions open for longer"
+    )
+    listing.add_argument("--transactional-id-pattern", metavar="REGEX", help="only transactional ids that match")
+    describing = commands.add_parser("describe", help="describe the state of a transactional id")
     describing.add_argument("--transactional-id", required=True)
     of_partition = commands.add_parser("describe-producers", help="describe the active producers of a partition")
     hanging = commands.add_parser("find-hanging", help="find hanging transactions")
     hanging.add_argument("--max-transaction-timeout", type=int, default=15, metavar="MINUTES")
     aborting = commands.add_parser("abort", help="abort a hanging transaction")
-    aborting.add_argument("--start-offset", type=int, help="where the transaction begins")
+    aborting.add_argument("--start-offset", type=int, help="the start offset of the transaction")
     for name in ("--producer-id", "--producer-epoch", "--coordinator-epoch"):
-        aborting.add_argument(name, type=int, help="instead of the start offset: all three")
+        aborting.add_argument(name, type=int, help="instead of --start-offset; all three are needed")
     for command in (of_partition, hanging, aborting):
         command.add_argument("--topic", required=command is not hanging)
         command.add_argument("--partition", type=int, required=command is not hanging)
     for command in (of_partition, hanging):
-        command.add_argument("--broker-id", type=int, help="ask this broker, not the leader")
+        command.add_argument("--broker-id", type=int, help="query this broker instead of the leader")
     ending = commands.add_parser("forceTerminateTransaction", help="abort the transaction of a transactional id")
     ending.add_argument("--transactionalId", dest="transactional_id", required=True)
     return parser
@@ -86,7 +90,7 @@ def execute(arguments: list[str] | None, clock: Clock | None = None) -> None:
     flags = _parser().parse(arguments)
     flags.now_ms = (clock or SystemClock()).now_ms()
     cluster = cluster_from(flags)
-    with asking(cluster) as client:
+    with skep_client(cluster) as client:
         {
             "list": _list,
             "describe": _describe,
@@ -122,7 +126,7 @@ def _describe(cluster: Cluster, client: ClusterClient, flags: argparse.Namespace
 
 
 def _describe_producers(cluster: Cluster, client: ClusterClient, flags: argparse.Namespace) -> None:
-    places = partitions_in(cluster, [f"{flags.topic}:{flags.partition}"])
+    places = selected_partitions(cluster, [f"{flags.topic}:{flags.partition}"])
     rows = [
         [p.producer_id, p.producer_epoch, p.coordinator_epoch, p.last_sequence, p.last_timestamp, p.start_offset]
         for p in describe_producers(client, places, flags.broker_id)
@@ -137,7 +141,7 @@ def _find_hanging(cluster: Cluster, client: ClusterClient, flags: argparse.Names
         raise UsageError("The --partition argument requires --topic to be provided")
     topics = cluster.metadata().topics
     if flags.topic is not None:
-        places = partitions_in(
+        places = selected_partitions(
             cluster, [flags.topic if flags.partition is None else f"{flags.topic}:{flags.partition}"]
         )
     else:
@@ -167,7 +171,7 @@ def _abort(cluster: Cluster, client: ClusterClient, flags: argparse.Namespace) -
             "The transaction to abort must be identified either with --start-offset or with --producer-id, "
             "--producer-epoch, and --coordinator-epoch"
         )
-    [where] = partitions_in(cluster, [f"{flags.topic}:{flags.partition}"])
+    [where] = selected_partitions(cluster, [f"{flags.topic}:{flags.partition}"])
     if flags.start_offset is None:
         producer = ProducerView(where, *by_producer, last_sequence=-1, last_timestamp=-1, start_offset=None)
     else:
@@ -180,7 +184,7 @@ def _terminate(cluster: Cluster, client: ClusterClient, flags: argparse.Namespac
 
 
 def _print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """As Kafka's tool: columns padded to what is in them, each with a tabulator behind it."""
+    """Prints a table as Kafka's tool does: each column is padded to its longest cell and followed by a tab."""
     texts = [list(columns), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(row[index]) for row in texts) for index in range(len(columns))]
     for row in texts:

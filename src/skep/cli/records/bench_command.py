@@ -1,7 +1,7 @@
-"""``skep bench``: a quick look at how fast a cluster takes and gives records.
+"""``skep bench``: a quick measurement of produce and consume throughput.
 
-The client runs in this process and is mostly the limit: it tells what this machine and that cluster do together. The
-measurements that the project judges itself by are in ``bench/``, beside a reference in the same run.
+The client runs in this process and is usually the bottleneck, so the result is that of this machine and the cluster
+together. The project's own benchmarks, which run beside a reference, are in ``bench/``.
 """
 
 import random
@@ -19,14 +19,14 @@ from skep.cli.connection import DEFAULT_BOOTSTRAP, Bootstrap, Cluster, Propertie
 from skep.cli.failures import CommandError, reason
 from skep.cli.output import Json
 from skep.cli.records.line_format import OutgoingRecord
-from skep.cli.records.produce_command import Acks, Codec
+from skep.cli.records.produce_command import AcksOption, CodecOption
 from skep.cli.records.sender import Sender
 from skep.cli.records.topic_reader import QUICK_FETCHES
-from skep.cli.topics import topic_admin as admin
+from skep.cli.topics import topic_admin
 
 DISTINCT_VALUES = 997
 PROGRESS_EVERY = 10_000
-NOTHING_FOR_S = 30.0
+READ_TIMEOUT_S = 30.0
 
 Progress = Callable[[int], None]
 
@@ -43,19 +43,23 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    records: Annotated[int, typer.Option("--records", "-n", min=1, help="How many records.")] = 500_000,
-    size: Annotated[int, typer.Option("--size", "-s", min=1, help="Bytes of each value.")] = 100,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="Partitions of the topic.")] = 1,
-    acks: Annotated[Acks, typer.Option("--acks", help="Whose word a record waits for.")] = "all",
-    codec: Annotated[Codec, typer.Option("--codec", "-z", help="How batches are compressed.")] = "none",
+    records: Annotated[int, typer.Option("--records", "-n", min=1, metavar="N", help="Number of records.")] = 500_000,
+    size: Annotated[
+        int, typer.Option("--size", "-s", min=1, metavar="BYTES", help="Size of each value, in bytes.")
+    ] = 100,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=1, metavar="N", help="Number of partitions.")
+    ] = 1,
+    acks: AcksOption = "all",
+    codec: CodecOption = "none",
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:
-    """Write records to a topic made for it, read them back, say how fast that was, and delete the topic.
+    """Measure produce and consume throughput, with a topic that is created and deleted by the command.
 
-    The client in this command is mostly the limit, so the numbers say what this machine and the cluster reach
-    together. The values are hexadecimal digits, which compress to about half.
+    The client in this command is usually the bottleneck, so the result is that of this machine and the cluster
+    together. The values are hexadecimal digits, which compress to about half their size.
 
     \b
     Examples:
@@ -76,11 +80,11 @@ def bench(
 @contextmanager
 def _own_topic(cluster: Cluster, partitions: int) -> Iterator[str]:
     name = f"skep-bench-{secrets.token_hex(4)}"
-    admin.create_topic(cluster, name, partitions=partitions)
+    topic_admin.create_topic(cluster, name, partitions=partitions)
     try:
         yield name
     finally:
-        admin.delete_topics(cluster, [name])
+        topic_admin.delete_topics(cluster, [name])
 
 
 def _write(
@@ -116,8 +120,8 @@ def _read(cluster: Cluster, topic: str, partitions: int, records: int, advance: 
             advance(len(messages))
             now = time.perf_counter()
             last = now if messages else last
-            if now - last > NOTHING_FOR_S:
-                raise CommandError(f"{count} of {records} records came, then none for {NOTHING_FOR_S:.0f} s")
+            if now - last > READ_TIMEOUT_S:
+                raise CommandError(f"read {count} of {records} records, then none for {READ_TIMEOUT_S:.0f} s")
         return Measured("read", count, size, time.perf_counter() - started)
     finally:
         consumer.close()

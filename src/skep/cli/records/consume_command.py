@@ -1,4 +1,4 @@
-"""``skep consume``: the records of a topic, printed."""
+"""``skep consume``: print the records of a topic."""
 
 import contextlib
 from collections.abc import Callable
@@ -12,10 +12,11 @@ from skep.cli import output
 from skep.cli.connection import DEFAULT_BOOTSTRAP, Bootstrap, Properties, cluster_of
 from skep.cli.failures import UsageError
 from skep.cli.moments import parse_moment
+from skep.cli.partition_selection import partitions_of
 from skep.cli.records.group_reader import read_as_member
 from skep.cli.records.line_format import escaped
 from skep.cli.records.text_format import TextFormat, json_line
-from skep.cli.records.topic_reader import Place, Start, partitions_of, read, spans
+from skep.cli.records.topic_reader import Place, Start, read, spans
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 AUTO_OFFSET_RESET = {Place.BEGINNING: "earliest", Place.END: "latest"}
@@ -27,44 +28,50 @@ def register(app: typer.Typer) -> None:
 
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Begin with the oldest record.")] = False,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Start at the earliest record.")] = False,
     from_time: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Begin at a time: 2024-05-01T12:00:00Z, milliseconds since 1970, or -1h30m (ago)."
+            metavar="TIME", help="Start at a time: 2024-05-01T12:00:00Z, milliseconds since 1970, or -1h30m (ago)."
         ),
     ] = None,
     from_offset: Annotated[
-        int | None, typer.Option(help="Begin at this offset; -10: with the last ten of each partition.")
+        int | None, typer.Option(metavar="N", help="Start at this offset; -10 is ten before the end of each partition.")
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this partition. Repeatable.")
+        list[int] | None, typer.Option("--partition", "-p", min=0, metavar="N", help="Only this partition. Repeatable.")
     ] = None,
-    max_messages: Annotated[int | None, typer.Option("--max-messages", "-n", min=0, help="Stop after so many.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what arrives; Ctrl-C ends.")] = False,
+    max_messages: Annotated[
+        int | None, typer.Option("--max-messages", "-n", min=0, metavar="N", help="Stop after this many records.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new records as they arrive; Ctrl-C ends.")
+    ] = False,
     group: Annotated[
         str | None,
-        typer.Option("--group", "-g", help="Read as a member of this consumer group, and commit what was printed."),
+        typer.Option(
+            "--group", "-g", metavar="GROUP", help="Read as a member of this consumer group and commit the offsets."
+        ),
     ] = None,
     isolation_level: Annotated[
-        Isolation, typer.Option("--isolation-level", help="Whether to print what open transactions wrote.")
+        Isolation, typer.Option("--isolation-level", help="Whether to print records of open and aborted transactions.")
     ] = "read_uncommitted",
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line, with all about the record.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, with all fields.")] = False,
     print_key: Annotated[bool, typer.Option("--print-key", help="Print the key before the value.")] = False,
     key_separator: Annotated[
-        str, typer.Option("--key-separator", "-k", help="What to print between key and value.")
+        str, typer.Option("--key-separator", "-k", metavar="TEXT", help="The text between key and value.")
     ] = "\\t",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:
-    """Print the records of a topic, a value a line, up to the end that the topic has now.
+    """Print the records of a topic, one value per line, up to the current end of the topic.
 
-    Begins with the oldest record unless told otherwise. With --follow it does not end, and begins with what arrives
-    from now on unless told otherwise. Order holds within a partition, not between partitions. Without --group no
-    consumer group is used: looking changes nothing.
+    The default start is the earliest record. With --follow the command does not end, and the default start is the
+    current end. Records are in order within a partition, not across partitions. Without --group no consumer group is
+    used and nothing is committed.
 
-    With --group it begins where the group has committed, shares the partitions with the other members, and commits what
-    it has printed. Where the group has committed nothing yet, it begins as without.
+    With --group, reading starts at the committed offsets, partitions are shared with the other members, and the offsets
+    of printed records are committed. Partitions without a committed offset start as they do without --group.
 
     With --json, keys and values that are not UTF-8 are {"base64": "..."} instead of a string.
 
@@ -78,7 +85,8 @@ def consume(
     start = _start(from_beginning, from_time, from_offset, follow)
     if group is not None and (partition or start.place not in AUTO_OFFSET_RESET):
         raise UsageError(
-            "with --group the group says which partitions and from where: only --from-beginning goes with it"
+            "--partition, --from-time and --from-offset cannot be used with --group: the group determines partitions "
+            "and offsets"
         )
     cluster = cluster_of(bootstrap, properties)
     settings: dict[str, str] = {"isolation.level": isolation_level}
@@ -91,7 +99,7 @@ def consume(
         records = read(cluster, {topic: wanted}, max_messages=max_messages, settings=settings)
     text = TextFormat(print_key=print_key, key_separator=escaped(key_separator), null_literal=b"")
     shown: Callable[[Message], bytes] = json_line if json else text.line
-    # Closed here, and not whenever the collector comes by, so that a member leaves its group before we end.
+    # Closed here and not by the garbage collector, so that a member leaves its group before the process ends.
     with contextlib.closing(records), contextlib.suppress(KeyboardInterrupt):
         for messages in records:
             if messages:
@@ -101,7 +109,7 @@ def consume(
 
 def _start(from_beginning: bool, from_time: str | None, from_offset: int | None, follow: bool) -> Start:
     if from_beginning + (from_time is not None) + (from_offset is not None) > 1:
-        raise UsageError("begin at one place: --from-beginning, --from-time or --from-offset")
+        raise UsageError("only one of --from-beginning, --from-time and --from-offset can be used")
     if from_time is not None:
         return Start(Place.TIME, parse_moment(from_time, SystemClock()))
     if from_offset is not None:

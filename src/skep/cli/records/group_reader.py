@@ -1,7 +1,7 @@
-"""Reading topics as a member of a consumer group: the group's members share the partitions, and go on where it was.
+"""Reading topics as a member of a consumer group, which shares the partitions and starts at the committed offsets.
 
-What has been printed is committed, and only that: a member that is killed in between leaves a few records to be printed
-again by the next one, and none unprinted.
+Offsets are committed after their records are printed: if a member is killed in between, the next one prints a few
+records again, and none is skipped.
 """
 
 import time
@@ -13,18 +13,19 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from skep.base.ids import TopicPartition
 from skep.cli import output
-from skep.cli.connection import ANSWER_WITHIN_S, Cluster
+from skep.cli.connection import CONNECT_TIMEOUT_S, Cluster
 from skep.cli.failures import CommandError, reason
 from skep.cli.records.topic_reader import BATCH_MESSAGES, POLL_S, Batches, open_consumer
 
-_GIVEN_AWAY = (
+_COMMIT_TOO_LATE = (
     KafkaError.REBALANCE_IN_PROGRESS,
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.STALE_MEMBER_EPOCH,
     KafkaError.FENCED_MEMBER_EPOCH,
 )
-"""Answers to a commit that came too late: another member has the partitions, and begins before what we printed."""
+"""Errors of a commit that came too late: the partitions are assigned to another member, which starts at the last
+committed offset, before the records printed since."""
 
 
 def read_as_member(
@@ -37,11 +38,11 @@ def read_as_member(
     idle_timeout_s: float | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Batches:
-    """Lists of messages as they come; an empty list when there is a pause. What a list held is committed when the next
-    one is asked for.
+    """Yields lists of messages as they arrive; an empty list when there are none for the moment.
 
-    Ends when ``max_messages`` are read or nothing came for ``idle_timeout_s``; unless ``follow``, also when all
-    partitions that fell to this member are read to their end.
+    The offsets of a list are committed when the next one is requested. Ends after ``max_messages`` or when no message
+    arrived for ``idle_timeout_s``; without ``follow`` also when all partitions assigned to this member are read to
+    their end.
     """
     left = max_messages
     if left == 0:
@@ -61,15 +62,15 @@ def read_as_member(
                 return
             if not follow and member.is_at_the_end(quiet_s):
                 return
-            if not follow and not messages and quiet_s >= ANSWER_WITHIN_S:
-                cluster.metadata()  # a CommandError when nobody answers any more
+            if not follow and not messages and quiet_s >= CONNECT_TIMEOUT_S:
+                cluster.metadata()  # raises CommandError if no broker answers any more
                 quiet_since = time.monotonic()
     finally:
         member.close()
 
 
 class _Member:
-    """Owns a subscribed consumer. Between calls ``_ended`` has the partitions whose end was seen after all else."""
+    """Owns a subscribed consumer. ``_ended`` holds the partitions in which the end was the last event."""
 
     def __init__(self, consumer: Consumer, topics: Sequence[str]) -> None:
         self._consumer = consumer
@@ -79,7 +80,7 @@ class _Member:
         consumer.subscribe(list(topics), on_assign=self._assigned)
 
     def poll(self, limit: int | None) -> tuple[list[Message], dict[TopicPartition, int]]:
-        """Messages, at most ``limit``, and the ends of partitions that were reached with them."""
+        """Returns at most ``limit`` messages, and the end offsets of the partitions whose end was reached."""
         first = self._consumer.poll(POLL_S)
         polled = [] if first is None else [first, *self._consumer.consume(BATCH_MESSAGES, timeout=0)]
         messages: list[Message] = []
@@ -95,33 +96,38 @@ class _Member:
                 ends[place] = message.offset() or 0
                 self._ended.add(place)
             else:
-                raise CommandError(f"reading as a member of the group failed: {reason(error)}")
+                raise CommandError(f"cannot read as a member of the group: {reason(error)}")
         return messages, ends
 
     def is_at_the_end(self, quiet_s: float) -> bool:
         if not self._has_joined:
             return False
         mine = {TopicPartition(at.topic, at.partition) for at in self._consumer.assignment()}
-        # With nothing assigned there may be more to come, in a group whose partitions are handed over one by one.
-        return mine <= self._ended if mine else quiet_s >= ANSWER_WITHIN_S
+        # With no assignment yet, partitions may still come: other members hand them over one by one.
+        return mine <= self._ended if mine else quiet_s >= CONNECT_TIMEOUT_S
 
     def commit(self, messages: list[Message], ends: Mapping[TopicPartition, int]) -> None:
-        """An end is committed too: behind the last message may be offsets that no message has, as those of the markers
-        of transactions, and a group that has read all would seem to lag."""
+        """Commits the offsets of messages, and end offsets.
+
+        The last offsets of a partition may belong to no message, such as transaction markers. Without the end offset, a
+        group that has read everything would show a lag.
+        """
         offsets = {TopicPartition(m.topic() or "", m.partition() or 0): (m.offset() or 0) + 1 for m in messages}
         offsets |= ends
-        news = {place: offset for place, offset in offsets.items() if self._committed.get(place) != offset}
-        if not news:
+        changed = {place: offset for place, offset in offsets.items() if self._committed.get(place) != offset}
+        if not changed:
             return
-        places = [ClientPartition(topic, partition, offset) for (topic, partition), offset in news.items()]
+        places = [ClientPartition(topic, partition, offset) for (topic, partition), offset in changed.items()]
         try:
             self._consumer.commit(offsets=places, asynchronous=False)
         except KafkaException as error:
-            if error.args[0].code() not in _GIVEN_AWAY:
-                raise CommandError(f"what was read is not committed: {reason(error)}") from None
-            output.note(f"The last records will be read again, by another member: {reason(error)}")
+            if error.args[0].code() not in _COMMIT_TOO_LATE:
+                raise CommandError(f"cannot commit offsets: {reason(error)}") from None
+            output.note(
+                f"warning: the last records were not committed; another member reads them again: {reason(error)}"
+            )
             return
-        self._committed |= news
+        self._committed |= changed
 
     def close(self) -> None:
         self._consumer.close()
@@ -129,6 +135,6 @@ class _Member:
     def _assigned(self, consumer: Any, partitions: list[ClientPartition]) -> None:
         self._has_joined = True
         for at in partitions:
-            # They may have been another member's meanwhile.
+            # Another member may have had them in the meantime.
             self._ended.discard(TopicPartition(at.topic, at.partition))
             self._committed.pop(TopicPartition(at.topic, at.partition), None)

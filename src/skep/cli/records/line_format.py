@@ -1,7 +1,7 @@
-"""Lines of text as records: where the headers, the key and the value are in a line.
+"""Parsing lines of text into records: headers, key and value.
 
-The form is Kafka's: ``headers<delimiter>key<separator>value``, headers and key only where asked for. A line is bytes
-and stays bytes; nothing here decodes what passes through.
+The format is Kafka's: ``headers<delimiter>key<separator>value``, with headers and key only if enabled. Lines are bytes
+and are not decoded.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class OutgoingRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class LineFormat:
-    """How lines are taken apart; the defaults are those of kafka-console-producer."""
+    """How lines are parsed; the defaults are those of kafka-console-producer."""
 
     parse_key: bool = False
     key_separator: bytes = b"\t"
@@ -40,14 +40,14 @@ class LineFormat:
         }
         for name, mark in marks.items():
             if not mark:
-                raise UsageError(f"{name} is empty")
+                raise UsageError(f"{name} must not be empty")
             if mark == self.null_marker:
-                raise UsageError(f"null.marker and {name} are the same")
+                raise UsageError(f"null.marker and {name} must differ; both are '{mark.decode(errors='replace')}'")
         if len({self.headers_delimiter, self.headers_separator, self.headers_key_separator}) < 3:
-            raise UsageError("headers.delimiter, headers.separator and headers.key.separator have to differ")
+            raise UsageError("headers.delimiter, headers.separator and headers.key.separator must differ")
 
     def record(self, line: bytes, number: int) -> OutgoingRecord:
-        """The record in ``line``, which has no line end any more; ``number`` is for the complaint about it."""
+        """Parses ``line``, which has no line end. ``number`` is the line number for error messages."""
         headers, rest = None, line
         if self.parse_headers:
             headers, rest = self._cut(rest, self.headers_delimiter, "headers delimiter", number)
@@ -62,7 +62,7 @@ class LineFormat:
             return front, rest
         if self.ignore_error:
             return None, text
-        raise CommandError(f"line {number} has no {name} '{mark.decode(errors='replace')}'")
+        raise CommandError(f"line {number} has no {name} '{_shown(mark)}'")
 
     def _headers(self, text: bytes | None, number: int) -> Headers:
         if text is None or text == self.null_marker:
@@ -71,7 +71,8 @@ class LineFormat:
         for pair in text.split(self.headers_separator):
             name, found, value = pair.partition(self.headers_key_separator)
             if not found and not self.ignore_error:
-                raise CommandError(f"line {number} has a header without its separator: '{_shown(pair)}'")
+                mark = _shown(self.headers_key_separator)
+                raise CommandError(f"line {number}: header '{_shown(pair)}' has no key separator '{mark}'")
             headers.append((_shown(name), self._or_null(value) if found else None))
         return headers
 
@@ -88,5 +89,5 @@ def line_without_end(line: bytes) -> bytes:
 
 
 def escaped(text: str) -> bytes:
-    r"""A separator as typed in a shell, where ``\t`` is easier to write than a tabulator."""
+    r"""Returns the bytes of a separator given on the command line, where ``\t`` stands for a tab."""
     return text.replace("\\t", "\t").encode()

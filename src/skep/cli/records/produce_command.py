@@ -1,4 +1,4 @@
-"""``skep produce``: lines become records."""
+"""``skep produce``: send lines as records."""
 
 import contextlib
 import sys
@@ -16,6 +16,10 @@ from skep.cli.records.sender import ANY_PARTITION, Sender
 
 Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Acks = Literal["0", "1", "all"]
+CodecOption = Annotated[Codec, typer.Option("--codec", "-z", help="The compression of batches.")]
+AcksOption = Annotated[
+    Acks, typer.Option("--acks", help="Who acknowledges a record: nobody, the leader, or all in-sync replicas.")
+]
 PROGRESS_EVERY = 1 << 18
 INTERACTIVE_LINGER_MS = 0
 BULK_LINGER_MS = 20
@@ -28,26 +32,36 @@ def register(app: typer.Typer) -> None:
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-k", help="What stands between key and value in a line.")
+        str | None,
+        typer.Option(
+            "--key-separator",
+            "-k",
+            metavar="TEXT",
+            help="The text between key and value in a line; without it, no keys.",
+        ),
     ] = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="For every record. Repeatable.")
+        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="A header for every record. Repeatable.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Read lines from here instead of standard input.")
+        Path | None,
+        typer.Option("--file", "-f", metavar="FILE", help="Read lines from this file instead of standard input."),
     ] = None,
-    codec: Annotated[Codec, typer.Option("--codec", "-z", help="How batches are compressed.")] = "none",
-    acks: Annotated[Acks, typer.Option("--acks", help="Whose word a record waits for.")] = "all",
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Always this partition.")] = None,
+    codec: CodecOption = "none",
+    acks: AcksOption = "all",
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, metavar="N", help="Send all records to this partition.")
+    ] = None,
     idempotent: Annotated[
-        bool, typer.Option("--idempotent", help="No record twice and none out of order, also after a retry.")
+        bool, typer.Option("--idempotent", help="Retries neither duplicate nor reorder records.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:
-    """Send each line of standard input, or of a file, as a record. Ends at the end of the input.
+    """Send each line of standard input, or of a file, as a record.
 
-    One line on stderr says what was sent. The exit code is 0 only when every record was acknowledged.
+    A line on stderr reports the number of records and the rate. The exit code is 0 only if every record was
+    acknowledged.
 
     \b
     Examples:
@@ -72,7 +86,7 @@ def produce(
         }
         with Sender(cluster, topic, settings, ANY_PARTITION if partition is None else partition) as sender:
             if source.isatty():
-                output.note("One record a line; Ctrl-D ends.")
+                output.note("Each line is a record; Ctrl-D ends the input.")
             with contextlib.suppress(KeyboardInterrupt):
                 _send_all(sender, source, lines, headers, file)
     seconds = sender.seconds()
@@ -109,7 +123,7 @@ def _parse_headers(texts: list[str] | None) -> Headers:
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise UsageError(f"a header is written name=value, not '{text}'")
+            raise UsageError(f"--header {text}: expected NAME=VALUE")
         headers.append((name, value.encode()))
     return headers
 

@@ -1,4 +1,4 @@
-"""A message as bytes to print: plain, in the way of kafka-console-consumer, or as a line of JSON."""
+"""Formatting a message: as text in the format of kafka-console-consumer, or as a line of JSON."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -12,7 +12,7 @@ TIMESTAMP_TYPES = {TIMESTAMP_CREATE_TIME: "CreateTime", TIMESTAMP_LOG_APPEND_TIM
 
 @dataclass(frozen=True)
 class TextFormat:
-    """What is printed of a message, in this order; the defaults are those of kafka-console-consumer."""
+    """The fields to print, in this order; the defaults are those of kafka-console-consumer."""
 
     print_timestamp: bool = False
     print_partition: bool = False
@@ -59,12 +59,12 @@ class TextFormat:
 
 
 def headers_of(message: Message) -> list[tuple[str, bytes | None]]:
-    """What a consumer gets is always this; the library's own type also covers what a producer may be given."""
+    """Returns the headers with the type they have in a consumer; the library's annotation covers producers, too."""
     return cast("list[tuple[str, bytes | None]]", message.headers() or [])
 
 
 def json_line(message: Message) -> bytes:
-    """One object; keys and values that are not UTF-8 are ``{"base64": "..."}`` where others are strings."""
+    """Returns a line with one JSON object. A key or value that is not UTF-8 is ``{"base64": "..."}``, not a string."""
     kind, timestamp = message.timestamp()
     fields = {
         "topic": message.topic(),

@@ -1,8 +1,7 @@
-"""Reading a topic from chosen places to its present end, or on and on.
+"""Reading topics without a consumer group, to their current end or without end.
 
-Partitions are assigned by hand and offsets are asked for, so no consumer group is involved: two people looking at the
-same topic do not take records from each other, and nothing about the looking is left in the cluster. Reading as a
-member of a group is in ``group_reading``.
+Partitions are assigned manually and nothing is committed: two readers of a topic do not share its partitions, and the
+cluster keeps no trace of them. Reading as a member of a group is in ``group_reader``.
 """
 
 import enum
@@ -14,15 +13,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from skep.base.ids import TopicPartition
-from skep.cli.connection import ANSWER_WITHIN_S, Cluster
+from skep.cli.connection import CONNECT_TIMEOUT_S, Cluster
 from skep.cli.failures import CommandError, UsageError, reason
 from skep.cli.log_offsets import earliest_offsets, latest_offsets, offsets_at_time
 
 BATCH_MESSAGES = 5_000
 POLL_S = 0.1
 QUICK_FETCHES = {"fetch.queue.backoff.ms": 5}
-"""With its default of a second librdkafka idles most of the time: it stops fetching when 100,000 records wait, a reader
-takes those in a tenth of that, and 1 M small records take 5 s instead of 0.7."""
+"""librdkafka stops fetching when 100,000 records are queued and waits a second by default. A reader takes them in a
+tenth of that, so that 1 M small records take 5 s with the default and 0.7 s with 5 ms."""
 Batches = Generator[list[Message], None, None]
 
 
@@ -35,7 +34,7 @@ class Place(enum.Enum):
 
 @dataclass(frozen=True)
 class Start:
-    """Where reading begins. A negative offset counts from the end: -10 is the last ten of each partition."""
+    """Where reading starts. A negative offset counts from the end: -10 is ten before the end of each partition."""
 
     place: Place
     value: int = 0
@@ -43,28 +42,19 @@ class Start:
 
 @dataclass(frozen=True)
 class Span:
-    """Offsets to read of one partition: from ``start`` to before ``end``; without an end, whatever comes."""
+    """The offsets to read from one partition: ``start`` up to but not including ``end``; None: without end."""
 
     start: int
     end: int | None
 
 
-def partitions_of(cluster: Cluster, topic: str, wanted: Sequence[int]) -> list[int]:
-    """The wanted partitions, or all; one that is not there is a CommandError."""
-    there = sorted(cluster.topic(topic).partitions)
-    for partition in wanted:
-        if partition not in there:
-            raise CommandError(f"topic '{topic}' has no partition {partition}, its last is {there[-1]}")
-    return sorted(set(wanted)) or there
-
-
 def spans(cluster: Cluster, topic: str, partitions: Sequence[int], start: Start, *, follow: bool) -> dict[int, Span]:
-    """What is to be read of each partition, with the ends as they are now."""
+    """Returns the offsets to read from each partition, up to its current end, or without end if ``follow``."""
     places = [TopicPartition(topic, partition) for partition in partitions]
     earliest, latest = earliest_offsets(cluster, places), latest_offsets(cluster, places)
     at_time = offsets_at_time(cluster, places, start.value) if start.place is Place.TIME else {}
     if start.place is Place.OFFSET and start.value > (furthest := max(latest.values())):
-        raise CommandError(f"topic '{topic}' does not reach offset {start.value}: its next is {furthest}")
+        raise CommandError(f"offset {start.value} is past the end of topic '{topic}': its log end offset is {furthest}")
     found = {}
     for place in places:
         end = latest[place]
@@ -74,9 +64,9 @@ def spans(cluster: Cluster, topic: str, partitions: Sequence[int], start: Start,
 
 
 def start_offset(start: Start, earliest: int, latest: int, at_time: int) -> int:
-    """The offset that ``start`` means in a partition with these marks; ``at_time`` is -1 when all is older.
+    """Returns the offset at which to start in one partition; ``at_time`` is -1 if all its records are older.
 
-    An offset that the partition does not hold means the nearest one that it does: partitions differ in length.
+    An offset outside the log is replaced by the nearest one inside it, because partitions differ in length.
     """
     if start.place is Place.BEGINNING:
         return earliest
@@ -96,10 +86,10 @@ def read(
     idle_timeout_s: float | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Batches:
-    """Lists of messages as they come, by topic and partition wanted; an empty list when there is a pause.
+    """Yields lists of messages as they arrive; an empty list when there are none for the moment.
 
-    Ends when every span is read, when ``max_messages`` are, or when nothing came for ``idle_timeout_s``. While a span
-    with an end is read, brokers that stay away are a CommandError.
+    Ends when every span is read, after ``max_messages``, or when no message arrived for ``idle_timeout_s``. If all
+    spans have an end, raises CommandError when no broker answers any more.
     """
     reader = _Reader(wanted)
     left = max_messages
@@ -111,7 +101,7 @@ def read(
         quiet_since = time.monotonic()
         while reader.open and left != 0:
             first = consumer.poll(POLL_S)
-            # What has already been fetched comes without waiting, so a lone message is not held up for company.
+            # consume(timeout=0) returns only what is already fetched, so a single message is not delayed.
             polled = [] if first is None else [first, *consumer.consume(BATCH_MESSAGES, timeout=0)]
             messages = reader.take(polled)
             if left is not None:
@@ -121,9 +111,9 @@ def read(
                 quiet_since = time.monotonic()
             elif idle_timeout_s is not None and time.monotonic() - quiet_since >= idle_timeout_s:
                 return
-            elif reader.awaits_an_end and time.monotonic() - quiet_since >= ANSWER_WITHIN_S:
-                # The library would try for ever, which is right for one who follows and wrong for a script. Asking is
-                # surer than its complaints: it does not report every broker that stays away.
+            elif reader.has_only_ends and time.monotonic() - quiet_since >= CONNECT_TIMEOUT_S:
+                # librdkafka retries for ever, which is right with --follow and wrong for a script. A request is more
+                # reliable than its error callback, which does not report every unreachable broker.
                 cluster.metadata()
                 quiet_since = time.monotonic()
             yield messages
@@ -132,7 +122,7 @@ def read(
 
 
 def open_consumer(cluster: Cluster, settings: Mapping[str, str], group: str | None = None) -> Consumer:
-    # The library demands a group id; with assign() and no commits no group comes into being.
+    # The library requires a group id; with assign() and without commits no group is created.
     needed = {"group.id": group or "skep-cli", "enable.auto.commit": False, "enable.partition.eof": True}
     defaults = {"auto.offset.reset": "earliest", "isolation.level": "read_uncommitted", **QUICK_FETCHES}
     try:
@@ -142,10 +132,10 @@ def open_consumer(cluster: Cluster, settings: Mapping[str, str], group: str | No
 
 
 class _Reader:
-    """Knows which spans are still open.
+    """Tracks which spans are still open.
 
-    A span closes with its last offset, or with the end of its partition: the offsets before that end may belong to
-    no message (control records, compaction), and no message would ever tell.
+    A span closes with its last offset or at the end of its partition: the last offsets may belong to no message
+    (control records, compaction), so the end-of-partition event is needed, too.
     """
 
     def __init__(self, wanted: Mapping[str, Mapping[int, Span]]) -> None:
@@ -153,7 +143,7 @@ class _Reader:
         self.open = {key for key, span in self._spans.items() if span.end is None or span.start < span.end}
 
     @property
-    def awaits_an_end(self) -> bool:
+    def has_only_ends(self) -> bool:
         return all(self._spans[key].end is not None for key in self.open)
 
     def spans(self) -> list[tuple[str, int, Span]]:
@@ -163,7 +153,7 @@ class _Reader:
         taken = []
         for message in polled:
             if (error := message.error()) is not None:
-                self._note(message, error)
+                self._handle_error(message, error)
                 continue
             key = (message.topic() or "", message.partition() or 0)
             end = self._spans[key].end
@@ -177,9 +167,9 @@ class _Reader:
                 self.open.discard(key)
         return taken
 
-    def _note(self, message: Message, error: KafkaError) -> None:
+    def _handle_error(self, message: Message, error: KafkaError) -> None:
         if error.code() != KafkaError._PARTITION_EOF:
-            raise CommandError(f"reading {message.topic()}-{message.partition()}: {reason(error)}")
+            raise CommandError(f"cannot read {message.topic()}-{message.partition()}: {reason(error)}")
         key = (message.topic() or "", message.partition() or 0)
         if self._spans[key].end is not None:
             self.open.discard(key)

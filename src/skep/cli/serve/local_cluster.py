@@ -1,4 +1,4 @@
-"""``skep serve --brokers N``: the options of each of the brokers, made from those of one."""
+"""``skep serve --brokers N``: the options of N brokers on one machine, derived from the options of one."""
 
 import os
 import re
@@ -16,11 +16,13 @@ _OWN_DIRECTORY = re.compile(r"broker-\d+")
 
 
 def options_of_brokers(texts: Mapping[str, str], count: int) -> list[dict[str, str]]:
-    """One set of options for each: ids and ports count up, each has a directory of its own, the metadata is shared."""
+    """Returns the options of each broker: ids and ports count up, directories are separate, metadata is shared."""
     config = read_broker_config(texts)
     directory = os.path.abspath(config.log_dirs)
     listen = parse_address("listeners", config.listeners)
-    told = parse_address("advertised.listeners", config.advertised_listeners) if config.advertised_listeners else None
+    advertised = (
+        parse_address("advertised.listeners", config.advertised_listeners) if config.advertised_listeners else None
+    )
     brokers = []
     for number in range(count):
         node_id = config.node_id + number
@@ -28,24 +30,30 @@ def options_of_brokers(texts: Mapping[str, str], count: int) -> list[dict[str, s
             "node.id": str(node_id),
             "listeners": _counted_up("listeners", listen, number),
             "log.dirs": os.path.join(directory, f"broker-{node_id}"),
-            "skep.metadata": config.metadata or f"sqlite:{os.path.join(directory, METADATA_FILE)}",
+            "skep.metadata": config.cluster.metadata or f"sqlite:{os.path.join(directory, METADATA_FILE)}",
         }
-        if told is not None:
-            own["advertised.listeners"] = _counted_up("advertised.listeners", told, number)
+        if advertised is not None:
+            own["advertised.listeners"] = _counted_up("advertised.listeners", advertised, number)
         brokers.append({**texts, **own})
     return brokers
 
 
 def _counted_up(option: str, address: tuple[str, int], number: int) -> str:
-    """Port 0 stays 0: any port that is free."""
+    """Returns the address with the port plus ``number``. Port 0, any free port, stays 0."""
     host, port = address
     if port and port + number > 65535:
-        raise OptionError(f"{option}={show_address(host, port)}: there is no port {port + number} for another broker")
+        raise OptionError(
+            f"{option}={show_address(host, port)}: broker number {number + 1} would need port {port + number}, and the "
+            f"last port is 65535; choose a lower port"
+        )
     return show_address(host, port + number if port else 0)
 
 
 def with_ports(brokers: list[dict[str, str]]) -> tuple[list[dict[str, str]], list[ReservedPort]]:
-    """Any free port becomes one that a broker keeps when it is started again; what holds it, to be kept as long."""
+    """Replaces port 0 by a reserved port, which the broker keeps over restarts.
+
+    Returns the options, and the reservations to hold as long as the brokers run.
+    """
     reserved = []
     chosen = []
     for broker in brokers:
@@ -61,16 +69,16 @@ def with_ports(brokers: list[dict[str, str]]) -> tuple[list[dict[str, str]], lis
 
 
 def check_directory(path: str, *, several: bool) -> None:
-    """StartupError when there is data in ``path`` of one broker where several are to start, or the other way round.
+    """Raises StartupError if ``path`` has the data of one broker and several are to start, or the other way round.
 
-    To a single broker ``broker-1`` would be partition 1 of a topic that it does not know, which it clears away; and
-    several would find the metadata of topics without their data.
+    A single broker would take ``broker-1`` for partition 1 of an unknown topic and delete it. Several brokers would
+    find the metadata of topics without their data.
     """
     base = Path(path)
     if several and (base / _LOCK).exists():
-        raise StartupError(f"{path} has the data of a single broker: give the --brokers another --data-dir")
+        raise StartupError(f"{path} has the data of a single broker; use another --data-dir with --brokers")
     if not several and any(map(_has_broker, _directories(base))):
-        raise StartupError(f"{path} has the data of several brokers: start them with --brokers, as before")
+        raise StartupError(f"{path} has the data of several brokers; start them with --brokers")
 
 
 def _directories(base: Path) -> list[Path]:
@@ -81,5 +89,5 @@ def _directories(base: Path) -> list[Path]:
 
 
 def _has_broker(directory: Path) -> bool:
-    """A partition of a topic named ``broker`` has no lock file."""
+    """Returns whether it is a broker's data directory. A partition of a topic named ``broker`` has no lock file."""
     return (directory / _LOCK).exists()

@@ -1,7 +1,6 @@
-"""``skep serve``: gathers options from a file, the environment and the command line, and runs a broker or several."""
+"""``skep serve``: collect options from a file, the environment and the command line, and run one or more brokers."""
 
 import os
-import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from skep.base.errors import OptionError, StartupError
+from skep.cli.failures import UsageError
 
 ENVIRONMENT_PREFIX = "SKEP_"
 
@@ -20,45 +20,60 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Options in TOML, under Kafka's names.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--config", "-c", metavar="FILE", help="A TOML file of options, with Kafka's names.", show_default=False
+        ),
     ] = None,
     data_dir: Annotated[
-        str | None, typer.Option("--data-dir", help="Where the data lies; made when missing. [default: skep-data]")
+        str | None,
+        typer.Option("--data-dir", metavar="DIR", help="The data directory; created if missing. [default: skep-data]"),
     ] = None,
     listen: Annotated[
-        str | None, typer.Option("--listen", help="host:port; port 0 takes a free one. [default: 127.0.0.1:9092]")
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="The address to listen on; port 0 is any free port. [default: 127.0.0.1:9092]",
+        ),
     ] = None,
     advertise: Annotated[
-        str | None, typer.Option("--advertise", help="host:port that clients are told, if it is another one.")
+        str | None,
+        typer.Option("--advertise", metavar="HOST:PORT", help="The address for clients, if it differs from --listen."),
     ] = None,
     node_id: Annotated[
-        int | None, typer.Option("--node-id", min=0, help="The broker's id, its own in the cluster. [default: 1]")
+        int | None,
+        typer.Option("--node-id", min=0, metavar="ID", help="The broker id, unique in the cluster. [default: 1]"),
     ] = None,
     brokers: Annotated[
-        int | None, typer.Option("--brokers", min=1, max=100, metavar="N", help="Run N brokers, each a process.")
+        int | None,
+        typer.Option("--brokers", min=1, max=100, metavar="N", help="Run N brokers, each in its own process."),
     ] = None,
     metadata: Annotated[
         str | None,
-        typer.Option("--metadata", help="What makes brokers a cluster: sqlite:FILE or zk://HOST:PORT,.../CHROOT."),
+        typer.Option(
+            "--metadata",
+            metavar="STORE",
+            help="The cluster's metadata store: sqlite:FILE or zk://HOST:PORT,.../CHROOT.",
+        ),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any option; may be given many times.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set any broker option. Repeatable.")
     ] = None,
 ) -> None:
-    """Run a broker, or a cluster of them, until Ctrl-C or SIGTERM.
+    """Run a broker, or a cluster of brokers, until Ctrl-C or SIGTERM.
 
-    Every Kafka client can use it as it is. Options come from the file, then from the environment (SKEP_NUM_PARTITIONS=4
-    is num.partitions=4), then from --set, then from the other flags; the later one wins. All of them are listed in
-    docs/CONFIGURATION.md.
+    Options come from the file, then the environment (SKEP_NUM_PARTITIONS=4 is num.partitions=4), then --set, then the
+    other flags; later ones override earlier ones. All options are listed in docs/CONFIGURATION.md.
 
-    With --brokers N there are N of them, to use the cores of one machine or to try out a cluster. Their ids and ports
-    count up from --node-id and --listen; the data of each is in a directory of its own, broker-ID, and their metadata
-    in one file beside them, unless --metadata says where. There is one log, with the broker's id in front of each line.
-    A broker that ends, whatever the reason, is started again. One Ctrl-C stops them one after the other, each handing
-    over what it leads; a second one stops those that are left at once.
+    --brokers N runs N brokers, to use all cores of a machine or to try out a cluster. Their ids and ports count up from
+    --node-id and --listen. Each has a data directory broker-ID, and their metadata is in one file beside these, unless
+    --metadata is given. All log to the same output, with the broker's id at the start of each line. A broker that exits
+    for any reason is restarted. The first Ctrl-C stops them one after the other, each handing over its partitions; a
+    second Ctrl-C stops the remaining ones at once.
 
-    Brokers on several machines are a cluster when all of them have the same --metadata zk://... and each an id of its
-    own; see docs/CLUSTER.md.
+    Brokers on several machines form a cluster if they have the same --metadata zk://... and different ids; see
+    docs/CLUSTER.md.
 
     \b
     Examples:
@@ -78,7 +93,7 @@ def serve(
     from skep.base.config.broker_config import without_aliases
 
     try:
-        # Each source by itself: a later one wins also when it uses another name of the same option.
+        # Aliases are resolved per source, so that a later source wins even if it uses another name of the same option.
         texts = {
             **without_aliases(_from_file(config) if config else {}),
             **without_aliases(_from_environment(os.environ)),
@@ -87,8 +102,7 @@ def serve(
         }
         exit_code = _run_one(texts) if brokers is None else _run_several(texts, brokers)
     except (OptionError, StartupError) as error:
-        print(f"skep: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        raise UsageError(str(error)) from None
     raise typer.Exit(exit_code)
 
 
@@ -127,7 +141,7 @@ def _from_file(path: Path) -> dict[str, str]:
 
 
 def _flatten(prefix: str, table: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """``num.partitions = 4``, ``"num.partitions" = 4`` and a table ``[num]`` with ``partitions = 4`` are one thing."""
+    """Joins the names of nested tables: ``[num]`` with ``partitions = 4`` is ``num.partitions = 4``."""
     flat = []
     for name, value in table.items():
         if isinstance(value, dict):
@@ -146,7 +160,7 @@ def _as_text(value: Any) -> str:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """``SKEP_LOG_SEGMENT_BYTES`` is ``log.segment.bytes``. A name that is no option is left to other uses of SKEP_."""
+    """``SKEP_LOG_SEGMENT_BYTES`` is ``log.segment.bytes``. Other variables are ignored: SKEP_ has other uses, too."""
     from skep.base.config.broker_config import option_names
 
     by_variable = {name.upper().replace(".", "_"): name for name in option_names()}
@@ -154,7 +168,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     for variable, text in environment.items():
         if variable.startswith(ENVIRONMENT_PREFIX):
             rest = variable.removeprefix(ENVIRONMENT_PREFIX)
-            # Our own options begin with "skep." themselves: SKEP_DISK_CLEAN_RATIO is enough for them.
+            # Skep's own options begin with "skep." already: SKEP_DISK_CLEAN_RATIO stands for skep.disk.clean.ratio.
             name = by_variable.get(rest) or by_variable.get(variable)
             if name is not None:
                 found[name] = text

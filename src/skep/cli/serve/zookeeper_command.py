@@ -1,4 +1,4 @@
-"""``skep zookeeper``: a ZooKeeper on this machine, to try a cluster out with."""
+"""``skep zookeeper``: run a ZooKeeper server on this machine, to try out a cluster."""
 
 import signal
 from pathlib import Path
@@ -15,20 +15,21 @@ def register(app: typer.Typer) -> None:
 
 
 def zookeeper(
-    data_dir: Annotated[Path, typer.Option("--data-dir", help="Where its data lies; made when missing.")] = Path(
-        "skep-zookeeper"
-    ),
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 2181,
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", metavar="DIR", help="The data directory; created if missing.")
+    ] = Path("skep-zookeeper"),
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, metavar="N", help="The port; 0 is any free port.")
+    ] = 2181,
 ) -> None:
-    """Run a ZooKeeper for development until Ctrl-C or SIGTERM.
+    """Run a ZooKeeper server for development, until Ctrl-C or SIGTERM.
 
-    It is the real one, from the jars in pyspark; it needs Java and listens on 127.0.0.1 only. Brokers use it with
-    --metadata zk://127.0.0.1:2181.
+    It is Apache ZooKeeper, from the jars in pyspark. It needs Java and listens on 127.0.0.1 only. Brokers use it with
+    skep serve --metadata zk://127.0.0.1:2181.
 
+    \b
     Examples:
-
       skep zookeeper
-
       skep zookeeper --data-dir /tmp/zk --port 2281
     """
     from skep.zookeeper_server import ZooKeeperServer
@@ -43,7 +44,7 @@ def zookeeper(
         raise CommandError(str(error)) from None
     except KeyboardInterrupt:
         return
-    raise CommandError(f"ZooKeeper ended by itself with exit code {exit_code}; see {data_dir}/zookeeper.log")
+    raise CommandError(f"ZooKeeper ended with exit code {exit_code}; see {data_dir}/zookeeper.log")
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

@@ -1,4 +1,4 @@
-"""``skep pipeline``: make, check and run data pipelines on Spark that read and write topics."""
+"""``skep pipeline``: create, validate and run data pipelines on Spark that read and write topics."""
 
 import sys
 import tempfile
@@ -16,13 +16,13 @@ from skep.cli.spark.spark_driver import check_java, import_pyspark
 if TYPE_CHECKING:
     from skep.cli.spark.pipeline_project import Project
 
-Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="The folder with spark-pipeline.yml.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The project folder, with spark-pipeline.yml.")]
 Master = Annotated[
     str | None,
-    typer.Option("--master", metavar="URL", help="Where to run: local[N], spark://host:7077, yarn, k8s://..."),
+    typer.Option("--master", metavar="URL", help="The Spark master: local[N], spark://host:7077, yarn, k8s://..."),
 ]
 Settings = Annotated[
-    list[str] | None, typer.Option("--conf", "-c", metavar="NAME=VALUE", help="A setting of Spark. Repeatable.")
+    list[str] | None, typer.Option("--conf", "-c", metavar="NAME=VALUE", help="A Spark property. Repeatable.")
 ]
 Broker = Annotated[
     str | None,
@@ -32,23 +32,25 @@ Broker = Annotated[
         "-b",
         envvar="SKEP_BOOTSTRAP",
         metavar="HOST:PORT",
-        help="A broker of the cluster, instead of the project's skep.bootstrap.",
+        help="Broker addresses, instead of the project's skep.bootstrap.",
     ),
 ]
 
 
 def register(app: typer.Typer) -> None:
-    pipeline = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make, check and run pipelines on Spark.")
+    pipeline = typer.Typer(
+        no_args_is_help=True, rich_markup_mode=None, help="Create, validate and run pipelines on Spark."
+    )
     for command in (init, run, validate):
         pipeline.command(command.__name__)(command)
     app.add_typer(pipeline, name="pipeline")
 
 
 def init(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the project and of its new folder.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the project and its new folder.")],
     bootstrap: Broker = None,
 ) -> None:
-    """Make a project: a folder with a pipeline that works, and a README that tells how to go on.
+    """Create a project: a folder with a working pipeline and a README.
 
     \b
     Examples:
@@ -56,7 +58,7 @@ def init(
       skep pipeline init shop --bootstrap broker.example.com:9092
     """
     folder = write_project(Path(name), bootstrap)
-    output.line(f"Created {folder}. Make its topics, load the sample orders and run it:")
+    output.line(f"Created {folder}. To create its topics, load sample orders and run it:")
     output.line("  for topic in orders orders.large orders.bad; do skep topics create $topic --if-not-exists; done")
     output.line(f"  skep produce orders < {folder}/data/orders.jsonl")
     output.line(f"  skep pipeline run {folder}")
@@ -67,23 +69,25 @@ def run(
     master: Master = None,
     refresh: Annotated[
         list[str] | None,
-        typer.Option("--refresh", metavar="TABLE,...", help="Bring only these up to date. Repeatable."),
+        typer.Option("--refresh", metavar="TABLE,...", help="Update only these tables. Repeatable."),
     ] = None,
     full_refresh: Annotated[
         list[str] | None,
-        typer.Option("--full-refresh", metavar="TABLE,...", help="Empty these and compute them anew. Repeatable."),
+        typer.Option(
+            "--full-refresh", metavar="TABLE,...", help="Clear these tables and compute them again. Repeatable."
+        ),
     ] = None,
     full_refresh_all: Annotated[
-        bool, typer.Option("--full-refresh-all", help="Empty all tables and compute them anew.")
+        bool, typer.Option("--full-refresh-all", help="Clear all tables and compute them again.")
     ] = False,
     conf: Settings = None,
     bootstrap: Broker = None,
 ) -> None:
-    """Run a pipeline over what is new in its topics, until all of it is done.
+    """Run a pipeline over the new records of its topics.
 
-    A terminal shows flows, states, rows and rates as they are; a file or a pipe gets a line for each change. What Spark
-    logs is in spark.log in the project's storage. Ctrl-C ends the run and all that it started; the next run goes on
-    where this one was.
+    The run ends when all of them are processed. On a terminal, a table shows flows, states, rows and rates; otherwise
+    each change is printed as a line. Spark's log is spark.log in the project's storage. Ctrl-C ends the run and all its
+    processes; the next run continues where it stopped.
 
     \b
     Examples:
@@ -93,7 +97,7 @@ def run(
     """
     chosen = (_names(refresh), _names(full_refresh))
     if full_refresh_all and any(chosen):
-        raise UsageError("--full-refresh-all is about all tables, so --refresh and --full-refresh name none")
+        raise UsageError("--full-refresh-all cannot be used with --refresh or --full-refresh")
     project = _project(folder, master, conf, bootstrap)
     from skep.cli.spark.pipeline_progress import display_for_stdout
     from skep.cli.spark.pipeline_run import Selection, run_pipeline
@@ -106,16 +110,16 @@ def run(
 
 
 def validate(folder: Folder = Path("."), conf: Settings = None, bootstrap: Broker = None) -> None:
-    """Check a pipeline without running it: its files, its SQL, its tables, its options.
+    """Validate a pipeline without running it.
 
-    Whether its topics are there is not seen here: Spark asks for them when a flow starts. Nothing is written into the
-    project.
+    Its files, SQL, tables and options are checked, but not whether its topics exist: Spark looks them up when a flow
+    starts. Nothing is written to the project.
 
     \b
     Examples:
       skep pipeline validate shop
     """
-    # The bytecode of definitions would stay, too.
+    # Importing the definitions would write __pycache__ into the project.
     sys.dont_write_bytecode = True
     with tempfile.TemporaryDirectory(prefix="skep-validate-") as scratch:
         project = _project(folder, None, conf, bootstrap, Path(scratch))
@@ -130,25 +134,25 @@ def validate(folder: Folder = Path("."), conf: Settings = None, bootstrap: Broke
 def _project(
     folder: Path, master: str | None, conf: list[str] | None, bootstrap: str | None, scratch: Path | None = None
 ) -> "Project":
-    """The project, when there is all that a run needs."""
+    """Loads the project. Raises CommandError if Java, Spark or the cluster is missing."""
     check_java()
     import_pyspark()
     from skep.cli.spark.pipeline_project import BOOTSTRAP, load_project
 
-    overrides = pairs(conf, "a setting")
+    overrides = pairs(conf, "--conf")
     if master is not None:
         overrides["spark.master"] = master
     if bootstrap is not None:
         overrides[BOOTSTRAP] = bootstrap
     project = load_project(folder, overrides, scratch)
     if project.bootstrap is not None:
-        # Spark takes seconds to start, and then says the same in more words.
+        # Checked before Spark, which takes seconds to start and would report it less clearly.
         Cluster(project.bootstrap).metadata()
     return project
 
 
 def _log_of(storage: str) -> IO[bytes]:
-    """A new log for this run, in the storage where that is on this machine."""
+    """Opens a new log for this run: in the storage if that is a local folder, else in a temporary file."""
     if not storage.startswith("file://"):
         return tempfile.NamedTemporaryFile(prefix="skep-pipeline-", suffix=".log", delete=False)
     folder = Path(storage.removeprefix("file://"))
@@ -156,7 +160,7 @@ def _log_of(storage: str) -> IO[bytes]:
         folder.mkdir(parents=True, exist_ok=True)
         return (folder / "spark.log").open("wb")
     except OSError as error:
-        raise CommandError(f"the storage {folder} cannot be written: {error.strerror}") from None
+        raise CommandError(f"cannot write to the storage {folder}: {error.strerror}") from None
 
 
 def _names(lists: list[str] | None) -> list[str]:

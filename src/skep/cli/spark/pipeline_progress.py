@@ -1,8 +1,8 @@
-"""How far a run of a pipeline is: the state of its flows, their rows and rates; as a table that lives, or as lines.
+"""The progress of a pipeline run: the states, rows and rates of its flows, as a live table or as lines.
 
-States come from the events of Spark's pipeline run, which are sentences (``Flow x is RUNNING.``) and nothing more.
-Rows and rates come from the listener of streaming queries: a flow's query has the flow's name. A flow that is not a
-stream (a materialized view) has no query and hence no rows to show.
+States come from the events of Spark's pipeline run, which are plain sentences (``Flow x is RUNNING.``). Rows and rates
+come from a listener of streaming queries: a flow's query has the flow's name. A flow that is not a stream (a
+materialized view) has no query and therefore no rows.
 """
 
 import re
@@ -46,7 +46,7 @@ class Flow:
 
 
 class RunProgress:
-    """What is known about a run. Events and the listener's calls come in different threads; a lock orders them."""
+    """The state of a run. Events and calls of the listener arrive on different threads, so a lock guards it."""
 
     def __init__(self, display: "Display") -> None:
         self.flows: dict[str, Flow] = {}
@@ -54,7 +54,7 @@ class RunProgress:
         self._lock = threading.Lock()
 
     def event(self, message: str) -> None:
-        """An event of the pipeline run."""
+        """Handles an event of the pipeline run."""
         found = _FLOW_EVENT.match(message)
         with self._lock:
             unresolved = _UNRESOLVED.match(message)
@@ -75,7 +75,7 @@ class RunProgress:
                 self._display.changed(flow, self.flows)
 
     def batch(self, name: str | None, rows: int, duration_ms: float) -> None:
-        """A micro-batch of the query ``name`` is done."""
+        """Counts a finished micro-batch of the query ``name``."""
         if name is None:
             return
         with self._lock:
@@ -95,12 +95,12 @@ def _batches(number: int) -> str:
 
 
 def short_name(name: str) -> str:
-    """``orders`` for ``spark_catalog.default.orders``: a pipeline has one catalog and one database, nearly always."""
+    """Returns ``orders`` for ``spark_catalog.default.orders``: most pipelines use only the default database."""
     return name.replace("`", "").removeprefix("spark_catalog.default.")
 
 
 class Display:
-    """Plain lines, for a log: each change of a state, each micro-batch that had rows."""
+    """Prints a line for each change of state and each micro-batch of a flow with rows."""
 
     def start(self) -> None:
         pass
@@ -129,7 +129,7 @@ _STARTING = "Spark is starting."
 
 
 class LiveDisplay(Display):
-    """A table that is drawn anew in its place, for a person at a terminal."""
+    """Draws a table on a terminal and updates it in place."""
 
     def __init__(self) -> None:
         from rich.live import Live
@@ -153,7 +153,7 @@ class LiveDisplay(Display):
 
     def changed(self, flow: Flow, flows: Mapping[str, Flow]) -> None:
         self._flows = flows
-        # Spark's own word on the run comes at its end.
+        # Spark itself reports the state of the run only at its end.
         if self._heading == _STARTING:
             self._heading = "Run is RUNNING."
         self._draw()
@@ -168,7 +168,7 @@ _COLOURS = {"running": "cyan", "completed": "green", "failed": "red", "skipped":
 
 
 def table_of(heading: str, flows: Mapping[str, Flow]) -> "Table | Text":
-    """What is on the screen; before flows are known the heading alone."""
+    """Returns what to draw: the table, or only the heading while no flow is known."""
     from rich.table import Table
     from rich.text import Text
 
@@ -199,7 +199,7 @@ def display_for_stdout() -> Display:
 
 
 def listener_for(progress: RunProgress) -> Any:
-    """A StreamingQueryListener that tells ``progress``."""
+    """Returns a StreamingQueryListener that updates ``progress``."""
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     class Rows(StreamingQueryListener):

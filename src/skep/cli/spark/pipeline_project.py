@@ -1,9 +1,8 @@
-"""A pipeline's folder: where its ``spark-pipeline.yml`` is, what it says, and which files define the pipeline.
+"""A pipeline project: its ``spark-pipeline.yml`` and the files that define the pipeline.
 
-The format is Spark's, read by Spark's own code, with two things made easier: ``storage`` may be a path relative to the
-folder, so that a project can be moved and kept in git; and the tables of a pipeline stay there from run to run without
-a metastore to install (an embedded one, in the storage folder), because an incremental run needs the tables of the
-last one.
+The format is Spark's and is read by Spark's own code, with two additions. ``storage`` may be a path relative to the
+folder, so that a project can be moved and kept in git. Tables persist between runs without a metastore to install (an
+embedded one is in the storage folder), because an incremental run needs the tables of the previous one.
 """
 
 import re
@@ -13,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from skep.cli.failures import CommandError, UsageError
-from skep.cli.spark.spark_failures import told_in_one_line
+from skep.cli.spark.spark_failures import spark_errors
 
 FILE_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 BOOTSTRAP = "skep.bootstrap"
-"""The setting by which definitions learn where the broker is: ``spark.conf.get("skep.bootstrap")``."""
+"""The property that holds the broker addresses for definitions: ``spark.conf.get("skep.bootstrap")``."""
 
-_MISTAKEN = re.compile(r"""[\s%"<>\\^`{|}#?\[\]]""")
-"""What Spark's pipelines write as %20 and the like in a path, and take for the name of a folder a moment later."""
+_UNSAFE_IN_PATH = re.compile(r"""[\s%"<>\\^`{|}#?\[\]]""")
+"""Characters that Spark's pipelines encode in a path, like %20, and later use as part of the folder's name."""
 
 
 @dataclass(frozen=True)
 class Project:
-    """A pipeline that can be run. ``settings`` are Spark's, with what the command line said over what the file says."""
+    """A pipeline that can be run. ``settings`` are Spark properties; the command line overrides the file."""
 
     folder: Path
     name: str
@@ -40,7 +39,7 @@ class Project:
         return self.settings.get(BOOTSTRAP)
 
     def definitions(self) -> list[Path]:
-        """The Python and SQL files, in the order of their names. CommandError when there are none, or others too."""
+        """Returns the Python and SQL files, sorted. Raises CommandError if there are none, or other files as well."""
         found = {
             path
             for pattern in self.patterns
@@ -51,30 +50,32 @@ class Project:
             raise CommandError(f"{self.folder} has no files that match {', '.join(self.patterns) or 'its libraries'}")
         for path in sorted(found):
             if path.suffix not in (".py", ".sql"):
-                raise CommandError(f"{path} is neither .py nor .sql, and all files of {self.patterns[0]} define tables")
+                raise CommandError(
+                    f"{path} is neither .py nor .sql; {', '.join(self.patterns)} must match definition files only"
+                )
         return sorted(found)
 
 
 def load_project(folder: Path, overrides: Mapping[str, str], scratch: Path | None = None) -> Project:
-    """``scratch`` is for a project that is looked at and not run: nothing is made in its storage then."""
+    """Loads a project. With ``scratch`` it is only validated: nothing is created in its storage."""
     from pyspark.pipelines.cli import unpack_pipeline_spec
 
     path = _spec_of(folder)
-    with told_in_one_line(f"{path}: "):
+    with spark_errors(f"{path}: "):
         spec = unpack_pipeline_spec(_yaml_of(path))
     home = path.parent.resolve()
-    # Not as_uri: Spark and Derby take the path as it is.
+    # Not as_uri(): Spark and Derby use the path without decoding it.
     storage = spec.storage if "://" in spec.storage else f"file://{home / spec.storage}"
-    if found := _MISTAKEN.search(storage.removeprefix("file://")):
+    if found := _UNSAFE_IN_PATH.search(storage.removeprefix("file://")):
         raise CommandError(
-            f"the storage {storage.removeprefix('file://')} has {found[0]!r} in its path, and Spark would keep "
-            f"checkpoints in another folder: say in {path} where else it may be"
+            f"the path of the storage {storage.removeprefix('file://')} contains {found[0]!r}, with which Spark would "
+            f"keep checkpoints in another folder; set another storage in {path}"
         )
     settings = {**_defaults(spec.name, storage, scratch), **spec.configuration, **overrides}
     if settings.get("spark.master", "local").startswith("local"):
-        # A flow uses all cores by itself. Several at a time keep each other's Python workers from starting within the
-        # ten seconds that Spark waits, whatever is set; and Spark 4.3 was seen to fail with "Illegal size 5 of
-        # collection, expected 6" when two began at once: a collection that both changed, and no retry mends.
+        # A single flow uses all cores. Several at a time delay each other's Python workers beyond the ten seconds that
+        # Spark waits for them, which is not configurable. Spark 4.3 was also seen to fail with "Illegal size 5 of
+        # collection, expected 6" when two flows started at once and changed the same collection; retries do not help.
         settings.setdefault("spark.sql.pipelines.execution.maxConcurrentFlows", "1")
     patterns = tuple(library.include for library in spec.libraries)
     return Project(home, spec.name, storage, spec.catalog, spec.database, settings, patterns)
@@ -83,10 +84,10 @@ def load_project(folder: Path, overrides: Mapping[str, str], scratch: Path | Non
 def _spec_of(folder: Path) -> Path:
     if folder.is_file():
         return folder
-    there = [folder / name for name in FILE_NAMES if (folder / name).is_file()]
-    if not there:
-        raise UsageError(f"{folder} has no {FILE_NAMES[0]} (make a project with: skep pipeline init NAME)")
-    return there[0]
+    found = [folder / name for name in FILE_NAMES if (folder / name).is_file()]
+    if not found:
+        raise UsageError(f"{folder} has no {FILE_NAMES[0]} (to create a project: skep pipeline init NAME)")
+    return found[0]
 
 
 def _yaml_of(path: Path) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def _yaml_of(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise CommandError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
-        raise CommandError(f"{path} does not hold names with values")
+        raise CommandError(f"{path} is not a YAML mapping; expected lines like name: VALUE")
     return content
 
 
@@ -109,7 +110,7 @@ def _defaults(name: str, storage: str, scratch: Path | None) -> dict[str, str]:
     }
     root = Path(storage.removeprefix("file://"))
     if scratch is not None and not (root / "metastore").exists():
-        # Without tables of earlier runs to be known there is nothing to keep.
+        # No earlier run has created tables, so the metastore is not needed.
         settings["spark.sql.warehouse.dir"] = (scratch / "tables").as_uri()
     elif storage.startswith("file://"):
         settings |= {

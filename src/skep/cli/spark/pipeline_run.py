@@ -1,8 +1,8 @@
-"""Running a pipeline: Spark with its Connect server in a JVM of ours, the definitions registered, the events followed.
+"""Running a pipeline: start Spark with a Connect server, register the definitions, follow the events of the run.
 
-This is what ``spark-pipelines run`` does, in this process: so the run can be shown, ended by Ctrl-C with all that
-belongs to it, and an error can be told with the file it comes from. The Connect server listens on a port that is free,
-on this machine only, for whoever has the token.
+``spark-pipelines run`` does the same. Here it runs in this process, so that progress can be shown, Ctrl-C ends all
+processes, and errors name the file they come from. The Connect server listens on a free port of 127.0.0.1 and requires
+a token.
 """
 
 import importlib.util
@@ -19,14 +19,14 @@ from skep.cli.failures import CommandError
 from skep.cli.spark.pipeline_progress import Display, RunProgress, listener_for
 from skep.cli.spark.pipeline_project import Project
 from skep.cli.spark.spark_driver import spark_driver
-from skep.cli.spark.spark_failures import one_line, told_in_one_line
+from skep.cli.spark.spark_failures import one_line, spark_errors
 
 _SERVICE = "org.apache.spark.sql.connect.service.SparkConnectService$"
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which tables a run is about; with none named, all, incrementally."""
+    """The tables to update; with none named, all tables, incrementally."""
 
     refresh: Sequence[str] = ()
     full_refresh: Sequence[str] = ()
@@ -35,7 +35,7 @@ class Selection:
 
 
 def run_pipeline(project: Project, selection: Selection, display: Display, log: IO[bytes]) -> None:
-    """Runs until all flows have ended. CommandError when one of them, or the pipeline itself, is wrong."""
+    """Runs until all flows have ended. Raises CommandError if a flow fails or the pipeline is invalid."""
     progress = RunProgress(display)
     display.start()
     try:
@@ -48,14 +48,14 @@ def run_pipeline(project: Project, selection: Selection, display: Display, log: 
 def run_graph(
     project: Project, selection: Selection, progress: RunProgress, spark: Any, settings: Mapping[str, str]
 ) -> None:
-    """Registers the definitions in the Connect session ``spark`` and follows their run to its end."""
+    """Registers the definitions in the Connect session ``spark`` and follows the run to its end."""
     from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 
     try:
-        with told_in_one_line():
+        with spark_errors():
             graph = create_dataflow_graph(spark, project.catalog, project.database, settings)
             _register(project, spark, graph)
-            with _counted(spark, progress):
+            with _counting_rows(spark, progress):
                 for result in start_run(
                     spark,
                     graph,
@@ -68,31 +68,31 @@ def run_graph(
                     if "pipeline_event_result" in result:
                         progress.event(result["pipeline_event_result"].event.message)
     except CommandError as error:
-        raise CommandError(_blame(progress) or str(error)) from None
-    # A run whose flows were tried again may end well; one that ends without a word while a flow failed has not.
-    if (blamed := _blame(progress)) is not None:
-        raise CommandError(blamed)
+        raise CommandError(_failed_flow(progress) or str(error)) from None
+    # A run can end without an error although a flow failed. A flow that was retried successfully is not "failed".
+    if (failure := _failed_flow(progress)) is not None:
+        raise CommandError(failure)
 
 
 @contextmanager
-def _counted(spark: Any, progress: RunProgress) -> Iterator[None]:
+def _counting_rows(spark: Any, progress: RunProgress) -> Iterator[None]:
     listener = listener_for(progress)
     spark.streams.addListener(listener)
     yield
-    # Waits for the events that are on their way, so that the last batches are counted. Not after a failure or Ctrl-C:
-    # then the server may be gone, and the waiting would not end.
+    # Waits for outstanding events, so that the last batches are counted. Not after an error or Ctrl-C: the server may
+    # be gone by then, and the wait would not end.
     spark.streams.removeListener(listener)
 
 
-def _blame(progress: RunProgress) -> str | None:
-    """The reason of the flow that failed first says more than that the run has failed."""
+def _failed_flow(progress: RunProgress) -> str | None:
+    """Returns the error of the first failed flow, which says more than the error of the run."""
     failed = next((flow for flow in progress.flows.values() if flow.state == "failed"), None)
-    return None if failed is None else f"flow {failed.name} failed: {one_line(failed.reason or 'no reason was given')}"
+    return None if failed is None else f"flow {failed.name} failed: {one_line(failed.reason or 'Spark gave no reason')}"
 
 
 @contextmanager
 def connected(project: Project, log: IO[bytes]) -> Iterator[tuple[Any, dict[str, str]]]:
-    """A Connect session, and those of the settings that belong to a session: the others are the JVM's, and fixed."""
+    """Opens a Connect session. Yields it and the properties that a session can set; the others are fixed in the JVM."""
     token = secrets.token_urlsafe(32)
     settings = {
         **project.settings,
@@ -107,15 +107,15 @@ def connected(project: Project, log: IO[bytes]) -> Iterator[tuple[Any, dict[str,
         from pyspark.sql import SparkSession
         from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-        # Keeps the server's own session referenced; Connect sessions are made from it.
+        # Keeps a reference to the server's session, from which Connect sessions are created.
         server_session = SparkSession(context)
-        of_sessions = {setting._1() for setting in context._jvm.PythonSQLUtils.listRuntimeSQLConfigs()}
-        changeable = {n: v for n, v in project.settings.items() if n in of_sessions or not n.startswith("spark.")}
+        session_names = {setting._1() for setting in context._jvm.PythonSQLUtils.listRuntimeSQLConfigs()}
+        changeable = {n: v for n, v in project.settings.items() if n in session_names or not n.startswith("spark.")}
         port = getattr(getattr(context._jvm, _SERVICE), "MODULE$").localPort()
-        # pyspark.sql.functions choose between classic and Connect by this.
+        # pyspark.sql.functions use this variable to choose between classic and Connect.
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
         try:
-            # By this name and no other pyspark sends a token without asking for TLS.
+            # "localhost" is the only host to which pyspark sends a token without TLS.
             spark = ConnectSession.builder.remote(f"sc://localhost:{port}/;token={token}").getOrCreate()
             try:
                 for name, value in changeable.items():
@@ -129,7 +129,7 @@ def connected(project: Project, log: IO[bytes]) -> Iterator[tuple[Any, dict[str,
 
 
 def _register(project: Project, spark: Any, graph: str) -> None:
-    """Every definition file, told apart by its ending; an error names the file it is in."""
+    """Registers every definition file, as SQL or Python by its suffix. An error names the file."""
     from pyspark.pipelines.graph_element_registry import graph_element_registration_context
     from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
 
@@ -141,7 +141,7 @@ def _register(project: Project, spark: Any, graph: str) -> None:
             for path in project.definitions():
                 shown = path.relative_to(project.folder)
                 if path.suffix == ".sql":
-                    with told_in_one_line(f"{shown}: "):
+                    with spark_errors(f"{shown}: "):
                         registry.register_sql(path.read_text(), shown)
                 else:
                     _import(path, shown, spark, graph)
@@ -161,7 +161,7 @@ def _import(path: Path, shown: Path, spark: Any, graph: str) -> None:
         with add_pipeline_analysis_context(spark=spark, dataflow_graph_id=graph, flow_name=None):
             with block_session_mutations():
                 spec.loader.exec_module(module)
-    except Exception as error:  # the user's code may raise anything, and it is the user's line that is wrong
+    except Exception as error:  # code of the user, which may raise anything; the message names its line
         line = next(
             (f.lineno for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename == str(path)), None
         )

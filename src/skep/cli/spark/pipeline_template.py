@@ -1,4 +1,4 @@
-"""The project that ``skep pipeline init`` writes: small, and with one of each thing that a pipeline on topics needs."""
+"""The project that ``skep pipeline init`` writes: an example with a table, a view, a sink and a dead-letter topic."""
 
 from pathlib import Path
 from string import Template
@@ -18,7 +18,7 @@ libraries:
 """
 
 _ORDERS = '''\
-"""Orders from a topic into a table; what is not an order goes to a dead-letter topic; large orders to their own."""
+"""Reads orders from a topic into a table. Invalid orders go to a dead-letter topic, large orders to their own topic."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame
@@ -69,7 +69,7 @@ def to_large_orders() -> DataFrame:
 '''
 
 _REVENUE = """\
--- Computed anew from the table in every run.
+-- Computed from the whole table in every run.
 CREATE MATERIALIZED VIEW revenue AS
 SELECT product, count(*) AS orders, round(sum(quantity * price), 2) AS revenue
 FROM orders
@@ -88,8 +88,8 @@ this is not an order
 _README = """\
 # $name
 
-A pipeline on Spark: the topic `orders` becomes the table `orders` (Parquet), the view `revenue`, the topic
-`orders.large`; what is not an order goes to the topic `orders.bad`, with the reason and the origin as headers.
+A pipeline on Spark. It reads the topic `orders` and writes the table `orders` (Parquet), the view `revenue` and the
+topic `orders.large`. Invalid orders go to the topic `orders.bad`, with the reason and the origin as headers.
 
 ```console
 for topic in orders orders.large orders.bad; do skep topics create $$topic --if-not-exists; done
@@ -100,19 +100,19 @@ skep consume orders.large --from-beginning
 skep consume orders.bad --from-beginning
 ```
 
-| file | what is in it |
+| file | content |
 |---|---|
-| `spark-pipeline.yml` | name, storage, settings; `skep.bootstrap` is the broker |
-| `transformations/orders.py` | tables, topics read and written, in Python |
-| `transformations/revenue.sql` | a view in SQL |
-| `data/orders.jsonl` | six records, two of them bad |
-| `pipeline-storage/` | made by a run: tables (Parquet), checkpoints, `spark.log` |
+| `spark-pipeline.yml` | name, storage and properties; `skep.bootstrap` holds the broker addresses |
+| `transformations/orders.py` | tables and topics, in Python |
+| `transformations/revenue.sql` | a view, in SQL |
+| `data/orders.jsonl` | six sample records, two of them invalid |
+| `pipeline-storage/` | created by a run: tables (Parquet), checkpoints, `spark.log` |
 
-A run takes what is new in the topics and ends. Run it again, from cron or from a loop, for what has come since.
-`skep pipeline run --full-refresh-all` starts from the first record again; what topics have been sent is not taken back.
+A run processes the new records of the topics and ends. Run it again, from cron or in a loop, for later records.
+`skep pipeline run --full-refresh-all` starts again from the first record; records already written to topics stay there.
 
-It is a project of Spark Declarative Pipelines: its guide tells what else the files can hold. For Spark's own command
-(`spark-pipelines run`) write `storage` as an absolute `file://` address, and set a catalog that stays.
+This is a project of Spark Declarative Pipelines; Spark's guide describes the files. To use Spark's own command
+(`spark-pipelines run`), set `storage` to an absolute `file://` URL and configure a persistent catalog.
 """
 
 _FILES = {
@@ -126,9 +126,9 @@ _FILES = {
 
 
 def write_project(folder: Path, bootstrap: str | None) -> Path:
-    """Writes the files into ``folder``, which must not be there or be empty."""
+    """Writes the files into ``folder``, which must be empty or not exist."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CommandError(f"{folder} is there already and is not an empty folder")
+        raise CommandError(f"{folder} already exists and is not an empty folder; choose another name")
     names = {"name": folder.resolve().name, "bootstrap": bootstrap or DEFAULT_BOOTSTRAP}
     try:
         for path, text in _FILES.items():
@@ -136,5 +136,5 @@ def write_project(folder: Path, bootstrap: str | None) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(Template(text).substitute(names) if "$" in text else text)
     except OSError as error:
-        raise CommandError(f"{folder} cannot be written: {error.strerror}") from None
+        raise CommandError(f"cannot write to {folder}: {error.strerror}") from None
     return folder

@@ -1,10 +1,11 @@
-"""Starting Spark from a command: Java is looked for first, and what Spark's JVM says goes to a log file.
+"""Starting Spark from a command: check for Java, start a JVM, and send its output to a log file.
 
-The JVM is a child of the command with a pipe as its standard input; it ends when the pipe closes, so also after a
-``kill -9`` of the command. Ctrl-C does not reach it (pyspark sees to that): the command ends it, in order.
+The JVM is a child of the command with a pipe as its standard input. It ends when the pipe closes, also after a ``kill
+-9`` of the command. Ctrl-C does not reach it (pyspark blocks the signal): the command ends it in an orderly way.
 
-The JVM lives as long as one command, so Java objects that Python has forgotten stay in it. py4j would give them back,
-from a thread of its own that wakes once a second: to a JVM that is ending, too, which it then complains about.
+The JVM lives as long as one command, so Java objects that Python no longer references can stay in it. py4j's memory
+management would release them from a thread that runs once a second, also while the JVM is ending, and would log errors
+then; it is turned off.
 """
 
 import logging
@@ -25,14 +26,14 @@ from typing import IO, Any
 from skep.cli.failures import CommandError, OutputClosed
 from skep.cli.spark.spark_failures import one_line
 
-OLDEST_JAVA = 17
-NEEDED_MODULE = "jdk.incubator.vector"
-"""Spark's JVM is started with it and ends at once where the runtime was made without it, as small ones are."""
-JVM_END_TIMEOUT_S = 20.0
-JVM_GONE_TIMEOUT_S = 5.0
-"""How long after its connections a JVM that has crashed is gone itself."""
+MIN_JAVA = 17
+REQUIRED_MODULE = "jdk.incubator.vector"
+"""Spark starts its JVM with this module. A minimal runtime that lacks it exits at once."""
+JVM_STOP_TIMEOUT_S = 20.0
+JVM_CRASH_TIMEOUT_S = 5.0
+"""How long a crashed JVM may take to exit after its connections are lost."""
 LOG_TAIL_LINES = 200
-_INSTALL_JAVA = f"apt-get install openjdk-{OLDEST_JAVA}-jre-headless"
+_INSTALL_JAVA = f"apt-get install openjdk-{MIN_JAVA}-jre-headless"
 _LOG_CONFIG = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = console
@@ -45,65 +46,65 @@ appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 def check_java() -> None:
-    """CommandError with what to install when there is no Java that Spark can use."""
+    """Raises CommandError, with what to install, if there is no Java that Spark can use."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     try:
-        answer = subprocess.run([java or "java", "-version"], capture_output=True, text=True, timeout=60, check=True)
+        result = subprocess.run([java or "java", "-version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
-        where = f"JAVA_HOME is {home} and has no java that runs" if home else "there is none"
-        raise CommandError(f"Java {OLDEST_JAVA} or newer is needed and {where}: {_INSTALL_JAVA}") from None
-    version = java_version(answer.stderr)
-    if version is not None and version < OLDEST_JAVA:
-        raise CommandError(f"Java {OLDEST_JAVA} or newer is needed and {java} is Java {version}: {_INSTALL_JAVA}")
+        found = f"JAVA_HOME={home} has no working java" if home else "no java was found"
+        raise CommandError(f"Spark needs Java {MIN_JAVA} or newer, and {found}: {_INSTALL_JAVA}") from None
+    version = java_version(result.stderr)
+    if version is not None and version < MIN_JAVA:
+        raise CommandError(f"Spark needs Java {MIN_JAVA} or newer, and {java} is Java {version}: {_INSTALL_JAVA}")
     if not _has_modules(java or "java"):
-        raise CommandError(f"a full Java runtime is needed and {java} has no {NEEDED_MODULE}: {_INSTALL_JAVA}")
+        raise CommandError(f"Spark needs a full Java runtime, and {java} lacks {REQUIRED_MODULE}: {_INSTALL_JAVA}")
 
 
 def _has_modules(java: str) -> bool:
-    """Whether Spark finds the module it needs; also if Java does not say."""
+    """Returns whether Java has the module that Spark requires; True if Java does not list its modules."""
     try:
-        answer = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=60, check=True)
+        result = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return True
-    modules = {line.partition("@")[0].strip() for line in answer.stdout.splitlines()}
-    # Every runtime has java.base; without it this is no list.
-    return "java.base" not in modules or NEEDED_MODULE in modules
+    modules = {line.partition("@")[0].strip() for line in result.stdout.splitlines()}
+    # Every runtime has java.base; output without it is not a list of modules.
+    return "java.base" not in modules or REQUIRED_MODULE in modules
 
 
-def java_version(words: str) -> int | None:
-    """17 for ``openjdk version "17.0.15"``, 8 for the older ``"1.8.0_292"``, None for other words."""
-    found = re.search(r'version "(?:1\.)?(\d+)', words)
+def java_version(text: str) -> int | None:
+    """Returns 17 for ``openjdk version "17.0.15"``, 8 for the older ``"1.8.0_292"``, None for other text."""
+    found = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(found.group(1)) if found else None
 
 
 def import_pyspark() -> None:
-    """CommandError naming the extra when Spark is not installed."""
-    # pyspark warns about versions of pandas at every import, and the user of a command can do nothing about it.
+    """Imports pyspark and turns off its own error output. Raises CommandError, with the extra, if it is missing."""
+    # pyspark warns about the version of pandas at every import.
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
-    # A run that failed takes its session with it, and the listener of its queries.
+    # A failed run closes its session together with the listener of its queries.
     warnings.filterwarnings("ignore", message="Failed to remove the listener")
     try:
         from pyspark.logger import PySparkLogger
     except ImportError:
         raise CommandError('Spark is not installed: pip install "skep[spark]"') from None
-    # These print an exception, with its stack, before it is raised. Who catches it tells it in one line.
+    # These print an exception with its stack trace before it is raised; the command reports it in one line.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
-    # So does py4j, when Ctrl-C comes while Java is asked or when Java is gone: with the root logger and with its own.
-    logging.getLogger().addFilter(_is_not_of_py4j)
+    # py4j does the same, on the root logger and on its own, if Ctrl-C interrupts a call or the JVM is gone.
+    logging.getLogger().addFilter(_is_not_from_py4j)
     logging.getLogger("py4j").propagate = False
 
 
-def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+def _is_not_from_py4j(record: logging.LogRecord) -> bool:
     return record.module != "java_gateway"
 
 
 @contextmanager
 def spark_driver(settings: Mapping[str, str], log: IO[bytes]) -> Iterator[Any]:
-    """A SparkContext with a JVM of its own that logs to ``log``. Both are gone afterwards, whatever happened.
+    """Yields a SparkContext with a JVM of its own that logs to ``log``. The JVM is ended in every case.
 
-    Whether there is Java (``check_java``) the command has asked before, first of all it does.
+    The caller has called ``check_java`` before.
     """
     import_pyspark()
     from py4j.protocol import Py4JError
@@ -111,15 +112,15 @@ def spark_driver(settings: Mapping[str, str], log: IO[bytes]) -> Iterator[Any]:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
-    # Workers have to be this Python, with what is installed here, and not the first python3 of the PATH.
+    # Workers must run this Python, with its installed packages, and not the first python3 on the PATH.
     python = workers_python(Path(log.name)) if _is_local(settings) else sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", python)
-    # By this name: the workers that a data source's driver side runs in.
+    # The workers that run the driver side of a data source use this variable.
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
     if path := os.environ.get("PYTHONPATH"):
-        # Workers run in folders of their own, where a relative one leads nowhere.
+        # Workers have other working directories, so that relative paths must become absolute.
         os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, path.split(os.pathsep))))
-    # Else spark-submit asks the resolver for the machine's name and warns about the answer.
+    # Without it spark-submit resolves the host name and may warn about the result.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1") if _is_local(settings) else None
     conf = SparkConf()
     for name, value in {**_QUIET, **_PATIENT, **_log_settings(log), **settings}.items():
@@ -129,23 +130,23 @@ def spark_driver(settings: Mapping[str, str], log: IO[bytes]) -> Iterator[Any]:
         try:
             gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
             gateway.gateway_property.enable_memory_management = False
-            with _same_ctrl_c():
+            with _sigint_handler_kept():
                 context = SparkContext(conf=conf, gateway=gateway)
         except (PySparkRuntimeError, Py4JError) as error:
-            raise CommandError(f"Spark did not start: {_why(log) or one_line(error)}") from None
+            raise CommandError(f"Spark did not start: {_logged_error(log) or one_line(error)}") from None
         try:
             yield context
         except OutputClosed:
             raise
-        except Exception as error:
+        except Exception as error:  # a JVM that has ended shows as any of many exceptions; all others are raised again
             if any(isinstance(cause, KeyboardInterrupt) for cause in _causes(error)):
-                # It came while Java was asked; what pyspark asked on its way out then found the connection closed.
+                # Ctrl-C interrupted a call to Java, and pyspark's cleanup then found the connection closed.
                 raise KeyboardInterrupt from None
             if (code := _exit_code(gateway, error)) is not None:
-                raise CommandError(f"Spark's JVM ended with code {code} before the command was done") from None
-            if isinstance(error, Py4JError) and (why := _why(log)) is not None:
-                # Nobody has had better words: a session could not be made, for the master does not answer.
-                raise CommandError(f"Spark gave up: {why}") from None
+                raise CommandError(f"Spark's JVM ended with exit code {code} before the command was done") from None
+            if isinstance(error, Py4JError) and (logged := _logged_error(log)) is not None:
+                # The session was not created, because the master does not answer: the log says it best.
+                raise CommandError(f"Spark failed: {logged}") from None
             raise
     finally:
         if gateway is not None:
@@ -153,8 +154,8 @@ def spark_driver(settings: Mapping[str, str], log: IO[bytes]) -> Iterator[Any]:
 
 
 @contextmanager
-def _same_ctrl_c() -> Iterator[None]:
-    """SparkContext has Ctrl-C ask Java to cancel its jobs, in the middle of another question: py4j fails with both."""
+def _sigint_handler_kept() -> Iterator[None]:
+    """Restores the SIGINT handler. SparkContext's own calls Java in the middle of another call, and both fail."""
     before = signal.getsignal(signal.SIGINT)
     yield
     if threading.current_thread() is threading.main_thread():
@@ -162,13 +163,13 @@ def _same_ctrl_c() -> Iterator[None]:
 
 
 def _exit_code(gateway: Any, error: BaseException) -> int | None:
-    """That of the JVM if it is gone; where ``error`` comes of a lost connection it may be about to go."""
+    """Returns the exit code of the JVM if it has ended. If ``error`` is a lost connection, waits for it to end."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     for cause in _causes(error):
         if isinstance(cause, Py4JError | ConnectionError | EOFError) and not isinstance(cause, Py4JJavaError):
             try:
-                return int(gateway.proc.wait(JVM_GONE_TIMEOUT_S))
+                return int(gateway.proc.wait(JVM_CRASH_TIMEOUT_S))
             except subprocess.TimeoutExpired:
                 return None
     code: int | None = gateway.proc.poll()
@@ -176,7 +177,7 @@ def _exit_code(gateway: Any, error: BaseException) -> int | None:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """The error and what it came of, also where whoever raised it wants that not to be shown."""
+    """Returns the error and its causes, also those hidden by ``from None``."""
     found: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in found:
@@ -186,7 +187,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 _QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
-# A Python worker has 15 s by default to be let in; on a machine that is busy it is not lost, it is late.
+# A Python worker has 15 s to connect by default, which is too short on a busy machine.
 _PATIENT = {"spark.python.authenticate.socketTimeout": "60s"}
 _WORKERS_PYTHON = """\
 #!/bin/sh
@@ -200,11 +201,11 @@ PYTHONPATH=$kept exec {python} "$@"
 
 
 def workers_python(log: Path) -> str:
-    """What starts Python workers of a Spark on this machine: this Python, without the zip files of Spark's wheel.
+    """Returns the command that starts the Python workers of a local Spark: this Python, without the zips of pyspark.
 
-    Spark puts pyspark.zip and py4j's before all else. They hold sources only, so every worker compiles pyspark anew:
-    1.1 s of the 1.6 s it takes to start, and a flow of a pipeline starts five. The installed packages are the same
-    and have bytecode. No setting leaves the zips out, hence a script beside ``log``.
+    Spark puts pyspark.zip and py4j's zip first on PYTHONPATH. They contain sources only, so every worker compiles
+    pyspark again: 1.1 s of the 1.6 s it takes to start, and a flow of a pipeline starts five. The installed packages
+    are the same and have bytecode. No property leaves the zips out, hence a script beside ``log``.
     """
     import pyspark
 
@@ -212,13 +213,13 @@ def workers_python(log: Path) -> str:
     script = log.with_suffix(".python.sh").resolve()
     zips = sorted((home / "python" / "lib").glob("*.zip"))
     if not zips or Path(os.environ.get("SPARK_HOME", home)).resolve() != home.resolve():
-        return sys.executable  # another Spark than the wheel's: its pyspark need not be the one installed here
+        return sys.executable  # not the Spark of the wheel: its pyspark may differ from the installed one
     if shlex.quote(str(script)) != str(script):
-        return sys.executable  # Spark asks a shell whether it is there, and finds no data source if a space is in it
+        return sys.executable  # Spark passes the path to a shell, and finds no data sources if it contains a space
     patterns = "|".join(shlex.quote(str(path)) for path in zips)
     script.write_text(_WORKERS_PYTHON.format(zips=patterns, python=shlex.quote(sys.executable)))
     script.chmod(0o755)
-    # False also where the file system is mounted noexec.
+    # Not executable on a file system that is mounted noexec.
     return str(script) if os.access(script, os.X_OK) else sys.executable
 
 
@@ -227,23 +228,23 @@ def _is_local(settings: Mapping[str, str]) -> bool:
 
 
 def _log_settings(log: IO[bytes]) -> dict[str, str]:
-    """Spark's own default prints in colours for a person at a shell; a file beside ``log`` holds ours."""
+    """Returns the properties for a log configuration in a file beside ``log``; Spark's default is made for a shell."""
     config = Path(log.name).with_suffix(".log4j2.properties").resolve()
     config.write_text(_LOG_CONFIG)
-    # The embedded metastore writes a log too, else into the folder that the user happens to be in.
+    # The embedded metastore would write its log into the current directory.
     options = {"log4j2.configurationFile": config.as_uri(), "derby.stream.error.file": config.with_name("derby.log")}
     return {"spark.driver.extraJavaOptions": " ".join(f"'-D{name}={value}'" for name, value in options.items())}
 
 
-_LOGGED = re.compile(r"^[-0-9]+ [:0-9]+ (?=[A-Z]+ )")
+_LOG_TIME = re.compile(r"^[-0-9]+ [:0-9]+ (?=[A-Z]+ )")
 _ERROR = "ERROR "
-_SAYS_NOTHING = "Error initializing SparkContext."
-"""What is wrong comes in the next line."""
+_GENERIC_ERROR = "Error initializing SparkContext."
+"""Its cause is in the next line."""
 
 
-def _why(log: IO[bytes]) -> str | None:
-    """The line of the JVM's log that names what is wrong: an error of Spark's own, else an exception, else the last."""
-    lines = [_LOGGED.sub("", line) for line in log_tail(log) if not line.endswith(_SAYS_NOTHING)]
+def _logged_error(log: IO[bytes]) -> str | None:
+    """Returns the line of the JVM's log with the cause: the first ERROR, else an exception, else the last line."""
+    lines = [_LOG_TIME.sub("", line) for line in log_tail(log) if not line.endswith(_GENERIC_ERROR)]
     errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
     errors += [line for line in lines if "Exception" in line or "Error" in line]
     return next(iter(errors or lines[-1:]), None)
@@ -256,18 +257,18 @@ def log_tail(log: IO[bytes]) -> list[str]:
 
 
 def _end(gateway: Any) -> None:
-    """Ends the JVM, at first by asking. Python workers are its children and end with it."""
+    """Ends the JVM, and kills it if it does not end in time. Python workers are its children and end with it."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     process = gateway.proc
     process.stdin.close()
     try:
-        process.wait(JVM_END_TIMEOUT_S)
+        process.wait(JVM_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    # What pyspark remembers of this JVM would be used by the next start in this process.
+    # Otherwise pyspark would use this JVM again for the next start in this process.
     gateway.shutdown_callback_server()
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None

@@ -1,7 +1,7 @@
-"""What Spark complains about, in one line: without stack traces, error frames and the text of the whole query.
+"""Errors of Spark in one line: without stack traces, the plan and the text of the query.
 
-Spark's messages are ``[CONDITION] sentence. SQLSTATE: 42601 (line 1, pos 9)`` and then pages. An error of our data
-source arrives as a Python traceback inside such a message; its last line is the one that was written for people.
+Spark's messages are ``[CONDITION] sentence. SQLSTATE: 42601 (line 1, pos 9)``, followed by pages of detail. An error of
+Skep's data source arrives as a Python traceback inside such a message; the last line of the traceback is the message.
 """
 
 import re
@@ -16,11 +16,11 @@ _CONDITION = re.compile(rf"^(?:{_QUERY}|\({_JAVA_CLASS}\)\s*|{_JAVA_CLASS}: |\[[
 _SQLSTATE = re.compile(r"\s*SQLSTATE: [0-9A-Z]{5}")
 _RAISED = re.compile(r"^(?:(?:[A-Za-z_]\w*\.)+[A-Z]\w*|[A-Z]\w*(?:Error|Exception)): (.+)$")
 _TRACEBACK = "Traceback (most recent call last):"
-MOST_CHARACTERS = 600
+MAX_LENGTH = 600
 
 
 def one_line(error: BaseException | str) -> str:
-    """The sentence of ``error`` that tells a user what is wrong."""
+    """Returns the sentence of ``error`` that describes the problem."""
     text = error if isinstance(error, str) else _text_of(error)
     if _TRACEBACK in text:
         raised = [found.group(1) for line in text.splitlines() if (found := _RAISED.match(line.strip()))]
@@ -30,7 +30,7 @@ def one_line(error: BaseException | str) -> str:
 
 
 def _text_of(error: BaseException) -> str:
-    # Connect's exceptions print the JVM's stack after the message when they have one.
+    # str() of Connect's exceptions may include the JVM's stack trace after the message.
     message = getattr(error, "_message", None) or getattr(error, "desc", None)
     text = message if isinstance(message, str) and message else str(error)
     return text or type(error).__name__
@@ -48,12 +48,12 @@ def _first_paragraph(text: str) -> str:
 def _tidy(sentence: str) -> str:
     sentence = _SQLSTATE.sub("", _CONDITION.sub("", " ".join(sentence.split())))
     sentence = sentence.rstrip(" ;.").replace(". (line", " (line").replace(".; line", "; line")
-    return sentence if len(sentence) <= MOST_CHARACTERS else sentence[:MOST_CHARACTERS] + "..."
+    return sentence if len(sentence) <= MAX_LENGTH else sentence[:MAX_LENGTH] + "..."
 
 
 @contextmanager
-def told_in_one_line(prefix: str = "") -> Iterator[None]:
-    """Turns what Spark raises inside into a CommandError."""
+def spark_errors(prefix: str = "") -> Iterator[None]:
+    """Turns errors of Spark inside the ``with`` into CommandErrors of one line."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

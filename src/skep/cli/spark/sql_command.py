@@ -1,4 +1,4 @@
-"""``skep sql``: a question to topics, answered by Spark."""
+"""``skep sql``: query topics in SQL with Spark."""
 
 import base64
 import contextlib
@@ -26,7 +26,7 @@ from skep.cli.spark.spark_failures import one_line
 from skep.cli.spark.sql_views import add_view, given_schemas, topics_named
 
 SHOWN_ROWS = 1000
-"""A table is drawn when all of its rows are there; more than these nobody reads."""
+"""The limit of a table, which is printed when all its rows have arrived."""
 
 
 def register(app: typer.Typer) -> None:
@@ -37,11 +37,13 @@ def sql(
     query: Annotated[str, typer.Argument(metavar="QUERY")],
     schema: Annotated[
         list[str] | None,
-        typer.Option("--schema", "-s", metavar="TOPIC='NAME TYPE, ...'", help="The fields of a topic. Repeatable."),
+        typer.Option(
+            "--schema", "-s", metavar="TOPIC='NAME TYPE, ...'", help="The fields of a topic's JSON values. Repeatable."
+        ),
     ] = None,
     json: Json = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with a line of names.")] = False,
-    master: Annotated[str, typer.Option("--master", metavar="URL", help="Where Spark runs.")] = "local[*]",
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header line.")] = False,
+    master: Annotated[str, typer.Option("--master", metavar="URL", help="The Spark master.")] = "local[*]",
     bootstrap: Annotated[
         str,
         typer.Option(
@@ -50,17 +52,16 @@ def sql(
             "-b",
             envvar="SKEP_BOOTSTRAP",
             metavar="HOST:PORT",
-            help="A broker of the cluster, or several, separated by commas.",
+            help="Broker addresses, separated by commas.",
         ),
     ] = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Run a query of Spark SQL in which topics are tables.
+    """Run a Spark SQL query in which topics are tables.
 
-    The fields of the JSON in a topic's values are its columns: those that are found in it, or those that --schema
-    says. Besides them there are _key, _value, _partition, _offset and _timestamp. The topic is read as far as it
-    reaches when the query starts, without what open or aborted transactions wrote. Names with dots or dashes are
-    written in backticks. Times are UTC. A table shows at most 1,000 rows; --json (an object a line) and --csv print
-    all.
+    The columns are the fields of the JSON values, inferred from the records or given by --schema, and _key, _value,
+    _partition, _offset and _timestamp. The query reads each topic up to its current end, without records of open or
+    aborted transactions. Names with dots or dashes need backticks. Times are UTC. The output is a table of at most
+    1,000 rows; --json (one object per line) and --csv print all rows.
 
     \b
     Examples:
@@ -69,7 +70,7 @@ def sql(
       skep sql "SELECT id, price * 2 FROM orders" --schema orders='id INT, price DOUBLE' --csv
     """
     if json and as_csv:
-        raise UsageError("either --json or --csv")
+        raise UsageError("--json and --csv cannot be used together")
     check_java()
     import_pyspark()
     schemas = given_schemas(schema)
@@ -77,9 +78,9 @@ def sql(
     named = topics_named(query, topics)
     for topic in schemas:
         if topic not in named.values():
-            raise UsageError(f"--schema is about topic '{topic}', which the query does not name")
+            raise UsageError(f"--schema {topic}=...: the query does not use topic '{topic}'")
     printed = _print_json if json else _print_csv if as_csv else _print_table
-    with _session(master) as spark, _complaints(topics):
+    with _session(master) as spark, _query_errors(topics):
         for name, topic in named.items():
             add_view(spark, name, topic, {"kafka.bootstrap.servers": bootstrap}, schemas.get(topic))
         printed(spark.sql(query))
@@ -87,7 +88,7 @@ def sql(
 
 @contextlib.contextmanager
 def _session(master: str) -> Iterator[Any]:
-    # Rows bring moments as times of this process's zone, and queries mean UTC.
+    # Rows contain timestamps in the time zone of this process; queries use UTC.
     os.environ["TZ"] = "UTC"
     time.tzset()
     with tempfile.TemporaryDirectory(prefix="skep-sql-") as folder:
@@ -105,8 +106,8 @@ def _session(master: str) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _complaints(topics: Collection[str]) -> Iterator[None]:
-    """What Spark says in one line; a table that is not there is a topic that is not there."""
+def _query_errors(topics: Collection[str]) -> Iterator[None]:
+    """Turns errors of Spark into CommandErrors of one line; an unknown table is reported as an unknown topic."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -116,7 +117,7 @@ def _complaints(topics: Collection[str]) -> Iterator[None]:
         if error.getCondition() in ("TABLE_OR_VIEW_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND.WITHOUT_SUGGESTION"):
             name = (error.getMessageParameters() or {}).get("relationName", "").replace("`", "")
             if name in topics:
-                raise CommandError(f"topic '{name}' has a name that is written in backticks: `{name}`") from None
+                raise CommandError(f"write the name of topic '{name}' in backticks: `{name}`") from None
             raise CommandError(str(unknown_topic(name, topics))) from None
         raise CommandError(one_line(error)) from None
     except Py4JError as error:
@@ -130,7 +131,7 @@ def _print_table(result: Any) -> None:
     numbers = [field.name for field in result.schema if field.dataType.typeName() in _NUMBERS]
     output.table(result.columns, ([_cell(v) for v in row] for row in rows[:SHOWN_ROWS]), right=numbers)
     if len(rows) > SHOWN_ROWS:
-        output.note(f"Only the first {SHOWN_ROWS:,} rows are shown; --json and --csv print all.")
+        output.note(f"Only the first {SHOWN_ROWS:,} rows are shown; use --json or --csv for all rows.")
 
 
 _NUMBERS = ("byte", "short", "integer", "long", "float", "double", "decimal")
@@ -138,8 +139,8 @@ _NUMBERS = ("byte", "short", "integer", "long", "float", "double", "decimal")
 
 def _print_json(result: Any) -> None:
     names = result.columns
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise CommandError(f"two columns have the name {twice[0]}, and a JSON object has one; name them with AS")
+    if duplicates := [name for name in names if names.count(name) > 1]:
+        raise CommandError(f"two columns are named {duplicates[0]}, which JSON does not allow; rename one with AS")
     for row in result.toLocalIterator(prefetchPartitions=True):
         output.write(output.json_bytes({name: _plain(v) for name, v in zip(names, row, strict=True)}))
 
@@ -157,13 +158,13 @@ def _csv_line(cells: Sequence[object]) -> None:
 
 
 def _cell(value: Any) -> object:
-    """A value in a table or in CSV: itself when it is simple, else as JSON."""
+    """Returns a value for a table or CSV: itself if it is simple, else JSON."""
     plain = _plain(value)
     return jsonlib.dumps(plain, ensure_ascii=False) if isinstance(plain, list | dict | bool) else plain
 
 
 def _plain(value: Any) -> Any:
-    """A value of a row as JSON can carry it."""
+    """Returns a value of a row as a JSON value."""
     from pyspark.sql import Row
 
     if isinstance(value, Row):
@@ -173,7 +174,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, datetime.datetime):
-        # Records have milliseconds; three more zeros would only make every row wider.
+        # Timestamps of records have milliseconds; three more zeros would only widen the table.
         return value.isoformat(" ", "microseconds" if value.microsecond % 1000 else "milliseconds")
     if isinstance(value, datetime.date):
         return value.isoformat()
@@ -185,5 +186,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, decimal.Decimal):
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):
-        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")  # as Spark's to_json; JSON has none
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")  # as in Spark's to_json
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)

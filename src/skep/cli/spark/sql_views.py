@@ -1,17 +1,17 @@
-"""Topics as tables for ``skep sql``: which topics a query names, and the view that Spark gets for each.
+"""Topics as tables for ``skep sql``: the topics that a query names, and a Spark view of each.
 
-A view has a column for each field of the JSON in the values, and these, which every record has:
+A view has a column for each field of the JSON values, and these columns:
 
 ==============  ===========================================================
-``_key``        the key, as text
-``_value``      the value, as text, also where it is not JSON
+``_key``        the key as text
+``_value``      the value as text, also if it is not JSON
 ``_partition``  the partition
-``_offset``     the offset in it
-``_timestamp``  when the record was made, or appended, as the topic is set
+``_offset``     the offset
+``_timestamp``  the create or append time, by message.timestamp.type
 ==============  ===========================================================
 
-A field of one of these names is left out; of fields that differ in case only, one is there. Values that are not JSON,
-or do not fit, have nulls in their fields.
+A field with one of these names is left out. Of fields that differ only in case, one is kept. The fields of a value
+that is not JSON or does not match the schema are null.
 """
 
 import json
@@ -24,17 +24,17 @@ from skep.cli.failures import UsageError
 
 RECORD_COLUMNS = ("_key", "_value", "_partition", "_offset", "_timestamp")
 SAMPLED_RECORDS = 10_000
-"""From so many records of each partition the fields are inferred when no schema is given."""
+"""The number of records from which fields are inferred if no schema is given."""
 _NOT_NAMES = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _NAMES = re.compile(r"`((?:[^`]|``)+)`|([^\W\d]\w*)")
 _CORRUPT = "_corrupt_record"
 
 
 def topics_named(query: str, topics: Collection[str]) -> dict[str, str]:
-    """The names in ``query`` that are topics, with the topic each means.
+    """Returns the names in ``query`` that are topics, with the topic of each.
 
-    A name that turns out to be a column's costs a view that nobody uses. Spark does not tell upper from lower case in
-    names, so a name means the topic that is written the same, else the one that differs by case only.
+    A column with the name of a topic only creates an unused view. Names in Spark are case-insensitive: a name stands
+    for the topic with exactly that name, else for the only one that differs in case.
     """
     by_lower: dict[str, list[str]] = {}
     for topic in topics:
@@ -51,42 +51,41 @@ def topics_named(query: str, topics: Collection[str]) -> dict[str, str]:
 
 
 def given_schemas(texts: list[str] | None) -> dict[str, str]:
-    """``orders=id INT, price DOUBLE`` for each topic that has one."""
+    """Parses the ``--schema`` options, like ``orders=id INT, price DOUBLE``."""
     schemas: dict[str, str] = {}
     for text in texts or ():
         topic, equals, schema = text.partition("=")
         if not equals or not topic.strip() or not schema.strip():
-            raise UsageError(f"a schema is written TOPIC='name TYPE, ...', not '{text}'")
+            raise UsageError(f"--schema {text}: expected TOPIC='NAME TYPE, ...'")
         schemas[topic.strip()] = schema.strip()
     return schemas
 
 
 def columns_of(fields: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The fields that become columns, and those that cannot because Spark takes their names for one that is there."""
+    """Returns the fields that become columns, and those that do not because they differ from a column only in case."""
     columns: dict[str, str] = {}
-    twins: list[str] = []
-    # Of product and Product the plainer one: what is written in lower case comes last in the order of characters.
+    duplicates: list[str] = []
+    # Of "product" and "Product" the lower-case one is kept: lower-case letters sort after upper-case ones.
     for field in sorted(fields, reverse=True):
         if field.lower() in (*RECORD_COLUMNS, _CORRUPT):
             continue
         if columns.setdefault(field.lower(), field) != field:
-            twins.append(field)
+            duplicates.append(field)
     kept = set(columns.values())
-    return [field for field in fields if field in kept], sorted(twins)
+    return [field for field in fields if field in kept], sorted(duplicates)
 
 
 def add_view(spark: Any, name: str, topic: str, options: Mapping[str, str], schema: str | None) -> None:
-    """A temporary view ``name`` on all that ``topic`` holds now."""
+    """Creates a temporary view ``name`` of the current records of ``topic``."""
     from pyspark.sql import functions as F
 
     records = spark.read.format("skep").options(**options).option("subscribe", topic).load()
     text = records["value"].cast("string")
     fields = _parse(schema) if schema is not None else _inferred(spark, records, text)
-    columns, twins = columns_of(fields.fieldNames())
-    if twins:
-        output.note(
-            f"Topic {topic} has fields that differ in case only; no columns, but in _value: {', '.join(twins)}."
-        )
+    columns, duplicates = columns_of(fields.fieldNames())
+    if duplicates:
+        names = ", ".join(duplicates)
+        output.note(f"Topic {topic}: fields that differ from a column only in case are found in _value only: {names}.")
     data = F.from_json(text, type(fields)([fields[column] for column in columns])) if columns else None
     view = records.select(
         *((data[column].alias(column) for column in columns) if data is not None else ()),
@@ -106,7 +105,7 @@ def _parse(schema: str) -> Any:
 
 
 def _inferred(spark: Any, records: Any, text: Any) -> Any:
-    """What Spark makes of the JSON in a sample. By way of the JVM: Python would go through an RDD of its strings."""
+    """Returns the schema that Spark infers from a sample. Called in the JVM, because Python's API needs an RDD."""
     from pyspark.sql.types import StructType
 
     sample = records.select(text.alias("value")).where("value is not null").limit(SAMPLED_RECORDS)

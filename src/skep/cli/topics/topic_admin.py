@@ -1,4 +1,4 @@
-"""Topics as the commands see them, through the AdminClient: created, listed, described, changed, deleted."""
+"""Admin requests about topics with confluent-kafka's AdminClient: create, list, describe, alter and delete."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ from skep.cli.log_offsets import earliest_offsets, latest_offsets
 
 _ZERO_UUID = "A" * 22
 CLUSTER_DEFAULT = -1
-"""As a number of partitions or replicas: what the cluster is set to."""
+"""As a number of partitions or replicas: the cluster's default."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class TopicView:
     topic_id: str | None
     partitions: list[PartitionView]
     configs: dict[str, str] = field(default_factory=dict)
-    """What differs from the defaults."""
+    """The configs that differ from the defaults."""
     min_insync_replicas: int = 1
 
     @property
@@ -57,17 +57,17 @@ def create_topic(
     configs: Mapping[str, str] | None = None,
     assignment: list[list[int]] | None = None,
 ) -> bool:
-    """False when the topic is there already."""
+    """Creates a topic. Returns False if it exists already."""
     cluster.metadata()
-    # A manual assignment says both numbers itself, and the protocol wants them left open then.
+    # An assignment implies the numbers of partitions and replicas; the protocol requires both to be absent then.
     placed = {"replica_assignment": assignment} if assignment else {"replication_factor": replication_factor}
     topic = NewTopic(name, len(assignment) if assignment else partitions, config=dict(configs or {}), **placed)
     try:
-        _settle(cluster.admin.create_topics([topic], request_timeout=cluster.request_timeout_s))
+        _results(cluster.admin.create_topics([topic], request_timeout=cluster.request_timeout_s))
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return False
-        raise CommandError(f"topic '{name}' is not created: {reason(error)}") from None
+        raise CommandError(f"cannot create topic '{name}': {reason(error)}") from None
     return True
 
 
@@ -80,14 +80,14 @@ def is_internal(name: str) -> bool:
 
 
 def describe_topics(cluster: Cluster, names: Sequence[str], *, offsets: bool = False) -> list[TopicView]:
-    """The topics in the order of ``names``; one that is not there is a CommandError that names it."""
+    """Returns the topics in the order of ``names``. Raises CommandError for a topic that does not exist."""
     known = cluster.metadata(*names).topics
     for name in names:
         if name not in known:
             raise unknown_topic(name, known)
     if not names:
         return []
-    described = _settle(
+    described = _results(
         cluster.admin.describe_topics(TopicCollection(list(names)), request_timeout=cluster.request_timeout_s)
     )
     configs = _configs_of(cluster, names)
@@ -118,7 +118,7 @@ def describe_topics(cluster: Cluster, names: Sequence[str], *, offsets: bool = F
 
 
 def _topic_id(uuid: Any) -> str | None:
-    """As Kafka prints it; a cluster from before topic ids answers with none or with zeros."""
+    """Returns the id as Kafka prints it; None for a cluster without topic ids, which sends none or zeros."""
     if uuid is None or str(uuid).rstrip("=") == _ZERO_UUID:
         return None
     return str(uuid).rstrip("=").replace("+", "-").replace("/", "_")
@@ -126,12 +126,12 @@ def _topic_id(uuid: Any) -> str | None:
 
 def _configs_of(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[str, ConfigEntry]]:
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-    answers = _settle(cluster.admin.describe_configs(resources, request_timeout=cluster.request_timeout_s))
-    return {resource.name: entries for resource, entries in answers.items()}
+    described = _results(cluster.admin.describe_configs(resources, request_timeout=cluster.request_timeout_s))
+    return {resource.name: entries for resource, entries in described.items()}
 
 
 def _with_offsets(cluster: Cluster, topic: str, partitions: list[PartitionView]) -> list[PartitionView]:
-    # A partition without a leader has nobody to ask, and would hold up the answer for all the others.
+    # A partition without a leader would delay the response for all others.
     led = [TopicPartition(topic, view.partition) for view in partitions if view.leader is not None]
     earliest, latest = earliest_offsets(cluster, led), latest_offsets(cluster, led)
     return [
@@ -147,14 +147,14 @@ def _with_offsets(cluster: Cluster, topic: str, partitions: list[PartitionView])
 def add_partitions(
     cluster: Cluster, names: Iterable[str], total: int, assignment: list[list[int]] | None = None
 ) -> None:
-    """``assignment`` has the replicas of the new partitions only."""
+    """Raises the number of partitions to ``total``. ``assignment`` holds the replicas of the new partitions only."""
     for name in names:
         placed = {"replica_assignment": assignment} if assignment else {}
         try:
             more = NewPartitions(name, total, **placed)
-            _settle(cluster.admin.create_partitions([more], request_timeout=cluster.request_timeout_s))
+            _results(cluster.admin.create_partitions([more], request_timeout=cluster.request_timeout_s))
         except KafkaException as error:
-            raise CommandError(f"topic '{name}' keeps its partitions: {reason(error)}") from None
+            raise CommandError(f"cannot add partitions to topic '{name}': {reason(error)}") from None
 
 
 def change_configs(cluster: Cluster, name: str, set_to: Mapping[str, str], unset: Iterable[str]) -> None:
@@ -162,19 +162,19 @@ def change_configs(cluster: Cluster, name: str, set_to: Mapping[str, str], unset
     entries += [ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in unset]
     resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
     try:
-        _settle(cluster.admin.incremental_alter_configs([resource], request_timeout=cluster.request_timeout_s))
+        _results(cluster.admin.incremental_alter_configs([resource], request_timeout=cluster.request_timeout_s))
     except KafkaException as error:
-        raise CommandError(f"topic '{name}' keeps its configuration: {reason(error)}") from None
+        raise CommandError(f"cannot alter the configs of topic '{name}': {reason(error)}") from None
 
 
 def delete_topics(cluster: Cluster, names: Sequence[str]) -> None:
-    for name, answer in cluster.admin.delete_topics(list(names), request_timeout=cluster.request_timeout_s).items():
+    for name, future in cluster.admin.delete_topics(list(names), request_timeout=cluster.request_timeout_s).items():
         try:
-            answer.result()
+            future.result()
         except KafkaException as error:
-            raise CommandError(f"topic '{name}' is not deleted: {reason(error)}") from None
+            raise CommandError(f"cannot delete topic '{name}': {reason(error)}") from None
 
 
-def _settle(futures: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The answers of an admin call by what was asked; the first failure is raised."""
+def _results(futures: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Waits for the futures of an admin request. Raises the first error."""
     return {key: future.result() for key, future in futures.items()}

@@ -1,4 +1,4 @@
-"""Finding transactions that hang, and ending transactions from outside."""
+"""Finding hanging transactions, and aborting transactions from outside."""
 
 import datetime
 from collections.abc import Collection, Iterable
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from skep.base.errors import ErrorCode
 from skep.base.ids import TopicPartition
 from skep.cli.failures import CommandError
-from skep.cli.skep_client import in_words
+from skep.cli.skep_client import error_text
 from skep.cli.transactions.transaction_admin import (
     ProducerView,
     TransactionView,
@@ -19,16 +19,17 @@ from skep.wire.apis import INIT_PRODUCER_ID
 
 NO_ID = -1
 FENCING_TIMEOUT = datetime.timedelta(milliseconds=1)
-"""Nothing is written under the epoch that fencing gives us, so there is nothing to leave time for."""
+"""The transaction timeout of the epoch that fencing takes. It can be short, because nothing is written with it."""
 
 
 def find_hanging(
     client: ClusterClient, places: Iterable[TopicPartition], older_than_ms: int, now_ms: int, broker: int | None = None
 ) -> list[ProducerView]:
-    """The open transactions of these partitions that no coordinator will end.
+    """Returns the open transactions of these partitions that no coordinator will end.
 
-    Only those are looked at whose last record is older than ``older_than_ms``: a younger one may be on its way to its
-    coordinator. With the largest timeout that transactions may have, all others have been ended by their coordinators.
+    Only transactions whose last record is older than ``older_than_ms`` are checked: a younger one may not have reached
+    its coordinator yet. If ``older_than_ms`` is the largest transaction timeout in use, the coordinators have aborted
+    all others.
     """
     open_for_long = [
         producer
@@ -44,10 +45,10 @@ def find_hanging(
 
 
 def hangs(producer: ProducerView, transaction: TransactionView | None) -> bool:
-    """Whether the coordinator, which sees ``transaction`` under this producer's id, does not count on its partition.
+    """Returns whether the coordinator's ``transaction`` of this producer id does not include the partition.
 
-    While a transaction is being ended the coordinator shows the partitions that have no marker yet; what is not among
-    them gets none.
+    While a transaction is being completed, the coordinator lists the partitions that have no marker yet. A partition
+    that is not in the list gets no marker.
     """
     return transaction is None or producer.where not in transaction.partitions
 
@@ -57,17 +58,17 @@ def open_transaction(producers: Collection[ProducerView], where: TopicPartition,
         if producer.start_offset == start_offset:
             return producer
     opened = sorted(producer.start_offset for producer in producers if producer.start_offset is not None)
-    there = f"those open there begin at {', '.join(map(str, opened))}" if opened else "none is open there"
-    raise CommandError(f"no transaction on {where} begins at offset {start_offset}: {there}")
+    known = f"the open ones start at {', '.join(map(str, opened))}" if opened else "it has no open transaction"
+    raise CommandError(f"no open transaction of {where} starts at offset {start_offset}; {known}")
 
 
 def fence(client: ClusterClient, transactional_id: str) -> None:
-    """Takes the next epoch of a transactional id: what it has under way is aborted, and its producer is shut out.
+    """Takes the next epoch of a transactional id: its open transaction is aborted and its producer is fenced.
 
-    Returns when the transaction is aborted. That is how a new producer with the same id begins, and like it this needs
-    no right beyond writing under the id.
+    Returns when the transaction is aborted. A new producer with the same transactional id starts in the same way, so
+    this needs no permission beyond writing with the id.
     """
-    _, answer = client.ask_coordinator(
+    _, response = client.ask_coordinator(
         TRANSACTION,
         transactional_id,
         INIT_PRODUCER_ID,
@@ -77,7 +78,7 @@ def fence(client: ClusterClient, transactional_id: str) -> None:
             "producer_id": NO_ID,
             "producer_epoch": NO_ID,
         },
-        lambda answer: answer.error_code,
+        lambda response: response.error_code,
     )
-    if answer.error_code is not ErrorCode.none:
-        raise CommandError(f"'{transactional_id}' is not aborted: {in_words(answer.error_code)}")
+    if response.error_code is not ErrorCode.none:
+        raise CommandError(f"cannot abort the transaction of '{transactional_id}': {error_text(response.error_code)}")

@@ -1,8 +1,8 @@
-"""Transactions as the commands see them: those that coordinators know, and those that partitions know.
+"""Admin requests about transactions: as their coordinators know them, and as partitions know them.
 
-The two agree, except for a *hanging* transaction: a partition has it open and holds back its readers for it, and no
-coordinator will ever end it. (A coordinator's record got lost, or a client wrote without telling the coordinator.) Such
-a one is ended by writing the marker by hand.
+The two agree, except for a *hanging* transaction: it is open on a partition and blocks its read_committed consumers,
+but no coordinator will ever end it. (The coordinator's record was lost, or a client wrote without adding the partition
+to its transaction.) It is ended by writing the abort marker from outside.
 """
 
 import re
@@ -13,11 +13,11 @@ from typing import Any
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import TopicPartition
 from skep.cli.failures import CommandError, UsageError
-from skep.cli.skep_client import in_words
+from skep.cli.skep_client import error_text
 from skep.client.cluster_client import TRANSACTION, ClusterClient, Node
 from skep.wire.apis import DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS, WRITE_TXN_MARKERS
 
-PARTITIONS_AT_ONCE = 500
+PARTITIONS_PER_REQUEST = 500
 NO_TRANSACTION = -1
 ONGOING = "Ongoing"
 OPEN = (ONGOING, "PrepareCommit", "PrepareAbort")
@@ -40,9 +40,9 @@ class TransactionView:
     producer_epoch: int
     timeout_ms: int
     start_ms: int | None
-    """Of the transaction that is open, or of the last one; None when there was none."""
+    """Of the open transaction, or of the last one; None if there was none."""
     partitions: list[TopicPartition]
-    """Those that still wait for the end of it."""
+    """The partitions without a marker of the transaction."""
 
     @property
     def is_open(self) -> bool:
@@ -51,7 +51,7 @@ class TransactionView:
 
 @dataclass(frozen=True)
 class ProducerView:
-    """A producer as one partition knows it; ``start_offset`` is where its open transaction begins, if it has one."""
+    """The state of a producer in one partition; ``start_offset`` is that of its open transaction, if it has one."""
 
     where: TopicPartition
     producer_id: int
@@ -70,7 +70,7 @@ def list_transactions(
     longer_than_ms: int = -1,
     pattern: str | None = None,
 ) -> list[TransactionListing]:
-    """Of all coordinators, by transactional id. ``pattern`` is a regular expression over the whole id."""
+    """Returns the transactions of all coordinators, sorted by transactional id. ``pattern`` matches the whole id."""
     try:
         wanted = re.compile(pattern or ".*", re.DOTALL)
     except re.error as error:
@@ -78,14 +78,14 @@ def list_transactions(
     body = {"state_filters": states, "producer_id_filters": sorted(producer_ids), "duration_filter": longer_than_ms}
     found = []
     for node in client.nodes():
-        answer = client.ask_node(node, LIST_TRANSACTIONS, body)
-        if answer.error_code is not ErrorCode.none:
-            raise CommandError(f"broker {node.node_id} does not list its transactions: {in_words(answer.error_code)}")
-        if answer.unknown_state_filters:
-            raise UsageError(f"there is no state {', '.join(answer.unknown_state_filters)} of transactions")
+        response = client.ask_node(node, LIST_TRANSACTIONS, body)
+        if response.error_code is not ErrorCode.none:
+            raise CommandError(f"broker {node.node_id} cannot list its transactions: {error_text(response.error_code)}")
+        if response.unknown_state_filters:
+            raise UsageError(f"'{', '.join(response.unknown_state_filters)}' is not a state of transactions")
         found += [
             TransactionListing(row.transactional_id, node.node_id, row.producer_id, row.transaction_state)
-            for row in answer.transaction_states
+            for row in response.transaction_states
             if wanted.fullmatch(row.transactional_id)
         ]
     return sorted(found, key=lambda listing: listing.transactional_id)
@@ -94,23 +94,23 @@ def list_transactions(
 def describe_transaction(client: ClusterClient, transactional_id: str) -> TransactionView:
     found = find_transaction(client, transactional_id)
     if found is None:
-        raise CommandError(f"no coordinator knows a transactional id '{transactional_id}'")
+        raise CommandError(f"there is no transactional id '{transactional_id}'")
     return found
 
 
 def find_transaction(client: ClusterClient, transactional_id: str) -> TransactionView | None:
-    node, answer = client.ask_coordinator(
+    node, response = client.ask_coordinator(
         TRANSACTION,
         transactional_id,
         DESCRIBE_TRANSACTIONS,
         {"transactional_ids": [transactional_id]},
-        lambda answer: answer.transaction_states[0].error_code,
+        lambda response: response.transaction_states[0].error_code,
     )
-    [row] = answer.transaction_states
+    [row] = response.transaction_states
     if row.error_code is ErrorCode.transactional_id_not_found:
         return None
     if row.error_code is not ErrorCode.none:
-        raise CommandError(f"'{transactional_id}' cannot be described: {in_words(row.error_code)}")
+        raise CommandError(f"cannot describe transactional id '{transactional_id}': {error_text(row.error_code)}")
     start_time = row.transaction_start_time
     return TransactionView(
         transactional_id,
@@ -127,7 +127,7 @@ def find_transaction(client: ClusterClient, transactional_id: str) -> Transactio
 def describe_producers(
     client: ClusterClient, places: Iterable[TopicPartition], broker: int | None = None
 ) -> list[ProducerView]:
-    """The producers of each partition, as its leader knows them, or ``broker``."""
+    """Returns the producers of each partition, from its leader or from ``broker``."""
     places = sorted(places)
     leaders = client.leaders(sorted({place.topic for place in places}))
     by_node: dict[Node, list[TopicPartition]] = {}
@@ -138,11 +138,12 @@ def describe_producers(
             raise CommandError(f"{place} has no leader" if broker is None else f"there is no broker {broker}")
         by_node.setdefault(node, []).append(place)
     found = []
-    for node, its in by_node.items():
-        # Not all at once: the answer would have to be held in memory as a whole, here and there.
-        for begin in range(0, len(its), PARTITIONS_AT_ONCE):
-            answer = client.ask_node(node, DESCRIBE_PRODUCERS, _by_topic(its[begin : begin + PARTITIONS_AT_ONCE]))
-            found += [view for topic in answer.topics for row in topic.partitions for view in _producers(topic, row)]
+    for node, partitions in by_node.items():
+        # Several requests, because client and broker hold the whole response in memory.
+        for begin in range(0, len(partitions), PARTITIONS_PER_REQUEST):
+            body = _by_topic(partitions[begin : begin + PARTITIONS_PER_REQUEST])
+            response = client.ask_node(node, DESCRIBE_PRODUCERS, body)
+            found += [view for topic in response.topics for row in topic.partitions for view in _producers(topic, row)]
     return found
 
 
@@ -156,7 +157,7 @@ def _by_topic(places: Iterable[TopicPartition]) -> dict[str, Any]:
 def _producers(topic: Any, row: Any) -> list[ProducerView]:
     where = TopicPartition(topic.name, row.partition_index)
     if row.error_code is not ErrorCode.none:
-        raise CommandError(f"{where}: {row.error_message or in_words(row.error_code)}")
+        raise CommandError(f"{where}: {row.error_message or error_text(row.error_code)}")
     return [
         ProducerView(
             where,
@@ -172,11 +173,11 @@ def _producers(topic: Any, row: Any) -> list[ProducerView]:
 
 
 def write_abort_marker(client: ClusterClient, producer: ProducerView) -> None:
-    """Ends the producer's transaction on its one partition. Nothing is changed anywhere else."""
+    """Aborts the producer's transaction on one partition. Other partitions and the coordinator are not changed."""
     marker = {
         "producer_id": producer.producer_id,
         "producer_epoch": producer.producer_epoch,
-        # A producer whose first transaction hangs has had no coordinator yet: 0 is below all that may come.
+        # -1 if the first transaction of a producer hangs: no coordinator has written a marker yet. Epochs start at 0.
         "coordinator_epoch": max(0, producer.coordinator_epoch),
         "transaction_result": False,
         **_by_topic([producer.where]),
@@ -184,7 +185,7 @@ def write_abort_marker(client: ClusterClient, producer: ProducerView) -> None:
     leader = client.leaders([producer.where.topic]).get(producer.where)
     if leader is None:
         raise CommandError(f"{producer.where} has no leader")
-    [answer] = client.ask_node(leader, WRITE_TXN_MARKERS, {"markers": [marker]}).markers
-    for code in (row.error_code for topic in answer.topics for row in topic.partitions):
+    [result] = client.ask_node(leader, WRITE_TXN_MARKERS, {"markers": [marker]}).markers
+    for code in (row.error_code for topic in result.topics for row in topic.partitions):
         if code is not ErrorCode.none:
-            raise KafkaError(code, f"the transaction on {producer.where} is not aborted: {in_words(code)}")
+            raise KafkaError(code, f"cannot abort the transaction on {producer.where}: {error_text(code)}")

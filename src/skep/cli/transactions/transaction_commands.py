@@ -1,4 +1,4 @@
-"""``skep transactions``: list and describe transactions, find those that hang, and abort them."""
+"""``skep transactions``: list and describe transactions, find hanging ones, abort them."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -11,10 +11,10 @@ from skep.base.ids import TopicPartition
 from skep.cli import output
 from skep.cli.connection import DEFAULT_BOOTSTRAP, Bootstrap, Properties, cluster_of
 from skep.cli.failures import CommandError, UsageError
-from skep.cli.groups.offset_reset import partitions_in
 from skep.cli.moments import parse_duration_ms, shown_moment
 from skep.cli.output import Json
-from skep.cli.skep_client import asking
+from skep.cli.partition_selection import selected_partitions
+from skep.cli.skep_client import skep_client
 from skep.cli.transactions.hanging_transactions import fence, find_hanging, open_transaction
 from skep.cli.transactions.transaction_admin import (
     ONGOING,
@@ -26,13 +26,13 @@ from skep.cli.transactions.transaction_admin import (
     write_abort_marker,
 )
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Topics = Annotated[list[str] | None, typer.Argument(metavar="[TOPIC[:PARTITION,...]]...")]
-PRODUCER_COLUMNS = ("topic", "partition", "producer", "epoch", "coordinator epoch", "begins at", "last record")
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Topics = Annotated[list[str] | None, typer.Argument(metavar="TOPIC[:PARTITION,...]")]
+PRODUCER_COLUMNS = ("topic", "partition", "producer", "epoch", "coordinator epoch", "start offset", "last record")
 
 
 def register(app: typer.Typer) -> None:
-    about = "Transactions: what is open, what hangs, and how to end it."
+    about = "List and describe transactions, find hanging ones, abort them."
     transactions = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=about)
     commands: dict[str, Callable[..., None]] = {
         "list": list_all,
@@ -48,19 +48,20 @@ def register(app: typer.Typer) -> None:
 
 def list_all(
     state: Annotated[
-        list[str] | None, typer.Option("--state", help="Only those in this state, e.g. Ongoing. Repeatable.")
+        list[str] | None,
+        typer.Option("--state", metavar="STATE", help="Only transactions in this state, e.g. Ongoing. Repeatable."),
     ] = None,
     longer_than: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Only those that have been open for longer, e.g. 10m.")
+        str | None, typer.Option(metavar="DURATION", help="Only transactions open for longer, e.g. 10m.")
     ] = None,
     pattern: Annotated[
-        str | None, typer.Option("--id", metavar="REGEX", help="Only transactional ids that match this as a whole.")
+        str | None, typer.Option("--id", metavar="REGEX", help="Only transactional ids that match entirely.")
     ] = None,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:
-    """List the transactional ids that the cluster knows, with the states of their transactions.
+    """List transactional ids with the state of their transactions.
 
     \b
     Examples:
@@ -68,7 +69,7 @@ def list_all(
       skep transactions list --state Ongoing --longer-than 10m
     """
     longer_than_ms = -1 if longer_than is None else parse_duration_ms(longer_than)
-    with asking(cluster_of(bootstrap, properties)) as client:
+    with skep_client(cluster_of(bootstrap, properties)) as client:
         found = list_transactions(client, states=state or (), longer_than_ms=longer_than_ms, pattern=pattern)
     if json:
         output.document([dataclasses.asdict(row) for row in found])
@@ -77,22 +78,24 @@ def list_all(
         rows = ((row.transactional_id, row.coordinator, row.producer_id, row.state) for row in found)
         output.table(columns, rows, right=("coordinator", "producer"))
     else:
-        output.note("There are no such transactions.")
+        output.note("No transaction matches." if state or longer_than or pattern else "There are no transactions.")
 
 
 def describe(
-    names: Annotated[list[str], typer.Argument(metavar="TRANSACTIONAL_ID...")],
+    names: Annotated[list[str], typer.Argument(metavar="TRANSACTIONAL_ID")],
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:
-    """Show the transaction of a transactional id: since when it is open, and which partitions wait for its end.
+    """Show the transaction of a transactional id.
+
+    For each: its state and producer, when it started, and the partitions that wait for its end.
 
     \b
     Examples:
       skep transactions describe billing-1
     """
-    with asking(cluster_of(bootstrap, properties)) as client:
+    with skep_client(cluster_of(bootstrap, properties)) as client:
         views = [describe_transaction(client, name) for name in names]
     now_ms = SystemClock().now_ms()
     if json:
@@ -123,36 +126,39 @@ def _show(view: TransactionView, now_ms: int) -> None:
 
 
 def producers(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC[:PARTITION,...]...")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC[:PARTITION,...]")],
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:
-    """Show the idempotent and transactional producers that partitions remember, and which have a transaction open.
+    """Show the producers of partitions.
+
+    These are idempotent and transactional producers, with the start offset of an open transaction.
 
     \b
     Examples:
       skep transactions producers orders:0
     """
     cluster = cluster_of(bootstrap, properties)
-    places = partitions_in(cluster, topics)
-    with asking(cluster) as client:
+    places = selected_partitions(cluster, topics)
+    with skep_client(cluster) as client:
         _show_producers(describe_producers(client, places), json, "There are no producers.")
 
 
 def hanging(
     topics: Topics = None,
     older_than: Annotated[
-        str, typer.Option(metavar="DURATION", help="The largest transaction timeout that is in use.")
+        str, typer.Option(metavar="DURATION", help="The largest transaction timeout in use.")
     ] = "15m",
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:
-    """Find open transactions that no coordinator will end. Until somebody does, read_committed readers wait for them.
+    """Find open transactions that no coordinator will end.
 
-    Without a topic all partitions are looked at. Looked for are transactions whose last record is older than the
-    largest timeout: all others are ended by their coordinators.
+    They block read_committed consumers until they are aborted. Without a topic, all partitions are searched. Only
+    transactions whose last record is older than --older-than are checked: younger ones will still be ended by their
+    coordinators.
 
     \b
     Examples:
@@ -161,12 +167,12 @@ def hanging(
     """
     older_than_ms = parse_duration_ms(older_than)
     cluster = cluster_of(bootstrap, properties)
-    places = partitions_in(cluster, topics or cluster.metadata().topics)
-    with asking(cluster) as client:
+    places = selected_partitions(cluster, topics or cluster.metadata().topics)
+    with skep_client(cluster) as client:
         found = find_hanging(client, places, older_than_ms, SystemClock().now_ms())
-    _show_producers(found, json, "No transaction hangs.")
+    _show_producers(found, json, "There are no hanging transactions.")
     if found and not json:
-        output.note("End one with: skep transactions abort --topic TOPIC --partition N --start-offset BEGINS-AT")
+        output.note("To abort one: skep transactions abort --topic TOPIC --partition N --start-offset OFFSET")
 
 
 def _show_producers(found: Iterable[ProducerView], json: bool, nothing: str) -> None:
@@ -194,43 +200,51 @@ def _show_producers(found: Iterable[ProducerView], json: bool, nothing: str) -> 
 
 
 def abort(
-    transactional_id: Annotated[str | None, typer.Argument(metavar="[TRANSACTIONAL_ID]")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Where a transaction hangs.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Where it hangs.")] = None,
-    start_offset: Annotated[int | None, typer.Option("--start-offset", min=0, help="Where it begins.")] = None,
+    transactional_id: Annotated[str | None, typer.Argument(metavar="TRANSACTIONAL_ID")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic of a hanging transaction.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, metavar="N", help="Its partition.")
+    ] = None,
+    start_offset: Annotated[
+        int | None, typer.Option("--start-offset", min=0, metavar="N", help="Its start offset.")
+    ] = None,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:
-    """Abort a transaction: that of a transactional id, or one that hangs on a partition.
+    """Abort an open or hanging transaction.
 
-    By its transactional id it is aborted on all its partitions, and its producer is shut out: if it still lives, the
-    next thing that it does fails. One that hangs has no coordinator to do that: it is ended on the one partition where
-    it begins at the offset that find-hanging shows.
+    With a transactional id, the transaction is aborted on all its partitions and its producer is fenced: if it is still
+    running, its next request fails. A hanging transaction has no coordinator: it is aborted on one partition only, and
+    is named by topic, partition and the start offset that find-hanging shows.
 
     \b
     Examples:
       skep transactions abort billing-1
       skep transactions abort --topic orders --partition 0 --start-offset 42 --yes
     """
-    parts_of_place = sum(part is not None for part in (topic, partition, start_offset))
-    if parts_of_place != (3 if transactional_id is None else 0):
-        raise UsageError("say which: TRANSACTIONAL_ID, or all of --topic, --partition and --start-offset")
+    given = sum(part is not None for part in (topic, partition, start_offset))
+    if given != (3 if transactional_id is None else 0):
+        raise UsageError("give either TRANSACTIONAL_ID or all of --topic, --partition and --start-offset")
     cluster = cluster_of(bootstrap, properties)
-    with asking(cluster) as client:
+    with skep_client(cluster) as client:
         if transactional_id is not None:
             view = describe_transaction(client, transactional_id)
             if view.state != ONGOING:
-                raise CommandError(f"'{transactional_id}' has no transaction to abort: its state is {view.state}")
+                raise CommandError(f"'{transactional_id}' has no open transaction; its state is {view.state}")
             if not yes:
-                output.confirm(f"Abort the transaction of {transactional_id} and shut out its producer?")
+                output.confirm(f"Abort the transaction of {transactional_id} and fence its producer?")
             fence(client, transactional_id)
             output.line(f"Aborted the transaction of {transactional_id}.")
             return
         assert topic is not None and partition is not None and start_offset is not None
-        [where] = partitions_in(cluster, [f"{topic}:{partition}"])
+        [where] = selected_partitions(cluster, [f"{topic}:{partition}"])
         producer = open_transaction(describe_producers(client, [where]), where, start_offset)
         if not yes:
-            output.confirm(f"Abort what producer {producer.producer_id} has written to {where} from {start_offset} on?")
+            output.confirm(
+                f"Abort the transaction of producer {producer.producer_id} on {where} from offset {start_offset}?"
+            )
         write_abort_marker(client, producer)
-        output.line(f"Aborted the transaction on {TopicPartition(topic, partition)} that begins at {start_offset}.")
+        output.line(f"Aborted the transaction on {TopicPartition(topic, partition)} from offset {start_offset}.")

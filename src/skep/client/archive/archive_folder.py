@@ -1,24 +1,23 @@
-"""The folder of an archived topic: what its files are called, and what ``_skep.json`` says about them.
+"""The folder of an archived topic: the names of its files, and the state in ``_skep.json``.
 
     lake/topic=orders/
-        _skep.json              whose records, from which offset to which, how many files of each day; files that
-                                still have to be moved in
+        _skep.json              the topic, the range of offsets, the number of files of each day; files that still
+                                have to be moved in
         _skep.lock              held by the run that writes
-        _skep.tmp/              files that are no part of the archive yet
+        _skep.tmp/              files that are not part of the archive yet
         date=2026-01-31/
             0-00000000000000000123-00000000000000000456.parquet     partition, first offset, last offset
 
-A date is the day of the records' timestamps, in UTC. As tables know such folders, topic and date are columns; what
-begins with an underscore they pass over.
+A date is the day of the records' timestamps, in UTC. Readers of Hive folders show topic and date as columns, and skip
+names that begin with an underscore.
 
-The records of a partition from ``start`` up to ``end`` are in the files, apart from ``gaps``: offsets that the log had
-lost before they were archived. (Offsets that no record has, as after compaction, are no gaps.) The records of one day
-lie close together, but a late one is in the file of its own day: files of different days may reach over each other in
-offsets, never those of one day.
+The files have the records of a partition from ``start`` up to ``end``, apart from ``gaps``: offsets that the log had
+deleted before they were archived. (Offsets without a record, as after compaction, are no gaps.) A late record is in the
+file of its own day: files of different days may overlap in offsets, files of one day never do.
 
-A run notes every partition that it sees, also those without records. So a partition that is not noted has come later,
-and its archive begins at 0; only the first run begins where the log does. The files are counted by day and partition,
-not named: enough to notice that one is gone, and it stays small however many there are.
+A run records every partition that it sees, also those without records. So a partition that is not recorded was added
+later, and its archive begins at 0; only the first run begins at the log start offset. The files are counted by day and
+partition, not listed: enough to notice a missing one, and the state stays small however many there are.
 """
 
 import dataclasses
@@ -39,7 +38,7 @@ LOCK = "_skep.lock"
 TEMPORARY = "_skep.tmp"
 FORMAT = 1
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
-"""Hive's name for null, for moments that the calendar does not have: years after 9999, by a producer's mistake."""
+"""Hive's name for null, for timestamps outside the calendar: years after 9999, by a producer's mistake."""
 DAY_US = 86_400_000_000
 _EPOCH = date(1970, 1, 1)
 FIRST_DAY, LAST_DAY = (date.min - _EPOCH).days, (date.max - _EPOCH).days
@@ -47,11 +46,11 @@ _NAME = re.compile(r"(\d+)-(\d{20})-(\d{20})\.parquet")
 
 
 class ArchiveError(ClientError):
-    """The folder is not (or no longer) what an archive has to be; the message names it and says what to do."""
+    """The folder is not a valid archive; the message names it and says what to do."""
 
 
 class ArchiveFile(NamedTuple):
-    """The records of one partition and one day, of a run."""
+    """A file with the records of one partition and one day, written by one run."""
 
     path: str
     partition: int
@@ -69,7 +68,7 @@ class ArchivedPartition:
 
 
 class FileCount(NamedTuple):
-    """How many files a partition has of a day, and the first and last offset in them."""
+    """The number of files of a partition and a day, and the first and last offset in them."""
 
     files: int
     first: int
@@ -77,7 +76,7 @@ class FileCount(NamedTuple):
 
 
 class LostFiles(NamedTuple):
-    """Files of a day and a partition that were archived and are no longer there."""
+    """Files of a day and a partition that were archived and are missing now."""
 
     folder: Path
     partition: int
@@ -94,8 +93,12 @@ class LostFiles(NamedTuple):
 
 @dataclasses.dataclass
 class ArchiveState:
-    """``counts``: of files, by date and partition, with those that are ``unfinished``: part of the archive, and maybe
-    still in ``_skep.tmp``, by their place in the folder. ``settled`` has where their partitions ended before them."""
+    """The content of ``_skep.json``.
+
+    ``counts`` has the number of files by date and partition, ``unfinished`` ones included. Those are part of the
+    archive and may still be in ``_skep.tmp``; they are named by their path in the folder. ``settled`` has the ends of
+    their partitions without them.
+    """
 
     topic: str
     topic_id: UUID
@@ -105,7 +108,7 @@ class ArchiveState:
     settled: dict[int, int] = dataclasses.field(default_factory=dict)
 
     def count(self, name: str) -> None:
-        """Counts a file, by its place in the folder, that is to be part of the archive."""
+        """Counts a file that becomes part of the archive, by its path in the folder."""
         day, partition, first, last = parse_name(name)
         before = self.counts.get((day, partition), FileCount(0, first, last))
         self.counts[day, partition] = FileCount(before.files + 1, min(before.first, first), max(before.last, last))
@@ -130,7 +133,7 @@ class ArchiveState:
         try:
             document: dict[str, Any] = json.loads(path.read_bytes())
             if document["format"] != FORMAT:
-                raise ArchiveError(f"{path} is of format {document['format']}, written by a newer skep")
+                raise ArchiveError(f"{path} has format {document['format']}, written by a newer Skep: upgrade")
             state = cls(
                 document["topic"],
                 UUID(document["topic_id"]),
@@ -150,9 +153,7 @@ class ArchiveState:
                 state.counts[parse_name(name)[:2]]
             return state
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ArchiveError(
-                f"{path} is damaged ({type(error).__name__}: {error}); put it back from a copy"
-            ) from None
+            raise ArchiveError(f"{path} is damaged ({type(error).__name__}: {error}); restore it from a copy") from None
 
 
 def topic_folder(directory: Path, topic: str) -> Path:
@@ -164,7 +165,7 @@ def relative_name(partition: int, first: int, last: int, day: int) -> str:
 
 
 def parse_name(relative: str) -> tuple[str, int, int, int]:
-    """Date, partition, first and last offset. ValueError for what is not such a name."""
+    """Returns date, partition, first and last offset. Raises ValueError for another name."""
     day, _, name = relative.partition("/")
     found = _NAME.fullmatch(name)
     if found is None or not day.startswith("date="):
@@ -174,12 +175,12 @@ def parse_name(relative: str) -> tuple[str, int, int, int]:
 
 
 def temporary_name(relative: str) -> str:
-    """Without the ending, for some look for ``**/*.parquet`` and take what they find."""
+    """Returns a name without the suffix, because some readers take every ``**/*.parquet``."""
     return f"{TEMPORARY}/{relative.removesuffix('.parquet').replace('/', '.')}"
 
 
 def date_of_day(day: int) -> str:
-    """Days since 1970 as ``2026-01-31``."""
+    """Returns days since 1970 as ``2026-01-31``."""
     return str(_EPOCH + timedelta(days=day)) if FIRST_DAY <= day <= LAST_DAY else NO_DATE
 
 
@@ -188,7 +189,7 @@ def day_of_ms(timestamp_ms: int) -> int:
 
 
 class Archive:
-    """An archived topic as it is now, for reading. What is archived meanwhile is not part of it."""
+    """A snapshot of an archived topic, for reading. Later runs do not change it."""
 
     def __init__(self, folder: Path, state: ArchiveState, files: Sequence[ArchiveFile]) -> None:
         self.folder = folder
@@ -206,14 +207,14 @@ class Archive:
 
     @classmethod
     def open(cls, folder: Path) -> "Archive":
-        """The archive in ``lake/topic=orders``. ArchiveError when there is none."""
+        """Opens the archive in ``lake/topic=orders``. Raises ArchiveError when there is none."""
         try:
             state = ArchiveState.read(folder / STATE)
         except (FileNotFoundError, NotADirectoryError):
             raise ArchiveError(f"{folder} is no archive of a topic: it has no {STATE}") from None
         files = list(list_files(folder))
         if not {str(folder / one) for one in state.unfinished} <= {one.path for one in files}:
-            # A run is moving them in, or was killed doing it and the next one will. Until then they do not count.
+            # A run is moving them in, or was killed meanwhile and the next one will. Until then they do not count.
             for partition, end in state.settled.items():
                 state.partitions[partition].end = end
                 state.partitions[partition].gaps = [gap for gap in state.partitions[partition].gaps if gap[0] < end]
@@ -225,7 +226,7 @@ class Archive:
         return cls(folder, state, [one for one in files if one.first < ends.get(one.partition, 0)])
 
     def files(self, partition: int, start: int, end: int, from_ms: int | None = None) -> list[ArchiveFile]:
-        """Those that can have records of these offsets that are not older, by offset."""
+        """Returns the files that can have records of these offsets and not older than ``from_ms``, by offset."""
         return [
             one
             for one in self._files.get(partition, ())
@@ -235,7 +236,7 @@ class Archive:
     def lost(
         self, partition: int, start: int, end: int, from_ms: int | None = None, until_ms: int | None = None
     ) -> list[LostFiles]:
-        """Files that are gone and can have had records of these offsets, not older and not younger."""
+        """Returns the missing files that can have had records of these offsets and times."""
         return [
             one
             for day, one in self._lost
@@ -247,7 +248,7 @@ class Archive:
         ]
 
     def missing(self, partition: int, start: int, end: int) -> list[tuple[int, int]]:
-        """The parts of a range of offsets that were never archived."""
+        """Returns the parts of a range of offsets that were never archived."""
         part = self.partitions.get(partition)
         if part is None or start >= end:
             return [(start, end)] if start < end else []
@@ -257,24 +258,24 @@ class Archive:
 
 
 def is_before(day: str, timestamp_ms: int | None) -> bool:
-    """Whether all records of the date are older."""
+    """Returns whether all records of the date are older."""
     return timestamp_ms is not None and day != NO_DATE and day < date_of_day(day_of_ms(timestamp_ms))
 
 
 def is_after(day: str, timestamp_ms: int | None) -> bool:
-    """Whether all records of the date are younger."""
+    """Returns whether all records of the date are younger."""
     return timestamp_ms is not None and day != NO_DATE and day > date_of_day(day_of_ms(timestamp_ms))
 
 
 def find_archives(directory: Path) -> list[Path]:
-    """``lake/topic=orders`` and its neighbours, or ``directory`` itself if it is one of these."""
+    """Returns ``lake/topic=orders`` and its neighbours, or ``directory`` itself if it is an archive."""
     if (directory / STATE).exists():
         return [directory]
     return sorted(path.parent for path in directory.glob(f"topic=*/{STATE}"))
 
 
 def list_files(folder: Path) -> Iterator[ArchiveFile]:
-    """The files in the folders of days. ArchiveError for one that no run can have written."""
+    """Yields the files in the folders of days. Raises ArchiveError for a file that no run can have written."""
     with os.scandir(folder) as days:
         names = sorted(day.name for day in days if day.name.startswith("date=") and day.is_dir())
     for name in names:

@@ -1,8 +1,8 @@
-"""The records of archived partitions as Arrow batches, in the order of their offsets.
+"""Reads archived partitions as Arrow batches, in the order of their offsets.
 
-Files of different days may reach over each other in offsets (late records). Those that do are brought in order
-together; they come from one piece of a run, so what is held is bounded by that. A file that stands alone, which is the
-rule, is read one row group after the other.
+Files of different days may overlap in offsets (late records). Overlapping files are sorted together; they come from one
+piece of a run, whose size bounds the memory. A file without an overlap, which is the rule, is read one row group after
+the other.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,14 +17,14 @@ from skep.records.columnar import record_schema
 
 ROWS_PER_BATCH = 10_000
 TASK_BYTES = 128 << 20
-"""Of files: what one task reads, about."""
+"""About the size of the files that one task reads."""
 
 Group = tuple[ArchiveFile, ...]
-"""Files that have to be brought in order together."""
+"""Files that have to be sorted together."""
 
 
 def in_groups(files: Iterable[ArchiveFile]) -> list[Group]:
-    """Files of one partition, sorted by their first offset, as groups that come one after the other in offsets."""
+    """Returns groups that do not overlap in offsets, of files of one partition sorted by their first offset."""
     groups: list[list[ArchiveFile]] = []
     last = -1
     for one in files:
@@ -36,7 +36,7 @@ def in_groups(files: Iterable[ArchiveFile]) -> list[Group]:
 
 
 def in_tasks(files: Iterable[ArchiveFile], task_bytes: int = TASK_BYTES) -> list[Group]:
-    """The same, with small groups joined until there is work for a task."""
+    """Returns the groups of ``in_groups``, with small ones joined up to ``task_bytes``."""
     tasks: list[Group] = []
     for group in in_groups(files):
         if tasks and sum(one.size for one in tasks[-1] + group) <= task_bytes:
@@ -49,7 +49,7 @@ def in_tasks(files: Iterable[ArchiveFile], task_bytes: int = TASK_BYTES) -> list
 def read_files(
     files: Iterable[ArchiveFile], start: int, end: int, *, headers: bool, max_rows: int = ROWS_PER_BATCH
 ) -> Iterator[pa.RecordBatch]:
-    """The records of one partition from ``start`` up to ``end``, with the columns of ``record_schema``."""
+    """Yields the records of one partition from ``start`` up to ``end``, with the columns of ``record_schema``."""
     schema = record_schema(headers=headers)
     for group in in_groups(files):
         if len(group) == 1:
@@ -79,7 +79,7 @@ def _read_file(file: ArchiveFile, start: int, end: int, schema: pa.Schema, max_r
 
 
 def first_offset_from(archive: Archive, partition: int, timestamp_ms: int, below: int) -> int | None:
-    """The first archived offset below ``below`` whose record is not older; None when there is none."""
+    """Returns the first archived offset below ``below`` whose record is not older; None when there is none."""
     part = archive.partitions.get(partition)
     files = [] if part is None else archive.files(partition, part.start, min(part.end, below), timestamp_ms)
     found: int | None = None
@@ -103,9 +103,9 @@ def _first_in_file(file: ArchiveFile, timestamp_ms: int) -> int | None:
 
 
 def _row_groups(parquet: Any, column: str, start: int, end: int) -> Sequence[int]:
-    """Those that can have something between the two, by the statistics in the file."""
+    """Returns the row groups that can have values in the range, by the statistics in the file."""
     place = parquet.schema_arrow.names.index(column)
-    # Columns of the file are counted by leaves; offset comes before headers, which have several.
+    # A Parquet file counts columns by leaves; offset comes before headers, which have several.
     found = []
     for number in range(parquet.metadata.num_row_groups):
         statistics = parquet.metadata.row_group(number).column(place).statistics
@@ -115,7 +115,7 @@ def _row_groups(parquet: Any, column: str, start: int, end: int) -> Sequence[int
 
 
 class _opened:
-    """A Parquet file; ArchiveError when it is damaged or gone, also while it is read."""
+    """An open Parquet file. Raises ArchiveError when it is damaged or missing, also while it is read."""
 
     def __init__(self, file: ArchiveFile) -> None:
         self._path = file.path

@@ -1,14 +1,14 @@
-"""Writing to the folder of an archive, so that a run that is killed at any point leaves an archive.
+"""Writes to the folder of an archive, so that a run that is killed at any point leaves a valid archive.
 
-Records come in pieces of a partition; some pieces are made part of the archive at once:
+Records arrive in pieces of a partition; several pieces are committed together:
 
     1. their files, one for each day, are written to ``_skep.tmp`` and synced
-    2. ``_skep.json`` is replaced by one that has the new ends and names these files: now they count
+    2. ``_skep.json`` is replaced by one with the new ends and the names of these files: now they count
     3. the files are moved to their folders
 
-Killed before 2, the files are remains that the next run removes, and it reads the records again. Killed after 2, the
-next run does 3 to its end. So a record is in one file, in the order of its partition, whatever happens; there is no
-moment at which a file in a folder is not whole or has records of another file.
+After a kill before step 2 the next run removes the files and reads the records again. After a kill past step 2 the next
+run completes step 3. So every record is in one file, in the order of its partition; a file in a folder is always whole
+and never has records of another file.
 """
 
 import fcntl
@@ -39,11 +39,14 @@ from skep.client.archive.archive_folder import (
 )
 
 ROW_GROUP_BYTES = 16 << 20
-"""What a reader holds at once."""
+"""What a reader holds in memory."""
 
 
 class Piece(NamedTuple):
-    """The records of a partition from ``start`` up to ``end``; what was lost before ``start`` is a gap."""
+    """The records of a partition from ``start`` up to ``end``.
+
+    A ``start`` past the end of the archive leaves a gap.
+    """
 
     partition: int
     start: int
@@ -53,10 +56,10 @@ class Piece(NamedTuple):
 
 
 class ArchiveWriter:
-    """Owns the folder while it lives: another run is refused. ``state`` is what ``_skep.json`` says."""
+    """Owns the folder: another run is refused meanwhile. ``state`` is the content of ``_skep.json``."""
 
     def __init__(self, folder: Path, topic: str, topic_id: UUID) -> None:
-        """ArchiveError when it is another topic's folder, when another run is writing to it, or when it is damaged."""
+        """Raises ArchiveError for the folder of another topic, one that another run writes to, and a damaged one."""
         self._folder = folder
         self.files_written = 0
         self.bytes_written = 0
@@ -79,7 +82,7 @@ class ArchiveWriter:
         os.close(self._lock)
 
     def commit(self, pieces: Sequence[Piece]) -> None:
-        """Makes the pieces part of the archive, all or none. Each begins where its partition ends, or later."""
+        """Adds the pieces to the archive, all or none. Each begins where its partition ends, or later."""
         new = self._settled()
         for piece in pieces:
             before = new.partitions.get(piece.partition) or ArchivedPartition(piece.start, piece.start)
@@ -100,7 +103,7 @@ class ArchiveWriter:
 
     def _take_lock(self) -> None:
         try:
-            # Of the process: the system lets go of it whatever way that ends.
+            # The system releases the lock when the process ends, in whatever way.
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ArchiveError(f"another run is archiving to {self._folder}; wait for its end") from None
@@ -111,20 +114,20 @@ class ArchiveWriter:
         except FileNotFoundError:
             if any(self._folder.glob("date=*")):
                 raise ArchiveError(
-                    f"{self._folder} has files and no {STATE}, which says what they are; archive to another folder"
+                    f"{self._folder} has files of days but no {STATE}; archive to another folder"
                 ) from None
-            # Whoever made the folder may have been killed before this.
+            # A run that created the folder may have been killed before this.
             _sync_folder(self._folder.parent)
             return ArchiveState(topic, topic_id, {})
         if (state.topic, state.topic_id) != (topic, topic_id):
             raise ArchiveError(
                 f"{self._folder} is the archive of topic '{state.topic}' with the id {state.topic_id}; '{topic}' has "
-                f"the id {topic_id}: it was made anew, or is on another cluster. Archive it to another folder"
+                f"the id {topic_id}: it was created again, or is on another cluster. Archive it to another folder"
             )
         return state
 
     def _recover(self) -> None:
-        """Ends what a killed run began, and removes what it had not finished."""
+        """Completes step 3 of a killed run, and removes its uncommitted files."""
         _make(self._folder / TEMPORARY)
         if self.state.unfinished:
             self._move_in()
@@ -142,18 +145,18 @@ class ArchiveWriter:
             except FileNotFoundError:
                 if not place.exists():
                     raise ArchiveError(
-                        f"{place} is lost: {self._folder / STATE} names it and it is not there"
+                        f"{place} is missing, and {self._folder / STATE} names it; restore it from a copy"
                     ) from None
             folders.add(place.parent)
         for folder in folders:
             _sync_folder(folder)
         if folders:
-            # The folders of days themselves: a killed run may have made them and not come to this.
+            # The folders of days themselves: a killed run may have created them without this sync.
             _sync_folder(self._folder)
             self._replace_state(self._settled())
 
     def _settled(self) -> ArchiveState:
-        """A copy of the state without what is unfinished, for all of it is moved."""
+        """Returns a copy of the state without unfinished files: all of them are moved."""
         state = self.state
         return ArchiveState(state.topic, state.topic_id, dict(state.partitions), dict(state.counts))
 
@@ -183,12 +186,12 @@ class ArchiveWriter:
 def _by_day(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     if not rows.num_rows:
         return
-    # What lies outside the calendar is one day, or wild timestamps would each make a file.
+    # All timestamps outside the calendar are one day, or each of them would make a file.
     days = np.clip(rows.column("timestamp").cast(pa.int64()).to_numpy() // DAY_US, FIRST_DAY - 1, LAST_DAY + 1)
     if days[0] == days[-1] and not np.any(days != days[0]):
         yield int(days[0]), rows
         return
-    # Stable, so that the rows of a day stay in the order of their offsets.
+    # A stable sort keeps the rows of a day in the order of their offsets.
     order = np.argsort(days, kind="stable")
     found, starts = np.unique(days[order], return_index=True)
     for day, places in zip(found, np.split(order, starts[1:]), strict=True):
@@ -197,7 +200,7 @@ def _by_day(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 @contextmanager
 def _synced(path: Path) -> Iterator[int]:
-    """A new file to write to; on the disk when this ends."""
+    """Opens a new file for writing; syncs it at the end."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         yield file
@@ -207,7 +210,7 @@ def _synced(path: Path) -> Iterator[int]:
 
 
 def _make(folder: Path) -> None:
-    """The folder and those above it; on the disk when this returns."""
+    """Creates the folder and those above it, and syncs their entries."""
     if folder.is_dir():
         return
     _make(folder.parent)

@@ -1,6 +1,6 @@
-"""A topic to Parquet files, as far as it reaches now; the next time on from there.
+"""Archives a topic to Parquet files, up to its present end; the next run continues there.
 
-Committed records only, and only up to the oldest open transaction: what is archived never has to be taken back.
+It archives committed records only, up to the oldest open transaction: what is archived never has to be taken back.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from skep.base.ids import TopicPartition
 from skep.client.archive.archive_folder import ArchiveError, topic_folder
 from skep.client.archive.archive_writer import ArchiveWriter, Piece
 from skep.client.cluster_client import ClusterClient
@@ -20,19 +21,19 @@ from skep.client.topic_info import NO_ID, describe_topics
 from skep.records.columnar import record_schema
 
 PIECE_BYTES = 128 << 20
-"""Of records in memory: when they are written. Compressed files are smaller."""
+"""The size of records in memory at which they are written. Compressed files are smaller."""
 
 Progress = Callable[[int, int], None]
-"""Is told how many offsets are done, and how many there are to do."""
+"""Called with the number of offsets done, and of all."""
 
 
 class PartitionResult(NamedTuple):
     partition: int
     start: int
-    """Of the archive, after the run."""
+    """Start of the archive after the run."""
     end: int
     records: int
-    """That this run has archived."""
+    """Archived by this run."""
     gaps: list[tuple[int, int]]
 
 
@@ -55,16 +56,16 @@ def archive_topic(
     piece_bytes: int = PIECE_BYTES,
     progress: Progress = lambda done, total: None,
 ) -> ArchiveResult:
-    """Adds to the archive what it does not have yet: up to the end of each partition, or up to its first record that
-    is not older than ``until_ms``. The first run begins where the log begins; a partition that has come since, at 0.
+    """Adds records to the archive up to the end of each partition, or up to its first record that is not older than
+    ``until_ms``. The first run begins at the log start offset; a partition that was added since begins at 0.
 
-    ArchiveError when the folder is another topic's, or when the log has lost records that were not archived yet;
-    with ``allow_gaps`` the latter is noted in the archive and the run goes on.
+    Raises ArchiveError when the folder is another topic's, or when the log has deleted records that were not archived;
+    with ``allow_gaps`` these are recorded as a gap and the run continues.
     """
     info = describe_topics(cluster, [topic])[topic]
     if info.topic_id == NO_ID:
         raise ArchiveError(
-            f"topic '{topic}' is on a broker that gives topics no ids: an archive could not tell it apart"
+            f"topic '{topic}' is on a broker without topic ids: the archive could not recognize it again"
         )
     with ArchiveWriter(topic_folder(directory, topic), topic, info.topic_id) as writer:
         run = _Run(cluster, topic, info.topic_id, writer, allow_gaps, piece_bytes)
@@ -88,7 +89,7 @@ def archive_topic(
 
 
 class _Run:
-    """Owns the pieces that are read and not yet written."""
+    """Owns the pieces that were read and not written yet."""
 
     def __init__(
         self,
@@ -113,11 +114,11 @@ class _Run:
         self._schema = pa.schema([key, value, pa.field("partition", pa.int32()), *others])
 
     def plan(self, partition_count: int, until_ms: int | None) -> None:
-        every = [(self._topic, partition) for partition in range(partition_count)]
-        # The ends first: a log start that moves on in between would else be behind them.
+        every = [TopicPartition(self._topic, partition) for partition in range(partition_count)]
+        # The ends first: otherwise a log start that advances in between could be after them.
         archived = self._writer.state.partitions
         at_least = {one: archived[one[1]].end if one[1] in archived else 0 for one in every}
-        ends: dict[tuple[str, int], int | None] = {**list_ends(self._cluster, at_least, committed=True)}
+        ends: dict[TopicPartition, int | None] = {**list_ends(self._cluster, at_least, committed=True)}
         if until_ms is not None:
             found = list_offsets(self._cluster, dict.fromkeys(every, until_ms), committed=True)
             ends = {one: ends[one] if offset is None else min(offset, ends[one] or 0) for one, offset in found.items()}
@@ -129,13 +130,14 @@ class _Run:
             part = self._writer.state.partitions.get(one[1])
             if part is None:
                 start = log_start if is_first else 0
-                # Noted also without records, or what comes and goes before the next run would be missed by nobody.
+                # Recorded also without records: otherwise records that are written and deleted before the next run
+                # would be missed silently.
                 self._keep_nothing(one[1], start)
             else:
                 start = part.end
             if until_ms is None and start > end and part is not None:
                 raise ArchiveError(
-                    f"partition {one[0]}-{one[1]} ends at {end} and is archived up to {start}: its log was cut, and "
+                    f"partition {one} ends at {end} and is archived up to {start}: its log was truncated, and "
                     "other records may have got the same offsets. Archive it to another folder"
                 )
             if start < log_start and self._lost(one[1], start, log_start):
@@ -145,7 +147,7 @@ class _Run:
         self._commit()
 
     def go(self) -> Iterator[int]:
-        """Yields how many offsets were passed, now and then."""
+        """Yields the number of offsets passed, now and then."""
         for partition, (start, end) in self._ranges.items():
             while start < end:
                 try:
@@ -159,12 +161,12 @@ class _Run:
         self._commit()
         if self._losses:
             raise ArchiveError(
-                f"{'; '.join(self._losses)}: the log had deleted them before they were archived. With --allow-gaps the "
-                "archive notes the gap and goes on"
+                f"{'; '.join(self._losses)}: the log deleted them before they were archived. With --allow-gaps the "
+                "archive records the gap and continues"
             )
 
     def _lost(self, partition: int, start: int, end: int) -> bool:
-        """Whether the partition has to be left alone; the others are archived before that is said."""
+        """Returns whether to skip the partition; the error is raised after the others are archived."""
         if self._allow_gaps:
             self._keep_nothing(partition, end)
         else:
@@ -191,7 +193,7 @@ class _Run:
             yield end - reached
             reached = end
         finally:
-            # Also when records have gone meanwhile: up to there it is read.
+            # Also when the log has deleted records meanwhile: what was read before is kept.
             self._keep(partition, start, reached, kept)
 
     def _keep(self, partition: int, start: int, end: int, batches: list[pa.RecordBatch]) -> None:
@@ -205,7 +207,7 @@ class _Run:
         self.records[partition] = self.records.get(partition, 0) + rows.num_rows
 
     def _keep_nothing(self, partition: int, at: int) -> None:
-        """The archive of the partition reaches up to there, with a gap if it ends before."""
+        """Extends the archive of the partition to this offset, with a gap if it ends before."""
         self._pieces.append(Piece(partition, at, at, self._schema.empty_table()))
 
     def _commit(self) -> None:

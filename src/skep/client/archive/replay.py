@@ -1,10 +1,10 @@
-"""Archived records back into a topic, once, in the order of their partitions.
+"""Writes archived records back to a topic, once, in the order of their partitions.
 
-Records are written in transactions of some megabytes; with them, in the same transaction, how far the archive has been
-replayed, as offsets of a group. A replay that was killed goes on there: its open transaction is aborted by the next
-one, which has the same transactional id. Who reads committed records sees each record once, and sees them come.
+Records are written in transactions of some megabytes. The same transaction has the progress of the replay, as offsets
+of a group. After a kill the next replay continues there: it has the same transactional id, so it aborts the open
+transaction. Readers of committed records see each record once, while the replay runs.
 
-Partitions take turns by the days of their records, so that the days come one after the other as they once did, about.
+Partitions take turns by the days of their records, so that the days are replayed roughly one after the other.
 """
 
 import heapq
@@ -31,15 +31,15 @@ from skep.records.compression import Codec
 
 TRANSACTION_BYTES = 16 << 20
 TRANSACTION_SECONDS = 10.0
-"""Well below the time after which a coordinator aborts it: most of the rows that are read may not be wanted."""
+"""Well below the transaction timeout: most of the rows that are read may be outside the selection."""
 LATEST_OFFSET = (1 << 63) - 1
 
 Progress = Callable[[int, int], None]
-"""Is told how many offsets are done, and how many there are to do."""
+"""Called with the number of offsets done, and of all."""
 
 
 class Selection(NamedTuple):
-    """Which of the archived records; ends are exclusive, times are those of the records."""
+    """The archived records to replay; ends are exclusive, times are the records' timestamps."""
 
     partitions: Collection[int] | None = None
     from_offset: int = 0
@@ -56,9 +56,9 @@ class ReplayResult(NamedTuple):
     """Written by this run."""
     transactions: int
     resumed: dict[int, int]
-    """Where earlier runs had got to, by archived partition."""
+    """The offset that earlier runs had reached, by archived partition."""
     replayed: dict[int, int]
-    """Records by archived partition."""
+    """Number of records by archived partition."""
 
 
 class _Work(NamedTuple):
@@ -81,11 +81,11 @@ def replay(
     transaction_seconds: float = TRANSACTION_SECONDS,
     progress: Progress = lambda done, total: None,
 ) -> ReplayResult:
-    """Writes what of the selection no earlier run of this ``name`` has written, each record to the partition it was in.
+    """Writes the records of the selection that no earlier run of this ``name`` has written, each to its old partition.
 
-    With ``repartition``, to the one that its key belongs to in the target. ``name`` is the transactional id and the
-    group. ArchiveError when the target cannot take the records as they are, when the name is that of something else,
-    and, unless ``allow_gaps``, when files of the archive are gone.
+    With ``repartition``, to the partition of its key in the target. ``name`` is the transactional id and the group.
+    Raises ArchiveError when the target cannot take the records unchanged, when the name is in use for something else,
+    and, unless ``allow_gaps``, when files of the archive are missing.
     """
     _, target_id, count = describe_topics(cluster, [target])[target]
     configs = topic_configs(cluster, target)
@@ -94,7 +94,7 @@ def replay(
     with Producer(cluster, transactional_id=name, codec=Codec.named("lz4")) as producer:
         producer.set_limit(target, int(configs.get("max.message.bytes") or 0) or 1_000_000)
         try:
-            # Ends what an earlier run left open; only then it is certain how far that had come.
+            # Aborts what an earlier run left open; only then its progress is certain.
             producer.begin()
             identity = [str(archive.topic_id), str(target_id), *_as_asked(selection), repartition]
             store = ReplayProgress(cluster, name, target, count, identity)
@@ -115,8 +115,8 @@ def replay(
         except BaseException as error:
             if isinstance(error, KafkaError) and error.code in FENCED:
                 raise ArchiveError(
-                    f"the replay '{name}' timed out, or was replaced by another replay with the name; run again, it "
-                    "goes on where it was"
+                    f"the replay '{name}' timed out, or another replay with this name fenced it; run it again, it "
+                    "continues where it was"
                 ) from None
             _abort(producer, error)
             raise
@@ -124,11 +124,11 @@ def replay(
 
 
 def _abort(producer: Producer, error: BaseException) -> None:
-    """So that readers need not wait for the transaction's timeout; the next run would do it too."""
+    """Aborts, so that readers need not wait for the timeout; the next run would do it too."""
     try:
         producer.abort()
     except (KafkaError, ClientError) as second:
-        error.add_note(f"the transaction could not be aborted either, and ends by its timeout: {second}")
+        error.add_note(f"the transaction could not be aborted and ends by its timeout: {second}")
 
 
 def _chosen(archive: Archive, selection: Selection) -> list[int]:
@@ -152,7 +152,8 @@ def _check_target(
         )
     if configs.get("message.timestamp.type") == "LogAppendTime":
         raise ArchiveError(
-            f"topic '{target}' has message.timestamp.type=LogAppendTime: every record would get the time of the replay"
+            f"topic '{target}' has message.timestamp.type=LogAppendTime: every record would get the time of the "
+            "replay. Set it to CreateTime"
         )
 
 
@@ -161,7 +162,7 @@ def _check_files(
 ) -> None:
     for one in partitions:
         start = max(selection.from_offset, resumed.get(one, 0))
-        # Ends are exclusive here, and a day begins with its first millisecond.
+        # ``until_ms`` is exclusive, and a day begins with its first millisecond.
         last_ms = None if selection.until_ms is None else selection.until_ms - 1
         lost = archive.lost(one, start, selection.until_offset, selection.from_ms, last_ms)
         if lost:
@@ -171,7 +172,7 @@ def _check_files(
 def _in_turns(
     archive: Archive, partitions: Collection[int], selection: Selection, resumed: Mapping[int, int]
 ) -> Iterator[_Work]:
-    """The files in the order of each partition, and over all partitions by day as far as that allows."""
+    """Yields the files in the order of each partition, and over all partitions by day as far as that allows."""
     left: dict[int, Iterator[_Work]] = {}
     for partition in partitions:
         part = archive.partitions[partition]
@@ -195,7 +196,7 @@ def _in_turns(
 
 
 class _Run:
-    """Owns the transaction that is open, if one is: ``_positions`` is what it will have done."""
+    """Owns the open transaction, if there is one. ``_positions`` is the progress after its commit."""
 
     def __init__(
         self, producer: Producer, progress: ReplayProgress, resumed: Mapping[int, int], partitioner: Partitioner | None
@@ -212,11 +213,11 @@ class _Run:
 
     @property
     def seconds(self) -> float:
-        """Since the transaction may have begun."""
+        """The longest time for which the transaction can have been open."""
         return time.monotonic() - self._begun
 
     def send(self, work: _Work, selection: Selection) -> Iterator[int]:
-        """Yields how many offsets were passed, now and then: a transaction may be ended there."""
+        """Yields the number of offsets passed, at points where the transaction may be committed."""
         reached = work.start
         for whole in read_files(work.files, work.start, work.end, headers=True):
             last = whole.column("offset")[-1].as_py()
@@ -226,7 +227,7 @@ class _Run:
                 self.bytes += batch.nbytes
                 self.records += batch.num_rows
                 self.replayed[work.partition] = self.replayed.get(work.partition, 0) + batch.num_rows
-            # Also past rows that are not wanted, so that nobody has to read them again.
+            # Also past rows outside the selection, so that no later run has to read them again.
             self._positions[work.partition] = last + 1
             self._touched.add(work.partition)
             yield last + 1 - reached
@@ -254,8 +255,8 @@ class _Run:
             ) from None
 
     def commit(self, *, is_last: bool = False) -> None:
-        """Ends the transaction: its records and how far they reach are there, or neither. After the last one, for
-        everybody to see when this returns."""
+        """Commits the records and the progress together. After the last transaction, readers see all records when this
+        returns."""
         if self._touched:
             self._producer.flush()
             self._progress.commit(self._producer.identity, self._positions, self._touched)
@@ -269,7 +270,7 @@ class _Run:
 
 
 def _as_asked(selection: Selection) -> Selection:
-    """The same for the same partitions, in whatever order."""
+    """Returns an equal selection for the same partitions in any order."""
     return (
         selection if selection.partitions is None else selection._replace(partitions=sorted(set(selection.partitions)))
     )

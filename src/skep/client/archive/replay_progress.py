@@ -1,9 +1,9 @@
-"""How far a replay has come: offsets of a group, committed in the transactions that have the records.
+"""The progress of a replay: offsets of a group, committed in the transactions that have the records.
 
-They are offsets of the archived topic and mean nothing in the target's log. The archived topic may not exist here; so
-they are committed under the target's partitions, as the text of the metadata: ``1f0c... 3:456`` says that archived
-partition 3 is replayed up to offset 456, by the replay whose archive, target and selection have this hash. A broker
-takes some 4,000 characters there, so each hundred archived partitions have a group of their own.
+They are offsets of the archived topic and mean nothing in the target's log. The archived topic may not exist here, so
+they are committed for the target's partitions, in the metadata text: ``1f0c... 3:456`` means that archived partition 3
+is replayed up to offset 456, by the replay whose archive, target and selection have this hash. A broker takes some
+4,000 characters there, so every hundred archived partitions have a group of their own.
 """
 
 import hashlib
@@ -17,20 +17,23 @@ from skep.client.produce.transactions import end_transaction
 from skep.records.producer_identity import ProducerIdentity
 
 PARTITIONS_PER_GROUP = 100
-"""The same for all targets: a target that gets more partitions still finds them."""
+"""The same for all targets, so that a target with more partitions than before still finds them."""
 
 
 class ReplayProgress:
-    """How far a replay has come, in the group of its name: read before, and committed with what it writes."""
+    """The progress of one replay, in the group of its name."""
 
     def __init__(self, cluster: ClusterClient, name: str, target: str, count: int, identity: Sequence[object]) -> None:
-        """``identity`` is what makes it this replay: all that decides which records are written where."""
+        """``identity`` is everything that decides which records are written to which partitions."""
         self._cluster, self._name = cluster, name
         self.target, self._count = target, count
         self._marker = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
 
     def read(self, partitions: Collection[int]) -> dict[int, int]:
-        """ArchiveError when the name is in use for something else, which would be taken for progress of this."""
+        """Returns the offsets reached, by archived partition.
+
+        Raises ArchiveError when the name is in use for something else: that would be taken for progress of this one.
+        """
         found: dict[int, int] = {}
         for group in sorted({self._group(one) for one in [0, *partitions]}):
             for position in committed_positions(self._cluster, group, self.target, self._count).values():
@@ -43,12 +46,12 @@ class ReplayProgress:
                     )
                 for text in texts:
                     partition, _, offset = text.partition(":")
-                    # An older one may be left in another place, from when the target had fewer partitions.
+                    # An older one may be left in another partition, from when the target had fewer.
                     found[int(partition)] = max(int(offset), found.get(int(partition), 0))
         return found
 
     def commit(self, identity: ProducerIdentity, positions: Mapping[int, int], touched: Collection[int]) -> None:
-        """Makes the positions of the partitions that are touched part of the open transaction."""
+        """Adds the positions of the touched partitions to the open transaction."""
         texts: dict[str, dict[int, list[str]]] = {}
         for one in touched:
             texts.setdefault(self._group(one), {})[one % self._count] = [self._marker]
@@ -61,7 +64,7 @@ class ReplayProgress:
             commit_in_transaction(self._cluster, self._name, identity, group, self.target, entries)
 
     def end(self, identity: ProducerIdentity, *, until_visible: bool) -> None:
-        """Commits a transaction without records, of which the producer does not know."""
+        """Commits a transaction without records, which the producer has not begun."""
         end_transaction(self._cluster, self._name, identity, commit=True, until_visible=until_visible)
 
     def _group(self, partition: int) -> str:

@@ -1,7 +1,7 @@
-"""A topic as an Arrow table or as a stream of Arrow batches; hence in pandas, polars, DuckDB.
+"""Reads a topic as an Arrow table or as a stream of Arrow batches, for pandas, polars and DuckDB.
 
-What is read is settled at the beginning: which partitions, from which offset to which. Records that are written
-meanwhile are not part of it, so the reading ends.
+The partitions and the range of offsets of each are determined at the beginning. Records that are written meanwhile are
+not part of the result, so the reading ends.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,11 +10,12 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from skep.base.ids import TopicPartition
 from skep.client.arrow_libraries import columnar, pyarrow
 from skep.client.cluster_client import ClusterClient
 from skep.client.errors import ClientError
 from skep.client.fetch.partition_reader import DEFAULT_FETCH_MAX_BYTES, PartitionReader
-from skep.client.list_offsets import EARLIEST, LATEST, TopicPartition, list_offsets
+from skep.client.list_offsets import EARLIEST, LATEST, list_offsets
 from skep.client.topic_info import describe_topics
 
 if TYPE_CHECKING:
@@ -26,11 +27,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMED = {"earliest": EARLIEST, "latest": LATEST}
 
 Where = str | int | datetime
-"""``"earliest"``, ``"latest"``, an offset, or a moment: the first record at or after it."""
+"""``"earliest"``, ``"latest"``, an offset, or a datetime: the first record at or after it."""
 
 
-class Piece(NamedTuple):
-    """What is read of one partition."""
+class PartitionRange(NamedTuple):
+    """The offsets that are read of one partition; ``end`` is exclusive."""
 
     partition: int
     start: int
@@ -38,7 +39,7 @@ class Piece(NamedTuple):
 
 
 def read_arrow(bootstrap: str, topic: str, **options: Any) -> "pa.Table":
-    """The records of a topic as one table; the options are those of ``read_batches``."""
+    """Returns the records of a topic as one table; the options are those of ``read_batches``."""
     return read_batches(bootstrap, topic, **options).read_all()
 
 
@@ -56,47 +57,48 @@ def read_batches(
     timeout_s: float = 30.0,
     client_id: str = "skep-arrow",
 ) -> "pa.RecordBatchReader":
-    """The records of a topic, one partition after the other, in batches of about ``max_rows``; memory stays bounded.
+    """Returns the records of a topic, one partition after the other, in batches of about ``max_rows``.
 
-    Columns: key, value, topic, partition, offset, timestamp, timestampType and, if asked for, headers. ``start`` and
-    ``end`` (exclusive) are for all partitions, or by partition; of one that a mapping leaves out, all is read.
+    The memory is bounded. Columns: key, value, topic, partition, offset, timestamp, timestampType and, with
+    ``headers``, headers. ``start`` and ``end`` (exclusive) are for all partitions, or a mapping by partition; a
+    partition that the mapping lacks is read from its beginning, or to its end.
     """
     pa = pyarrow()
     if isolation not in ISOLATIONS:
-        raise ClientError(f"isolation is {' or '.join(ISOLATIONS)}, not '{isolation}'")
+        raise ClientError(f"isolation must be {' or '.join(ISOLATIONS)}, not '{isolation}'")
     committed = ISOLATIONS[isolation]
     cluster = ClusterClient(bootstrap, client_id=client_id, timeout_s=timeout_s)
     try:
         info = describe_topics(cluster, [topic])[topic]
         chosen = _chosen(topic, partitions, info.partition_count)
-        pieces = _pieces(cluster, topic, chosen, start, end, committed)
+        ranges = _ranges(cluster, topic, chosen, start, end, committed)
     except BaseException:
         cluster.close()
         raise
     options = {"committed": committed, "headers": headers, "max_rows": max_rows, "fetch_max_bytes": fetch_max_bytes}
-    batches = _batches(cluster, topic, info.topic_id, pieces, options)
+    batches = _batches(cluster, topic, info.topic_id, ranges, options)
     return pa.RecordBatchReader.from_batches(table_schema(headers=headers), batches)
 
 
 def table_schema(*, headers: bool) -> "pa.Schema":
-    """The columns of Spark's Kafka source, in its order."""
+    """Returns the columns of Spark's Kafka source, in its order."""
     pa = pyarrow()
     key, value, *others = columnar().record_schema(headers=headers)
     return pa.schema([key, value, pa.field("topic", pa.string()), pa.field("partition", pa.int32()), *others])
 
 
 def _batches(
-    cluster: ClusterClient, topic: str, topic_id: UUID, pieces: Sequence[Piece], options: Mapping[str, Any]
+    cluster: ClusterClient, topic: str, topic_id: UUID, ranges: Sequence[PartitionRange], options: Mapping[str, Any]
 ) -> "Iterator[pa.RecordBatch]":
     pa = pyarrow()
     schema = table_schema(headers=options["headers"])
     with cluster:
-        for partition, start, end in pieces:
+        for partition, start, end in ranges:
             topics, numbers = pa.array([], pa.string()), pa.array([], pa.int32())
             for batch in PartitionReader(cluster, topic, topic_id, partition, start=start, end=end, **options):
                 rows = batch.num_rows
                 if rows > len(topics):
-                    # The same for every row; a batch takes as much of it as it needs.
+                    # The values are the same in every row; a batch takes a slice.
                     topics, numbers = (
                         pa.repeat(pa.scalar(topic), rows),
                         pa.repeat(pa.scalar(partition, pa.int32()), rows),
@@ -110,22 +112,22 @@ def _chosen(topic: str, partitions: Sequence[int] | None, count: int) -> list[in
         return list(range(count))
     for one in partitions:
         if not 0 <= one < count:
-            raise ClientError(f"topic '{topic}' has partitions 0 to {count - 1}, and no partition {one}")
+            raise ClientError(f"topic '{topic}' has partitions 0 to {count - 1}, not {one}")
     return list(dict.fromkeys(map(int, partitions)))
 
 
-def _pieces(
+def _ranges(
     cluster: ClusterClient,
     topic: str,
     partitions: Sequence[int],
     start: Where | Mapping[int, Where],
     end: Where | Mapping[int, Where],
     committed: bool,
-) -> list[Piece]:
-    # The end first: a log start that moves on in between would else put the start behind it.
+) -> list[PartitionRange]:
+    # The ends first: otherwise a log start that advances in between could be after the end.
     ends = _resolved(cluster, topic, _by_partition("end", end, partitions, "latest"), committed)
     starts = _resolved(cluster, topic, _by_partition("start", start, partitions, "earliest"), committed)
-    return [Piece(one, starts[one], ends[one]) for one in partitions if starts[one] < ends[one]]
+    return [PartitionRange(one, starts[one], ends[one]) for one in partitions if starts[one] < ends[one]]
 
 
 def _by_partition(
@@ -134,34 +136,32 @@ def _by_partition(
     if not isinstance(where, Mapping):
         return dict.fromkeys(partitions, _plain(where))
     if unknown := sorted(set(where) - set(partitions)):
-        raise ClientError(f"{name} names partition {unknown[0]}, which is not read")
+        raise ClientError(f"{name} has partition {unknown[0]}, which is not read")
     return {one: _plain(where.get(one, otherwise)) for one in partitions}
 
 
 def _plain(where: Where) -> Where:
-    """An offset as Python's own number, also if it comes out of a column."""
+    """Returns a Python int for an offset of another type, such as numpy's."""
     return int(where) if isinstance(where, Integral) else where
 
 
 def _resolved(cluster: ClusterClient, topic: str, wanted: Mapping[int, Where], committed: bool) -> dict[int, int]:
-    """The offsets. After the last record of a moment comes the end of the log."""
+    """Returns the offsets; for a datetime after the last record, the end of the log."""
     offsets = {one: where for one, where in wanted.items() if isinstance(where, int) and where >= 0}
-    asked: dict[TopicPartition, int] = {
-        (topic, one): _timestamp(where) for one, where in wanted.items() if one not in offsets
-    }
+    asked = {TopicPartition(topic, one): _timestamp(where) for one, where in wanted.items() if one not in offsets}
     found = list_offsets(cluster, asked, committed=committed)
-    nowhere: dict[TopicPartition, int] = {one: LATEST for one, offset in found.items() if offset is None}
+    nowhere = {one: LATEST for one, offset in found.items() if offset is None}
     found |= list_offsets(cluster, nowhere, committed=committed)
     return offsets | {partition: offset or 0 for (_, partition), offset in found.items()}
 
 
 def _timestamp(where: Where) -> int:
     if isinstance(where, datetime):
-        # As everywhere in Python, one without a zone is in the zone of the machine. The first record at or after it:
-        # so it is rounded up.
+        # As everywhere in Python, a datetime without a time zone is in the zone of the machine. Rounded up, for the
+        # first record at or after it.
         return -((_EPOCH - where.astimezone(UTC)) // timedelta(milliseconds=1))
     if isinstance(where, str) and where in _NAMED:
         return _NAMED[where]
     if isinstance(where, int) and where in _NAMED.values():
         return where
-    raise ClientError(f"'{where}' is no place in a topic: earliest, latest, an offset or a datetime")
+    raise ClientError(f"'{where}' is not a position in a topic: give earliest, latest, an offset or a datetime")

@@ -1,4 +1,4 @@
-"""An Arrow table, or a stream of Arrow batches, into a topic; hence what pandas, polars and DuckDB have."""
+"""Writes an Arrow table or a stream of Arrow batches to a topic, also from pandas, polars and DuckDB."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ TRANSACTION_TIMEOUT_MS = 300_000
 
 
 class WriteResult(NamedTuple):
-    """How many rows were written, and where: by topic and partition the first and last offset, and their number."""
+    """The number of rows written; and by topic and partition the first and last offset and the number of rows."""
 
     rows: int
     partitions: dict[tuple[str, int], Written]
@@ -45,19 +45,19 @@ def write_arrow(
 ) -> WriteResult:
     """Writes every row of ``data`` as a record, and returns when all are acknowledged.
 
-    ``data`` is a pyarrow Table, RecordBatch or RecordBatchReader, an iterable of batches, or anything that can be one
-    (a DataFrame of pandas or polars). The other names say which column is what; only the value must be there. Without a
-    ``topic``, the column of that name says it for each row. A partition that is given wins, then the key decides as in
-    Kafka's own clients; rows without either are spread.
+    ``data`` is a pyarrow Table, RecordBatch or RecordBatchReader, an iterable of batches, or anything with the Arrow
+    stream interface (a DataFrame of pandas or polars). ``value``, ``key``, ``headers``, ``timestamp`` and ``partition``
+    are names of columns; only the value column must exist. Without ``topic`` the column of that name has the topic of
+    each row. A given partition wins, then the key decides as in Kafka's own clients; rows without either are spread.
 
-    With a ``transactional_id`` all rows are written or, for who reads committed records, none. Without one, each row is
-    written once even when a broker is restarted meanwhile; an error leaves the rows before it written.
+    With a ``transactional_id`` either all rows become visible to readers of committed records, or none. Without one,
+    each row is written once, also across the restart of a broker; an error leaves the rows before it written.
 
-    ClientError for a table that is no records, RowRefused and RecordTooLarge for a row, KafkaError for what the brokers
-    refuse.
+    Raises ClientError for a table that does not fit records, RowRefused and RecordTooLarge for a row, KafkaError for a
+    refusal of the brokers.
     """
     pyarrow()
-    # Here and not above: they need pyarrow.
+    # Imported here because they need pyarrow.
     from skep.client.produce.delivery import REQUEST_TIMEOUT_S
     from skep.client.produce.producer import Producer
     from skep.client.produce.record_layout import ColumnNames, RecordLayout
@@ -73,7 +73,7 @@ def write_arrow(
     names = ColumnNames(value, key, "topic" if topic is None else None, partition, headers, timestamp)
     layout = RecordLayout.of(schema, names)
     if topic is None and layout.topic is None:
-        raise ClientError("a topic is needed, or a column 'topic'")
+        raise ClientError("a topic is needed: give one, or a column 'topic'")
     with (
         ClusterClient(bootstrap, client_id=client_id, timeout_s=timeout_s) as cluster,
         Producer(
@@ -106,7 +106,7 @@ def _write_in_a_transaction(producer: "Producer", writer: "RowWriter", batches: 
         _write(writer, batches)
         producer.commit(until_visible=True)
     except NotVisibleYet:
-        # Decided: there is nothing to abort.
+        # Committed: there is nothing to abort.
         raise
     except BaseException as error:
         try:
@@ -114,13 +114,13 @@ def _write_in_a_transaction(producer: "Producer", writer: "RowWriter", batches: 
         except (KafkaError, ClientError) as second:
             if second is error:
                 raise
-            # The first one is what the caller must see.
+            # The caller must see the first error.
             error.add_note(f"the transaction could not be aborted: {second}")
         raise
 
 
 def _batches_of(data: Any) -> "tuple[pa.Schema | None, Iterator[pa.RecordBatch]]":
-    """The schema and the batches; no schema when there is not one batch that would have it."""
+    """Returns the schema and the batches; no schema when there is no batch."""
     arrow = pyarrow()
     if isinstance(data, arrow.RecordBatch):
         return data.schema, iter([data])
@@ -135,7 +135,7 @@ def _batches_of(data: Any) -> "tuple[pa.Schema | None, Iterator[pa.RecordBatch]]
 
 
 def _checked(given: Iterator[Any]) -> "tuple[pa.Schema | None, Iterator[pa.RecordBatch]]":
-    """The batches of an iterable, seen to be of one schema."""
+    """Returns the schema and the batches of an iterable; the iterator raises for a batch of another schema."""
     arrow = pyarrow()
     first = next(given, None)
     if first is None:

@@ -1,11 +1,11 @@
-"""One connection to another broker, on the event loop: many requests under way, answers in the order of the requests.
+"""A connection to another broker, on the event loop, with many requests in flight.
 
-The first thing asked is which versions the other has, as in ``connection``. There is no second chance on a connection:
-when the other breaks it, is silent too long or answers what is not an answer, it is closed, everybody who waits on it
-is told, and who wants to go on makes a new one. ``peers`` keeps those that are shared.
+The first request asks for the versions that the other broker serves, as in ``connection``. A connection is not
+repaired: when the other broker closes it, is silent for too long or sends what is not a response, it is closed and all
+requests in flight fail; the caller makes a new one. ``peers`` keeps connections that are shared.
 
-Head of line. A broker answers in order, so an answer that waits (a Fetch for data, markers for their replicas) holds
-back those behind it: who asks for what waits has a connection of its own.
+Head of line: a broker sends responses in the order of the requests, so one that waits (a Fetch for data, markers for
+their replicas) holds back those behind it. Such requests need a connection of their own.
 """
 
 import asyncio
@@ -14,17 +14,17 @@ from collections import deque
 from typing import Any, cast
 
 from skep.base.errors import DecodeError, ErrorCode, KafkaError
-from skep.client.connection import MAX_ANSWER_BYTES, newest_common_version, words_of
+from skep.client.connection import MAX_RESPONSE_BYTES, error_text, newest_common_version
 from skep.client.errors import ClientError, Unreachable
 from skep.wire.apis import API_VERSIONS, Api
 from skep.wire.client_codec import decode_response, encode_request, request_header
 from skep.wire.codec import Body
 from skep.wire.primitives import INT32
-from skep.wire.response_frames import AnswerFrames
+from skep.wire.response_frames import ResponseFrames
 
 
-class _Due:
-    """One request that has no answer yet. ``frame`` is done when nobody waits for it any more."""
+class _Request:
+    """A request in flight. ``frame`` is already done when the caller was cancelled."""
 
     __slots__ = ("api", "correlation_id", "frame", "timer")
 
@@ -36,22 +36,22 @@ class _Due:
 
 
 class Peer(asyncio.BufferedProtocol):
-    """Owns the transport and what is due on it.
+    """Owns the transport and the requests in flight on it.
 
-    Between calls ``_due`` has one entry for each request that was sent and not answered, in order, also for those
-    whose asker was cancelled: their answer still comes, and is dropped. Once ``is_closed`` nothing is due.
+    Between calls ``_requests`` has every request without a response, in order, also those whose caller was cancelled:
+    their response still arrives, and is dropped. It is empty once ``is_closed``.
     """
 
     def __init__(
-        self, host: str, port: int, *, client_id: str, timeout_s: float, max_answer_bytes: int = MAX_ANSWER_BYTES
+        self, host: str, port: int, *, client_id: str, timeout_s: float, max_response_bytes: int = MAX_RESPONSE_BYTES
     ) -> None:
         self.address = f"{host}:{port}"
         self._host, self._port = host, port
         self._client_id = client_id
         self._timeout_s = timeout_s
-        self._frames = AnswerFrames(max_answer_bytes)
+        self._frames = ResponseFrames(max_response_bytes)
         self._versions: dict[int, tuple[int, int]] = {}
-        self._due: deque[_Due] = deque()
+        self._requests: deque[_Request] = deque()
         self._correlation_id = 0
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Timeout | None = None
@@ -59,31 +59,31 @@ class Peer(asyncio.BufferedProtocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is over; before ``connect`` it is not."""
+        """Whether the connection has ended; False before ``connect``."""
         return self._ended is not None
 
     @property
-    def unanswered(self) -> int:
-        """How many requests are under way."""
-        return len(self._due)
+    def in_flight(self) -> int:
+        """The number of requests without a response."""
+        return len(self._requests)
 
     async def connect(self) -> None:
-        """Connects and asks for the versions. Unreachable, ClientError or KafkaError when that fails.
+        """Connects and asks for the versions. Raises Unreachable, ClientError or KafkaError when that fails.
 
-        Then, and when it is cancelled, the connection is closed.
+        The connection is closed then, and when this is cancelled.
         """
         self._check_open()
         try:
-            answer = await self._connect()
-            if answer.error_code is not ErrorCode.none:
-                raise KafkaError(answer.error_code, f"{self.address} does not say its versions")
+            response = await self._connect()
+            if response.error_code is not ErrorCode.none:
+                raise KafkaError(response.error_code, f"{self.address} refused ApiVersions: {response.error_code.name}")
         except OSError as error:
-            self._end(Unreachable(f"no broker answers at {self.address} ({words_of(error)})"))
+            self._end(Unreachable(f"no broker answers at {self.address} ({error_text(error)})"))
             self._check_open()
         except BaseException:
             self.close()
             raise
-        self._versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+        self._versions = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
 
     async def _connect(self) -> Any:
         try:
@@ -94,9 +94,9 @@ class Peer(asyncio.BufferedProtocol):
             self._connecting = None
 
     async def ask(self, api: Api, body: Body, *, version: int | None = None, timeout_s: float | None = None) -> Any:
-        """The answer to one request, in the newest version that both sides have if none is given.
+        """Returns the response to one request; without ``version``, in the newest version that both sides have.
 
-        Cancelled, it leaves the connection as it is; the request may have been done or not.
+        Cancelling leaves the connection open; the request may have been carried out or not.
         """
         if version is None:
             version = self.version_of(api)
@@ -104,31 +104,31 @@ class Peer(asyncio.BufferedProtocol):
         try:
             return decode_response(api, version, frame)[1]
         except DecodeError as error:
-            raise self._nonsense(error) from None
+            raise self._protocol_error(error) from None
 
     async def ask_raw(
         self, api: Api, body: Body | bytes, *, version: int | None = None, timeout_s: float | None = None
     ) -> memoryview:
-        """The same as bytes, header included, for who reads them alone; they are the caller's to keep.
+        """Returns the bytes of a response, header included; they are the caller's.
 
-        A body that is bytes is what stands behind the header in the version that is given.
+        ``body`` as bytes is the encoded body, in the ``version`` that is given.
         """
         return await self._send(api, self.version_of(api) if version is None else version, body, timeout_s)
 
-    def give_back(self, frame: memoryview) -> None:
-        """What ``ask_raw`` gave is not needed any more, nor any part of it: its room serves for another answer."""
-        self._frames.give_back(frame)
+    def recycle(self, frame: memoryview) -> None:
+        """Takes back a frame of ``ask_raw`` that, with all views into it, is no longer read; its buffer is reused."""
+        self._frames.recycle(frame)
 
     def version_of(self, api: Api) -> int:
-        """The newest version that both sides have; Unsupported when there is none."""
+        """Returns the newest version that both sides have; raises Unsupported when there is none."""
         self._check_open()
         return newest_common_version(api, self._versions, self.address)
 
     def close(self) -> None:
-        """At once, what is still to be sent is not sent. Those who wait get Unreachable."""
+        """Closes the connection at once; unsent bytes are dropped. Requests in flight raise Unreachable."""
         self._end(Unreachable(f"the connection to {self.address} was closed"))
 
-    # What the transport calls.
+    # Callbacks of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -138,8 +138,8 @@ class Peer(asyncio.BufferedProtocol):
             tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        words = words_of(exc) if isinstance(exc, OSError) else "the connection was closed"
-        self._end(Unreachable(f"the broker at {self.address} is gone ({words})"))
+        reason = error_text(exc) if isinstance(exc, OSError) else "the connection was closed"
+        self._end(Unreachable(f"lost the connection to the broker at {self.address} ({reason})"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.get_buffer()
@@ -147,49 +147,51 @@ class Peer(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             for frame in self._frames.received(nbytes):
-                self._answered(frame)
+                self._frame_received(frame)
         except DecodeError as error:
-            self._nonsense(error)
+            self._protocol_error(error)
 
-    def _answered(self, frame: memoryview) -> None:
-        if not self._due:
-            raise DecodeError("an answer that nobody asked for")
-        due = self._due[0]
+    def _frame_received(self, frame: memoryview) -> None:
+        if not self._requests:
+            raise DecodeError("a response without a request in flight")
+        request = self._requests[0]
         (correlation_id,) = INT32.unpack_from(frame)
-        if correlation_id != due.correlation_id:
-            raise DecodeError(f"answer {correlation_id} where {due.correlation_id}, to {due.api.name}, is due")
-        self._due.popleft()
-        if due.timer is not None:
-            due.timer.cancel()
-        if not due.frame.done():
-            due.frame.set_result(frame)
+        if correlation_id != request.correlation_id:
+            raise DecodeError(
+                f"response {correlation_id}, and the next in order is {request.correlation_id} to {request.api.name}"
+            )
+        self._requests.popleft()
+        if request.timer is not None:
+            request.timer.cancel()
+        if not request.frame.done():
+            request.frame.set_result(frame)
 
     def _send(
         self, api: Api, version: int, body: Body | bytes, timeout_s: float | None
     ) -> "asyncio.Future[memoryview]":
         self._check_open()
         assert self._transport is not None, "connect comes first"
-        # Also what the codec refuses must not leave an entry: nothing of it would be sent and no answer would come.
+        # Encoded before it is queued: a body that the codec refuses must leave no entry, for no response would come.
         correlation_id = self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         if isinstance(body, bytes):
-            request = request_header(api, version, correlation_id, self._client_id) + body
+            encoded = request_header(api, version, correlation_id, self._client_id) + body
         else:
-            request = encode_request(api, version, correlation_id, self._client_id, body)
+            encoded = encode_request(api, version, correlation_id, self._client_id, body)
         loop = asyncio.get_running_loop()
-        due = _Due(correlation_id, api, loop.create_future())
-        due.timer = loop.call_later(self._timeout_s if timeout_s is None else timeout_s, self._timed_out, due)
-        self._due.append(due)
-        self._transport.write(INT32.pack(len(request)) + request)
-        return due.frame
+        request = _Request(correlation_id, api, loop.create_future())
+        request.timer = loop.call_later(self._timeout_s if timeout_s is None else timeout_s, self._timed_out, request)
+        self._requests.append(request)
+        self._transport.write(INT32.pack(len(encoded)) + encoded)
+        return request.frame
 
-    def _timed_out(self, due: _Due) -> None:
-        self._end(Unreachable(f"the broker at {self.address} gave no answer to {due.api.name} (timed out)"))
+    def _timed_out(self, request: _Request) -> None:
+        self._end(Unreachable(f"the broker at {self.address} sent no response to {request.api.name} (timed out)"))
 
-    def _nonsense(self, error: DecodeError) -> ClientError:
-        """Closes the connection; the error to raise."""
-        nonsense = ClientError(f"what {self.address} answered is not Kafka's protocol: {error}")
-        self._end(nonsense)
-        return nonsense
+    def _protocol_error(self, error: DecodeError) -> ClientError:
+        """Closes the connection and returns the error to raise."""
+        raised = ClientError(f"the response of {self.address} is not Kafka's protocol: {error}")
+        self._end(raised)
+        return raised
 
     def _check_open(self) -> None:
         if self._ended is not None:
@@ -200,19 +202,19 @@ class Peer(asyncio.BufferedProtocol):
             return
         self._ended = error
         if self._connecting is not None and not self._connecting.expired():
-            # Nobody has to wait for the time-out of a connection that is not wanted any more.
+            # ``connect`` need not wait for the timeout of a connection that nobody wants any more.
             self._connecting.reschedule(0)
         if self._transport is not None:
-            # Not ``close``, which waits until everything is sent: the other may never read it.
+            # Not ``close``, which waits until everything is sent: the other broker may never read it.
             self._transport.abort()
-        while self._due:
-            due = self._due.popleft()
-            if due.timer is not None:
-                due.timer.cancel()
-            if not due.frame.done():
-                due.frame.set_exception(_copy(error))
+        while self._requests:
+            request = self._requests.popleft()
+            if request.timer is not None:
+                request.timer.cancel()
+            if not request.frame.done():
+                request.frame.set_exception(_copy(error))
 
 
 def _copy(error: ClientError) -> ClientError:
-    """One for each who waits: raised in several tasks, one error would gather the tracebacks of all."""
+    """Returns an error for each caller: one raised in several tasks would gather the tracebacks of all."""
     return type(error)(*error.args)

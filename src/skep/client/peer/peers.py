@@ -1,4 +1,4 @@
-"""Connections to the other brokers that are shared by all who have something short to ask of them."""
+"""Shared connections to the other brokers, for short requests."""
 
 import asyncio
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from skep.wire.codec import Body
 
 
 class BrokerAddress(Protocol):
-    """Whatever says where a broker is, as the records of the metadata do."""
+    """The address of a broker, as the metadata records have it."""
 
     @property
     def id(self) -> int: ...
@@ -33,8 +33,8 @@ class _Shared(NamedTuple):
 class Peers:
     """Owns one connection for each broker that was asked, at the address that it had then.
 
-    It is made when the first asks; those who ask meanwhile wait for the same one. One that ended is made anew for the
-    next who asks, and nothing is asked twice: whether what was under way has been done is not known here.
+    The first request connects; requests that come meanwhile wait for the same connection. The next request after the
+    end of a connection makes a new one. No request is repeated: one that was in flight may have been carried out.
     """
 
     def __init__(self, client_id: str, timeout_s: float) -> None:
@@ -52,19 +52,19 @@ class Peers:
         version: int | None = None,
         timeout_s: float | None = None,
     ) -> Any:
-        """The answer to one request. ClientError or KafkaError when there is none.
+        """Returns the response to one request; raises ClientError or KafkaError without one.
 
-        Cancelled, it leaves the connection to those who share it; the request may have been done or not.
+        Cancelling leaves the connection to those who share it; the request may have been carried out or not.
         """
         if self._is_closed:
-            raise Unreachable(f"the connections to other brokers are closed, also that to {broker.host}:{broker.port}")
+            raise Unreachable(f"the connections to other brokers, such as {broker.host}:{broker.port}, are closed")
         shared = self._shared_with(broker)
-        # Shielded: the one who is cancelled must not take the connection from the others who wait for it.
+        # Shielded: a cancelled caller must not cancel the connection that others wait for.
         await asyncio.shield(shared.connected)
         return await shared.peer.ask(api, body, version=version, timeout_s=timeout_s)
 
     def retain(self, brokers: Iterable[BrokerAddress]) -> None:
-        """Closes the connections to all that are not among these, or are at another address now."""
+        """Closes the connections to brokers that are not among these, or have another address now."""
         addresses = {broker.id: (broker.host, broker.port) for broker in brokers}
         for broker_id, shared in list(self._shared.items()):
             if addresses.get(broker_id) != (shared.host, shared.port):
@@ -72,7 +72,7 @@ class Peers:
                 shared.peer.close()
 
     async def close(self) -> None:
-        """Those who wait get Unreachable, and so does who asks later."""
+        """Closes all connections. Requests in flight and later ones raise Unreachable."""
         self._is_closed = True
         connecting = [shared.connected for shared in self._shared.values()]
         self.retain(())
@@ -92,6 +92,6 @@ class Peers:
 
 
 def _seen(connected: "asyncio.Task[None]") -> None:
-    """Looks at the error, so that it is not reported as lost when all who waited have been cancelled."""
+    """Retrieves the error, so that asyncio does not report it as lost when every caller was cancelled."""
     if not connected.cancelled():
         connected.exception()

@@ -1,6 +1,6 @@
-"""Rows of columns into record batches of a good size: large enough to be cheap, and small enough to keep all busy.
+"""Record batches out of columns: large enough to be cheap, small enough that encoding and sending overlap.
 
-A row that is larger than that gets a batch of its own, up to what the topic takes.
+A larger row gets a batch of its own, up to the limit of the topic.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,9 +25,10 @@ def batches_of(
     producer: ProducerIdentity,
     next_sequence: Callable[[], int],
 ) -> Iterator[EncodedBatch]:
-    """The batches, one at a time; ``next_sequence`` is asked when those before have been counted.
+    """Yields one batch at a time; ``next_sequence`` is called after the caller has counted the batches before.
 
-    RecordTooLarge names the first row that fits into none by its place in the columns, BadRow one that is no record.
+    Raises RecordTooLarge for the first row that fits into no batch, BadRow for one that is no record; both have the row
+    by its place in the columns.
     """
     total = len(columns.value) if rows is None else len(rows)
     usual = min(usual_bytes, largest_bytes)
@@ -47,8 +48,7 @@ def batches_of(
             limit, most = usual, MAX_BATCH_RECORDS
         except RecordTooLarge as error:
             if limit == largest_bytes:
-                row = error.row if rows is not None else start + error.row
-                raise RecordTooLarge(row, error.size, limit) from None
+                raise error.with_row(error.row if rows is not None else start + error.row) from None
             limit, most = largest_bytes, 1
         except BadRow as error:
             raise BadRow(error.row if rows is not None else start + error.row, error.reason) from None

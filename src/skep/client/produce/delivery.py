@@ -1,9 +1,9 @@
-"""Bringing record batches to the leaders of their partitions, in turns, on the caller's thread.
+"""Delivery of record batches to the leaders of their partitions, in turns, on the caller's thread.
 
-A turn gives every broker the requests that it may have (see ``produce_queue``), writes and reads what the sockets let
-through, and waits only if it is told to. A leader that has moved is looked up, a lost connection is made anew, and
-what was on it is sent again. While a broker owes answers for a partition, nothing of it goes to another one: there it
-would arrive before what it follows.
+A turn hands every broker the requests that it may have (see ``produce_queue``), writes and reads what the sockets allow
+and blocks only on request. Delivery looks up a leader that has moved, replaces a lost connection and sends the batches
+on it again. While a broker owes responses for a partition, none of its batches is sent to another broker: it would
+arrive before its predecessors.
 """
 
 import select
@@ -11,23 +11,24 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client.cluster_client import RETRIABLE, ClusterClient, Node
+from skep.client.cluster_client import ClusterClient, Node
 from skep.client.errors import ClientError, Unreachable
 from skep.client.produce.produce_pipe import ProduceOptions, ProducePipe
-from skep.client.produce.produce_queue import MAX_IN_FLIGHT, Answer, Partition, ProduceQueue
+from skep.client.produce.produce_queue import MAX_IN_FLIGHT, BatchResult, Partition, ProduceQueue
+from skep.client.retry import RETRIABLE
 from skep.client.topic_info import GONE_AFTER_S
 
 REQUEST_BYTES = 4 << 20
 REQUEST_TIMEOUT_S = 30.0
 DELIVERY_TIMEOUT_S = 120.0
 PAUSE_S = 0.1
-"""Before what failed is tried again."""
+"""Between attempts at what failed."""
 LONGEST_WAIT_S = 1.0
-"""After which it is looked whether an answer is overdue."""
+"""How often overdue responses are looked for."""
 
 
 class Delivery:
-    """Owns the queue, and has a connection of the cluster to each broker that was written to, until ``close``."""
+    """Owns the queue and, until ``close``, a connection to each broker that was written to."""
 
     def __init__(
         self,
@@ -47,28 +48,28 @@ class Delivery:
         self._before_sending = before_sending
         self._pipes: dict[Node, ProducePipe] = {}
         self._leaders: dict[tuple[str, int], Node] = {}
-        # Where the batches of a partition went that are in a request now.
+        # The broker that has the requests in flight of a partition.
         self._sent_to: dict[tuple[str, int], Node] = {}
         self._unknown_since: float | None = None
         self.reset()
 
     def reset(self) -> None:
-        """Forgets everything that is not acknowledged, and every sequence number."""
+        """Drops everything that is not acknowledged, and every sequence number."""
         self.close()
         self.queue = ProduceQueue(give_up_after_s=self._delivery_timeout_s, pause_s=PAUSE_S)
 
     def close(self) -> None:
-        """Gives the connections back; those with requests under way are closed."""
+        """Releases the connections; those with requests in flight are closed."""
         for node, pipe in self._pipes.items():
             connection = pipe.release()
             if connection is not None:
-                self._cluster.give_back(node, connection)
+                self._cluster.release_connection(node, connection)
         self._pipes = {}
 
     def settle(self) -> None:
-        """Returns when no request is under way any more: each was answered, or has failed, or has taken too long.
+        """Returns when no request is in flight: each has a response, has failed, or has taken too long.
 
-        What the answers say is not looked at. For who drops all that is not acknowledged.
+        The responses are ignored. For a caller that drops everything unacknowledged.
         """
         deadline = time.monotonic() + self._request_timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
@@ -85,17 +86,17 @@ class Delivery:
                     del self._pipes[node]
 
     def turn(self, *, wait: bool) -> None:
-        """One step on. KafkaError for what a broker refuses, or what has not worked for ``delivery_timeout_s``."""
+        """Takes one step. Raises KafkaError for a refusal, or for what has failed for ``delivery_timeout_s``."""
         self._dispatch(time.monotonic())
         if wait:
             self._wait()
         for node, pipe in list(self._pipes.items()):
             try:
                 pipe.write()
-                for batches, answers in pipe.read():
-                    for name in self.queue.answered(batches, answers, time.monotonic()):
+                for batches, results in pipe.read():
+                    for name in self.queue.complete(batches, results, time.monotonic()):
                         self._leaders.pop(name, None)
-                        self._cluster.look_elsewhere()
+                        self._cluster.switch_metadata_broker()
             except ClientError as error:
                 self._lose(node, pipe, error)
 
@@ -107,7 +108,7 @@ class Delivery:
         for partition in self._with_leaders(ready, now):
             name = (partition.topic, partition.index)
             leader = self._leaders[name]
-            if not partition.unanswered or self._sent_to[name] == leader:
+            if not partition.in_flight or self._sent_to[name] == leader:
                 by_node.setdefault(leader, []).append(partition)
         for node, partitions in by_node.items():
             pipe = self._pipe_to(node, partitions, now)
@@ -117,23 +118,23 @@ class Delivery:
             while partitions and pipe.in_flight < MAX_IN_FLIGHT:
                 batches = self.queue.take(partitions, self._max_request_bytes)
                 self._sent_to.update({(one.partition.topic, one.partition.index): node for one in batches})
-                pipe.give(batches)
+                pipe.add(batches)
                 partitions = [partition for partition in partitions if partition.may_send]
 
     def _with_leaders(self, ready: list[Partition], now: float) -> list[Partition]:
-        """Those of which the leader is known, after looking up the ones that are not; the others are put off."""
+        """Returns the partitions with a known leader, after a lookup of the unknown ones; puts off the others."""
         missing = {partition.topic for partition in ready if (partition.topic, partition.index) not in self._leaders}
-        problem = Answer(ErrorCode.leader_not_available, detail="there is no such partition, or it has no leader")
+        problem = BatchResult(ErrorCode.leader_not_available, detail="the partition does not exist, or has no leader")
         if missing:
             try:
                 self._leaders.update(self._cluster.leaders(sorted(missing)))
                 self._unknown_since = None
             except Unreachable as error:
-                problem = Answer(ErrorCode.network_exception, detail=str(error))
+                problem = BatchResult(ErrorCode.network_exception, detail=str(error))
             except KafkaError as error:
                 if error.code not in RETRIABLE and not self._may_be_behind(error.code, now):
                     raise
-                problem = Answer(error.code, detail=error.detail)
+                problem = BatchResult(error.code, detail=error.detail)
         led = []
         for partition in ready:
             if (partition.topic, partition.index) in self._leaders:
@@ -143,7 +144,7 @@ class Delivery:
         return led
 
     def _may_be_behind(self, code: ErrorCode, now: float) -> bool:
-        """Whether a topic that is said not to be there may be one that the broker has not heard of."""
+        """Whether a topic that a broker reports missing may be one that the broker does not know yet."""
         if code is not ErrorCode.unknown_topic_or_partition:
             return False
         if self._unknown_since is None:
@@ -155,11 +156,11 @@ class Delivery:
         if pipe is not None:
             return pipe
         try:
-            pipe = ProducePipe(self._cluster.take_connection(node), self._options, timeout_s=self._request_timeout_s)
+            pipe = ProducePipe(self._cluster.acquire_connection(node), self._options, timeout_s=self._request_timeout_s)
         except Unreachable as error:
             self._forget_leader(node)
             for partition in partitions:
-                self.queue.postpone(partition, Answer(ErrorCode.network_exception, detail=str(error)), now)
+                self.queue.postpone(partition, BatchResult(ErrorCode.network_exception, detail=str(error)), now)
             return None
         self._pipes[node] = pipe
         return pipe
@@ -167,7 +168,7 @@ class Delivery:
     def _wait(self) -> None:
         waiting = [pipe for pipe in self._pipes.values() if pipe.in_flight]
         if not waiting:
-            # Everything is put off; nothing but time will change that.
+            # Everything is put off until a later time.
             now = time.monotonic()
             times = [partition.retry_at for partition in self.queue.partitions.values() if partition.waiting]
             time.sleep(min(max(min(times, default=now) - now, 0.0), PAUSE_S))
@@ -186,10 +187,10 @@ class Delivery:
         del self._pipes[node]
         self._forget_leader(node)
         batches = pipe.batches()
-        lost = Answer(ErrorCode.network_exception, detail=str(error))
-        answers = {(batch.partition.topic, batch.partition.index): lost for batch in batches}
-        self.queue.answered(batches, answers, time.monotonic())
+        lost = BatchResult(ErrorCode.network_exception, detail=str(error))
+        results = {(batch.partition.topic, batch.partition.index): lost for batch in batches}
+        self.queue.complete(batches, results, time.monotonic())
 
     def _forget_leader(self, node: Node) -> None:
-        self._cluster.look_elsewhere()
+        self._cluster.switch_metadata_broker()
         self._leaders = {name: leader for name, leader in self._leaders.items() if leader != node}

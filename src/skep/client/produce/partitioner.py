@@ -1,7 +1,7 @@
-"""Which partition a row goes to: the given one, else by its key as Kafka's own clients do, else some, by turns.
+"""The partition of a row: the given one, else by its key as Kafka's own clients choose it, else one after the other.
 
-A row without a key may go anywhere. Dealt out one by one, every partition would get a batch of few rows; so a stretch
-of neighbours goes to one partition, the next stretch to the next.
+A row without a key may be in any partition. Spread one by one, every partition would get a batch of few rows; so a
+stretch of neighbours is written to one partition, the next stretch to the next.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from skep.client.errors import ClientError
+from skep.client.errors import RowRefused
 from skep.client.produce.batch_cutter import Rows
 from skep.records.columnar import partitions_of_keys
 
@@ -19,21 +19,8 @@ NO_PARTITION = -1
 Numbers = np.ndarray[Any, np.dtype[np.int32]]
 
 
-class RowRefused(ClientError):
-    """A row cannot be written. ``row`` counts from 0, from the first row that was given."""
-
-    def __init__(self, row: int, reason: str) -> None:
-        super().__init__(f"row {row}: {reason}")
-        self.row = row
-        self.reason = reason
-
-    def __reduce__(self) -> tuple[type["RowRefused"], tuple[int, str]]:
-        # Workers of other processes hand it to their driver.
-        return type(self), (self.row, self.reason)
-
-
 class Partitioner:
-    """Owns whose turn it is, for one topic."""
+    """Owns the next partition for rows without a key, of one topic."""
 
     def __init__(self, topic: str, partition_count: int, first_turn: int = 0) -> None:
         self._topic = topic
@@ -41,7 +28,7 @@ class Partitioner:
         self._turn = first_turn
 
     def choose(self, key: pa.Array | None, given: pa.Array | None, row_count: int, row_bytes: float) -> Numbers:
-        """A partition for each row. RowRefused for a given one that there is not."""
+        """Returns a partition for each row. Raises RowRefused for a given one that does not exist."""
         chosen: Numbers
         if key is None or pa.types.is_null(key.type):
             chosen = np.full(row_count, NO_PARTITION, np.int32)
@@ -70,11 +57,11 @@ class Partitioner:
 
 
 def rows_by_number(numbers: Numbers) -> list[tuple[int, Rows]]:
-    """Each number that occurs, with its rows in their order."""
+    """Returns each number that occurs, with its rows in their order."""
     if not len(numbers):
         return []
     counts = np.bincount(numbers)
-    # Of numbers of 16 bits numpy sorts by counting, which is several times as fast.
+    # numpy sorts numbers of 16 bits by counting, which is several times as fast.
     order = np.argsort(numbers.astype(np.uint16) if len(counts) <= 1 << 16 else numbers, kind="stable")
     ends = np.cumsum(counts)
     return [(int(number), order[ends[number] - counts[number] : ends[number]]) for number in np.flatnonzero(counts)]

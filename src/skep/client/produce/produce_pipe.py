@@ -1,6 +1,7 @@
-"""A connection that several Produce requests are under way on: written and read as far as the socket lets, no further.
+"""A connection with several Produce requests in flight, written and read without blocking.
 
-Which answer belongs to which request follows from the order: a broker answers the requests of a connection in theirs.
+A broker sends the responses of a connection in the order of the requests, so the order tells which response belongs to
+which request.
 """
 
 import time
@@ -9,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from skep.base.errors import DecodeError
-from skep.client.connection import MAX_ANSWER_BYTES, Connection
-from skep.client.produce.produce_queue import Answer, Batch, answers_of
+from skep.client.connection import Connection
+from skep.client.produce.produce_queue import Batch, BatchResult, results_of
 from skep.wire.apis import PRODUCE
 from skep.wire.client_codec import decode_response, request_header
 from skep.wire.primitives import INT32
@@ -19,11 +20,12 @@ from skep.wire.produce.produce_request import Buffer, produce_request_parts
 MAX_PARTS = 64
 """Buffers for one ``sendmsg``; the system takes at most 1024."""
 
-Answered = tuple[Sequence[Batch], dict[tuple[str, int], Answer]]
+Completed = tuple[Sequence[Batch], dict[tuple[str, int], BatchResult]]
+"""The batches of a request and their results by partition."""
 
 
 class ProduceOptions(NamedTuple):
-    """What is the same in every request of a producer."""
+    """The fields that are the same in every request of a producer."""
 
     client_id: str
     transactional_id: str | None
@@ -31,22 +33,23 @@ class ProduceOptions(NamedTuple):
     timeout_ms: int
 
 
-class _UnderWay(NamedTuple):
+class _Request(NamedTuple):
     correlation_id: int
     batches: Sequence[Batch]
 
 
 class ProducePipe:
-    """Owns the requests on a connection, and that until ``release``. After an error it is closed, and ``batches`` says
-    what it held."""
+    """Owns the requests on a connection, and the connection until ``release``.
+
+    An error closes the connection; ``batches`` then returns what was in flight.
+    """
 
     def __init__(self, connection: Connection, options: ProduceOptions, *, timeout_s: float) -> None:
         self._connection = connection
         self._options = options
         self._request_timeout_s = timeout_s
-        self._under_way: deque[_UnderWay] = deque()
+        self._requests: deque[_Request] = deque()
         self._unsent: deque[memoryview] = deque()
-        self._received = bytearray()
         self._last_progress = 0.0
         try:
             self._version = connection.version_of(PRODUCE)
@@ -57,8 +60,8 @@ class ProducePipe:
         self._socket.setblocking(False)
 
     def release(self) -> Connection | None:
-        """The connection, for others to use; None, and it is closed, when an answer may still come on it."""
-        if self._under_way or self._unsent or self._received:
+        """Returns the connection; None, and it is closed, when a response may still arrive on it."""
+        if self._requests or self._unsent or not self._connection.frames.is_empty:
             self._connection.close()
             return None
         return self._connection
@@ -68,18 +71,18 @@ class ProducePipe:
 
     @property
     def in_flight(self) -> int:
-        return len(self._under_way)
+        return len(self._requests)
 
     @property
     def wants_to_write(self) -> bool:
         return bool(self._unsent)
 
     def batches(self) -> list[Batch]:
-        """The batches of every request that has no answer, in the order in which they were given."""
-        return [batch for request in self._under_way for batch in request.batches]
+        """Returns the batches of every request in flight, in the order in which they were added."""
+        return [batch for request in self._requests for batch in request.batches]
 
-    def give(self, batches: Sequence[Batch]) -> None:
-        """Takes one more request; ``write`` sends it."""
+    def add(self, batches: Sequence[Batch]) -> None:
+        """Queues one more request; ``write`` sends it."""
         topics: dict[str, list[tuple[int, Buffer]]] = {}
         for batch in batches:
             topics.setdefault(batch.partition.topic, []).append((batch.partition.index, batch.data))
@@ -91,16 +94,16 @@ class ProducePipe:
             acks=options.acks,
             timeout_ms=options.timeout_ms,
         )
-        if not self._under_way:
+        if not self._requests:
             self._last_progress = time.monotonic()
         correlation_id = self._connection.next_correlation_id()
         header = request_header(PRODUCE, self._version, correlation_id, options.client_id)
         length = INT32.pack(len(header) + sum(map(len, parts)))
         self._unsent.extend(map(memoryview, (length + header, *parts)))
-        self._under_way.append(_UnderWay(correlation_id, batches))
+        self._requests.append(_Request(correlation_id, batches))
 
     def write(self) -> None:
-        """Sends what the socket takes at once. Unreachable when the connection is lost."""
+        """Sends what the socket accepts without blocking. Raises Unreachable when the connection is lost."""
         unsent = self._unsent
         try:
             while unsent:
@@ -113,50 +116,40 @@ class ProducePipe:
         except BlockingIOError:
             return
         except OSError as error:
-            raise self._connection.broken(PRODUCE, error) from None
+            raise self._connection.lost(PRODUCE, error) from None
 
-    def read(self) -> Iterator[Answered]:
-        """The answers that are there, one by one: each counts, even if what follows is the end of the connection.
+    def read(self) -> Iterator[Completed]:
+        """Yields the requests whose responses have arrived, also those before the end of the connection.
 
-        Unreachable when that is lost, or when nothing has gone either way for as long as a request may take.
+        Raises Unreachable afterwards when the connection is lost, or when nothing was sent or received for as long as a
+        request may take.
         """
         failure: OSError | None = None
+        frames: list[memoryview] = []
         try:
-            while piece := self._socket.recv(1 << 16):
-                self._received += piece
+            while count := self._socket.recv_into(self._connection.frames.get_buffer()):
+                frames += self._connection.frames.received(count)
                 self._last_progress = time.monotonic()
             failure = ConnectionResetError("the connection was closed")
         except BlockingIOError:
-            if self._under_way and time.monotonic() - self._last_progress > self._request_timeout_s:
+            if self._requests and time.monotonic() - self._last_progress > self._request_timeout_s:
                 failure = TimeoutError()
         except OSError as error:
             failure = error
-        while (frame := self._next_frame()) is not None:
-            yield self._answer_in(frame)
+        except DecodeError as error:
+            raise self._connection.protocol_error(error) from None
+        for frame in frames:
+            yield self._complete(frame)
         if failure is not None:
-            raise self._connection.broken(PRODUCE, failure)
+            raise self._connection.lost(PRODUCE, failure)
 
-    def _next_frame(self) -> bytes | None:
-        received = self._received
-        if len(received) < INT32.size:
-            return None
-        (length,) = INT32.unpack_from(received)
-        if not INT32.size <= length <= MAX_ANSWER_BYTES:
-            raise self._connection.nonsense(DecodeError(f"an answer of {length} bytes"))
-        end = INT32.size + length
-        if len(received) < end:
-            return None
-        frame = bytes(memoryview(received)[INT32.size : end])
-        del received[:end]
-        return frame
-
-    def _answer_in(self, frame: bytes) -> Answered:
+    def _complete(self, frame: memoryview) -> Completed:
         try:
             correlation_id, response = decode_response(PRODUCE, self._version, frame)
         except DecodeError as error:
-            raise self._connection.nonsense(error) from None
-        if not self._under_way or self._under_way[0].correlation_id != correlation_id:
-            raise self._connection.nonsense(
-                DecodeError(f"an answer to request {correlation_id}, which is not the next")
+            raise self._connection.protocol_error(error) from None
+        if not self._requests or self._requests[0].correlation_id != correlation_id:
+            raise self._connection.protocol_error(
+                DecodeError(f"a response to request {correlation_id}, which is not the next in order")
             )
-        return self._under_way.popleft().batches, answers_of(response)
+        return self._requests.popleft().batches, results_of(response)

@@ -1,16 +1,16 @@
-"""What a producer has still to write, and in which order it may go out; without any I/O.
+"""The batches that a producer has not had acknowledged yet, and the order in which they may be sent. Sans-IO.
 
-A partition's batches lie in two queues, both in the order of their sequence numbers: *waiting* and then, in a request,
-*sent*. When one of them comes back with an error that passes (another leader, a lost connection), those sent
-behind it may fail by that alone: the broker misses a sequence number. So the partition *stalls*: nothing of it goes out
-until every request that holds a batch of it has been answered or lost; then all that is not acknowledged waits again,
-in the old order and with the old sequence numbers, and what the broker has already it knows by these.
+A partition's batches are in two queues, both in the order of their sequence numbers: *waiting* and then, in a request,
+*sent*. When one of them fails with a retriable error (another leader, a lost connection), those sent behind it may fail
+by that alone: the broker misses a sequence number. So the partition *stalls*: none of its batches is sent until every
+request with one of them has a response or is lost. Then all that is not acknowledged waits again, in the old order and
+with the old sequence numbers, by which the broker recognizes what it already has.
 
-    sent [7 not leader] [8 out of order] [9 on its way]  waiting [10]     stalled: 10 stays
-    sent []                              waiting [7] [8] [9] [10]         when 9 is answered
+    sent [7 not leader] [8 out of order] [9 in flight]   waiting [10]     stalled: 10 stays
+    sent []                              waiting [7] [8] [9] [10]         after the response for 9
 
-A broker remembers the last five batches of a producer in a partition; hence ``MAX_IN_FLIGHT``, and hence no batch goes
-out that would be the fifth behind one without an acknowledgement: sent again, that one would not be known any more.
+A broker remembers the last five batches of a producer in a partition. Hence ``MAX_IN_FLIGHT``, and hence no batch is
+sent that would be the fifth behind one without an acknowledgement: sent again, that one would no longer be recognized.
 """
 
 from collections import deque
@@ -18,47 +18,28 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.client.retry import RETRIABLE_FOR_PARTITION
 from skep.wire.produce.produce_request import Buffer
 
 MAX_IN_FLIGHT = 5
-"""Requests without an answer on one connection; and batches of a partition from the oldest that is unacknowledged."""
+"""Requests in flight on one connection; and batches of a partition from the oldest unacknowledged one on."""
 UNKNOWN_OFFSET = -1
-
-PASSING = frozenset(
-    {
-        ErrorCode.leader_not_available,
-        ErrorCode.not_leader_or_follower,
-        ErrorCode.fenced_leader_epoch,
-        ErrorCode.unknown_leader_epoch,
-        ErrorCode.unknown_topic_or_partition,
-        ErrorCode.request_timed_out,
-        ErrorCode.network_exception,
-        ErrorCode.not_enough_replicas,
-        ErrorCode.not_enough_replicas_after_append,
-        ErrorCode.kafka_storage_error,
-        ErrorCode.coordinator_load_in_progress,
-        ErrorCode.coordinator_not_available,
-        ErrorCode.not_coordinator,
-        ErrorCode.concurrent_transactions,
-    }
-)
-"""After these the same batch is sent again. A topic that is really gone shows when its leaders are looked up."""
 
 
 class Written(NamedTuple):
     """What was acknowledged in one partition.
 
-    -1 for an offset that is not known: a broker may know that it has a batch, and no longer where. None that remembers
-    ``MAX_IN_FLIGHT`` batches says so.
+    -1 stands for an unknown offset: a broker may know that it has a batch, but no longer where. A broker that remembers
+    ``MAX_IN_FLIGHT`` batches never returns that.
     """
 
     first_offset: int
     last_offset: int
-    count: int  # type: ignore[assignment]  # a tuple has a method of that name, which nobody needs here
+    count: int  # type: ignore[assignment]  # hides a method of tuple that is not used here
 
 
-class Answer(NamedTuple):
-    """What a broker says of one batch."""
+class BatchResult(NamedTuple):
+    """The result of one batch in a Produce response."""
 
     code: ErrorCode
     base_offset: int = UNKNOWN_OFFSET
@@ -66,7 +47,7 @@ class Answer(NamedTuple):
 
 
 class Batch:
-    """One record batch, on its way until it is acknowledged."""
+    """One record batch that is not acknowledged yet."""
 
     __slots__ = ("count", "data", "number", "partition")
 
@@ -75,10 +56,11 @@ class Batch:
 
 
 class Partition:
-    """One partition as the producer sees it. ``unanswered`` of the batches in ``sent`` are in a request now."""
+    """One partition of a producer. ``in_flight`` counts the batches in ``sent`` that are in a request now."""
 
     __slots__ = (
         "failing_since",
+        "in_flight",
         "index",
         "next_number",
         "next_sequence",
@@ -86,7 +68,6 @@ class Partition:
         "retry_at",
         "sent",
         "topic",
-        "unanswered",
         "waiting",
     )
 
@@ -94,10 +75,10 @@ class Partition:
         self.topic, self.index = topic, index
         self.waiting: deque[Batch] = deque()
         self.sent: deque[Batch] = deque()
-        self.unanswered = 0
+        self.in_flight = 0
         self.next_number = 0
         self.next_sequence = 0
-        self.problem: Answer | None = None
+        self.problem: BatchResult | None = None
         self.failing_since: float | None = None
         self.retry_at = 0.0
 
@@ -107,7 +88,7 @@ class Partition:
 
     @property
     def may_send(self) -> bool:
-        """Whether a batch waits that the partition's own batches allow to go out."""
+        """Whether a batch is waiting that the partition's own batches allow to be sent."""
         if not self.waiting or self.is_stalled:
             return False
         oldest = self.sent[0] if self.sent else self.waiting[0]
@@ -118,7 +99,7 @@ class Partition:
 
 
 class ProduceQueue:
-    """All partitions of one producer. ``unacknowledged_bytes`` is what the batches in it take of the memory."""
+    """All partitions of one producer. ``unacknowledged_bytes`` is the size of all batches in it."""
 
     def __init__(self, *, give_up_after_s: float, pause_s: float) -> None:
         self.partitions: dict[tuple[str, int], Partition] = {}
@@ -135,7 +116,7 @@ class ProduceQueue:
         return found
 
     def add(self, partition: Partition, data: Buffer, count: int) -> None:
-        """Takes a batch that begins with ``next_sequence``."""
+        """Queues a batch that begins with ``next_sequence``."""
         partition.waiting.append(Batch(partition, data, count, partition.next_number))
         partition.next_number += 1
         partition.next_sequence = (partition.next_sequence + count) & 0x7FFF_FFFF
@@ -143,13 +124,13 @@ class ProduceQueue:
         self.waiting_bytes += len(data)
 
     def ready(self, now: float) -> Iterator[Partition]:
-        """Partitions that have something to send and may."""
+        """Yields the partitions whose next batch may be sent now."""
         for partition in self.partitions.values():
             if partition.may_send and partition.retry_at <= now:
                 yield partition
 
     def take(self, partitions: Iterable[Partition], max_bytes: int) -> list[Batch]:
-        """The next request for a broker: one batch of each of these partitions, the first one however large it is."""
+        """Returns the next request for a broker: one batch of each partition up to ``max_bytes``, and at least one."""
         taken: list[Batch] = []
         size = 0
         for partition in partitions:
@@ -158,34 +139,37 @@ class ProduceQueue:
                 break
             partition.waiting.popleft()
             partition.sent.append(batch)
-            partition.unanswered += 1
+            partition.in_flight += 1
             size += len(batch.data)
             taken.append(batch)
         self.waiting_bytes -= size
         return taken
 
-    def answered(
-        self, batches: Iterable[Batch], answers: Mapping[tuple[str, int], Answer], now: float
+    def complete(
+        self, batches: Iterable[Batch], results: Mapping[tuple[str, int], BatchResult], now: float
     ) -> set[tuple[str, int]]:
-        """What became of a request. Partitions whose leaders must be looked up again; KafkaError for what does not
-        pass."""
+        """Records the results of a request. Returns the partitions whose leaders must be looked up again; raises
+        KafkaError for a code that is not retriable.
+
+        UNKNOWN_TOPIC_OR_PARTITION is retried too: when a topic was deleted, the lookup of its leaders says so.
+        """
         moved = set()
         for batch in batches:
             partition = batch.partition
-            answer = answers.get((partition.topic, partition.index))
-            if answer is None:
-                answer = Answer(ErrorCode.network_exception, detail="the broker's answer leaves it out")
-            partition.unanswered -= 1
-            if answer.code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
-                self._acknowledge(batch, answer.base_offset)
-            elif answer.code in PASSING or (
-                partition.is_stalled and answer.code is ErrorCode.out_of_order_sequence_number
+            result = results.get((partition.topic, partition.index))
+            if result is None:
+                result = BatchResult(ErrorCode.network_exception, detail="the response lacks this partition")
+            partition.in_flight -= 1
+            if result.code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
+                self._acknowledge(batch, result.base_offset)
+            elif result.code in RETRIABLE_FOR_PARTITION or (
+                partition.is_stalled and result.code is ErrorCode.out_of_order_sequence_number
             ):
                 moved.add((partition.topic, partition.index))
-                partition.problem = partition.problem or answer
+                partition.problem = partition.problem or result
             else:
-                raise refusal(partition, answer)
-            if partition.is_stalled and partition.unanswered == 0:
+                raise refusal(partition, result)
+            if partition.is_stalled and partition.in_flight == 0:
                 self._wait_again(partition, now)
         return moved
 
@@ -202,7 +186,7 @@ class ProduceQueue:
         if before is None:
             self.written[name] = Written(first, last, batch.count)
         else:
-            # Not always in order: one that timed out is acknowledged after the one behind it.
+            # Not always in order: a batch that timed out is acknowledged after the one behind it.
             first, last = min(before.first_offset, first), max(before.last_offset, last)
             self.written[name] = Written(first, last, before.count + batch.count)
 
@@ -214,8 +198,8 @@ class ProduceQueue:
         partition.sent.clear()
         self.postpone(partition, problem, now)
 
-    def postpone(self, partition: Partition, problem: Answer, now: float) -> None:
-        """What waits in the partition cannot go out now; the error is raised when that has been so for too long."""
+    def postpone(self, partition: Partition, problem: BatchResult, now: float) -> None:
+        """Puts off the waiting batches of a partition; raises the error when that has lasted for too long."""
         if partition.failing_since is None:
             partition.failing_since = now
         elif now - partition.failing_since > self._give_up_after_s:
@@ -223,15 +207,15 @@ class ProduceQueue:
         partition.retry_at = now + self._pause_s
 
 
-def refusal(partition: Partition, answer: Answer) -> KafkaError:
-    """The error that tells the caller which partition it was."""
-    return KafkaError(answer.code, f"{partition}: {answer.detail or answer.code.name}")
+def refusal(partition: Partition, result: BatchResult) -> KafkaError:
+    """Returns the error for the caller, which names the partition."""
+    return KafkaError(result.code, f"{partition}: {result.detail or result.code.name}")
 
 
-def answers_of(response: Any) -> dict[tuple[str, int], Answer]:
-    """A Produce response by partition."""
+def results_of(response: Any) -> dict[tuple[str, int], BatchResult]:
+    """Returns the results of a Produce response by partition."""
     return {
-        (topic.name, partition.index): Answer(
+        (topic.name, partition.index): BatchResult(
             partition.error_code, partition.base_offset, getattr(partition, "error_message", None)
         )
         for topic in response.responses

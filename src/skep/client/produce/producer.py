@@ -1,12 +1,12 @@
-"""A producer for columns: Arrow arrays into record batches, and these to the leaders of their partitions.
+"""A producer for columns: encodes Arrow arrays into record batches and sends these to the leaders of their partitions.
 
-Between one batch and the next ``delivering`` brings them to the brokers, on the caller's thread; so while rows are
-being encoded, the brokers work on those before. ``send`` waits when more than ``buffer_bytes`` are unacknowledged.
+Between two batches ``Delivery`` sends and receives on the caller's thread, so brokers handle the batches before while
+rows are encoded. ``send`` waits when more than ``buffer_bytes`` are unacknowledged.
 
-A batch is sent again until it is acknowledged or refused, with the sequence number it had; the brokers know by it what
-they have already. So within the life of a producer each row is written once, and in order in its partition.
+A batch is sent again until it is acknowledged or refused, with the same sequence number, by which the brokers recognize
+what they already have. So within the life of a producer each row is written once, and in order in its partition.
 
-Left out: a background thread. What is not flushed is not on its way for certain.
+Left out: a background thread. Rows may stay unsent until ``flush``.
 """
 
 import time
@@ -30,21 +30,21 @@ from skep.client.produce.transactions import (
     init_producer_id,
     wait_until_visible,
 )
-from skep.records.columnar import RecordColumns
+from skep.records.columnar import RecordColumns, RecordTooLarge
 from skep.records.compression import Codec
 from skep.records.producer_identity import NO_PRODUCER, ProducerIdentity
 
 BATCH_BYTES = 1_000_000
-"""What a batch is filled up to before it is packed; a little below the default of ``max.message.bytes``."""
+"""The size up to which a batch is filled, before compression; a little below the default of ``max.message.bytes``."""
 BUFFER_BYTES = 32 << 20
 
 
 class Producer:
     """Writes rows to partitions; with a transactional id, in transactions.
 
-    Until ``close`` it has a connection of the ``cluster`` to each broker that it writes to; the cluster stays the
-    caller's, who may use it meanwhile, on the same thread.
-    After an error every later call raises it again, except ``abort`` and ``close``. Not for several threads.
+    Until ``close`` it owns a connection to each broker that it writes to. The ``cluster`` is the caller's, who may use
+    it meanwhile on the same thread. After an error every later call raises it again, except ``abort`` and ``close``.
+    Not for several threads.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class Producer:
         delivery_timeout_s: float = DELIVERY_TIMEOUT_S,
         client_id: str = "skep",
     ) -> None:
-        """``batch_bytes`` is what a batch is filled up to, ``max_batch_bytes`` what one with a single row may have.
+        """``batch_bytes`` is the size up to which a batch is filled, ``max_batch_bytes`` the limit of a single row.
 
-        ``acks=1`` is for brokers that should not wait for replicas; such batches carry no sequence numbers, and a lost
-        connection may double them.
+        With ``acks=1`` brokers do not wait for replicas; such batches carry no sequence numbers, and a lost connection
+        may duplicate them.
         """
         if acks not in (-1, 1):
-            raise ValueError(f"acks is -1 or 1, not {acks}")
+            raise ValueError(f"acks must be -1 or 1, not {acks}")
         if acks == 1 and transactional_id is not None:
             raise ValueError("a transaction needs acks=-1")
         self._cluster = cluster
@@ -97,101 +97,104 @@ class Producer:
 
     @property
     def identity(self) -> ProducerIdentity:
-        """Who the batches say they are from, after ``begin`` or the first ``send``."""
+        """The producer id and epoch in the batches, after ``begin`` or the first ``send``."""
         return NO_PRODUCER if self._identity is None else self._identity
 
     @property
     def written(self) -> dict[tuple[str, int], Written]:
-        """What has been acknowledged since ``begin``, by topic and partition."""
+        """What was acknowledged since ``begin``, by topic and partition."""
         return self._delivery.queue.written
 
     def set_limit(self, topic: str, max_batch_bytes: int) -> None:
-        """What a batch for this topic may have (``max.message.bytes``), in place of ``max_batch_bytes``."""
+        """Sets the limit of a batch for this topic (``max.message.bytes``), in place of ``max_batch_bytes``."""
         self._limits[topic] = max_batch_bytes
 
     def begin(self) -> None:
-        """Gets the producer id if there is none yet, and begins to count ``written`` anew.
+        """Gets the producer id if there is none yet, and resets ``written``.
 
-        The first one with a transactional id fences its producer before and aborts what that left open. A transaction
+        With a transactional id the first call fences the producer before and aborts its open transaction. A transaction
         itself begins at the coordinator with its first partition: one without rows leaves no trace.
         """
-        self._raise_failure()
+        self._check_failure()
         if self._delivery.queue.unacknowledged_bytes or self._added:
             raise ValueError("the last transaction has not been ended")
         self._ensure_identity()
         self._delivery.queue.written = {}
 
     def send(self, topic: str, partition: int, columns: RecordColumns, rows: Rows | None = None) -> None:
-        """Takes these rows of the columns, or all, for a partition. Waits when the buffer is full.
+        """Queues these rows of the columns, or all, for a partition. Waits when the buffer is full.
 
-        RecordTooLarge names the row by its place in the columns; rows before it may have been sent.
+        Raises RecordTooLarge with the row's place in the columns; rows before it may have been sent.
         """
-        self._raise_failure()
+        self._check_failure()
         self._ensure_identity()
         target = self._delivery.queue.partition(topic, partition)
-        with self._remembering():
-            for batch in batches_of(
-                columns,
-                rows,
-                codec=self._codec,
-                usual_bytes=self._batch_bytes,
-                largest_bytes=self._limits.get(topic, self._max_batch_bytes),
-                producer=self.identity,
-                next_sequence=lambda: target.next_sequence,
-            ):
-                self._delivery.queue.add(target, batch.data, batch.count)
-                if self._delivery.queue.waiting_bytes >= self._batch_bytes:
-                    self._delivery.turn(wait=False)
-                while self._delivery.queue.unacknowledged_bytes > self._buffer_bytes:
-                    self._delivery.turn(wait=True)
+        batches = batches_of(
+            columns,
+            rows,
+            codec=self._codec,
+            usual_bytes=self._batch_bytes,
+            largest_bytes=self._limits.get(topic, self._max_batch_bytes),
+            producer=self.identity,
+            next_sequence=lambda: target.next_sequence,
+        )
+        try:
+            with self._keeping_failure():
+                for batch in batches:
+                    self._delivery.queue.add(target, batch.data, batch.count)
+                    if self._delivery.queue.waiting_bytes >= self._batch_bytes:
+                        self._delivery.turn(wait=False)
+                    while self._delivery.queue.unacknowledged_bytes > self._buffer_bytes:
+                        self._delivery.turn(wait=True)
+        except RecordTooLarge as error:
+            raise RecordTooLarge(error.row, error.size, error.limit, topic) from None
 
     def flush(self) -> None:
-        """Returns when every row is acknowledged; raises what went wrong otherwise."""
-        self._raise_failure()
-        with self._remembering():
+        """Returns when every row is acknowledged."""
+        self._check_failure()
+        with self._keeping_failure():
             while self._delivery.queue.unacknowledged_bytes:
                 self._delivery.turn(wait=True)
 
     def commit(self, *, until_visible: bool = False) -> None:
         """Flushes and commits the transaction, if anything was written in it.
 
-        ``until_visible`` returns when readers see it. NotVisibleYet is no failure of the transaction, which is
-        committed then, and at its end as if there were no error.
+        With ``until_visible`` this returns when readers see it. NotVisibleYet is no failure: the transaction is
+        committed, and ``begin`` may follow.
         """
         assert self._transactional_id is not None
         self.flush()
         if not self._added:
             return
-        with self._remembering():
+        with self._keeping_failure():
             self._is_commit_asked = True
             end_transaction(self._cluster, self._transactional_id, self.identity, commit=True)
-        # Decided: from here on there is nothing left to abort.
+        # The decision is final: there is nothing left to abort.
         self._forget_transaction()
         if until_visible:
             wait_until_visible(self._cluster, self._transactional_id, self.identity)
 
     def abort(self) -> None:
-        """Drops what is not written and aborts the transaction. After it, ``begin`` works again, also after an error.
+        """Drops unwritten rows and aborts the transaction. ``begin`` may follow, also after an error.
 
-        Not if somebody else has become the producer of the id: then the transaction is aborted already, the error is
-        raised, and this producer is at its end. Nor if a ``commit`` that failed was decided after all, which is
-        INVALID_TXN_STATE and said in the error.
+        Raises the error when the id has a newer producer: the transaction is aborted already, and this producer cannot
+        be used any more. Raises INVALID_TXN_STATE when a ``commit`` that failed was carried out after all.
         """
         assert self._transactional_id is not None
         if isinstance(self._failure, KafkaError) and self._failure.code in FENCED:
             raise self._failure
         is_clean = self._failure is None and not self._delivery.queue.unacknowledged_bytes
-        # Until all of this is done: what is dropped below must not be waited for.
-        self._failure = self._failure or ClientError("the transaction was not aborted to the end")
-        # A broker that does not ask the coordinator whether the transaction is open would append after its end what is
-        # on its way now, and with that hold back readers for ever.
+        # In force until all of this is done: nobody must wait for what is dropped below.
+        self._failure = self._failure or ClientError("the abort of the transaction was not completed")
+        # A broker that does not verify the transaction with the coordinator would append requests in flight after its
+        # end, and those would hold back readers for ever.
         self._delivery.settle()
         self._delivery.close()
-        with self._remembering():
+        with self._keeping_failure():
             if self._added:
                 self._end_aborting(may_be_missing=not is_clean and not self._is_commit_asked)
             if self._identity is not None and not is_clean:
-                # What was dropped leaves a gap in the sequence numbers, and a request of ours may still be on its way.
+                # The dropped batches leave a gap in the sequence numbers, and a request of ours may still be in flight.
                 # The next epoch counts from 0 and fences it.
                 self._identity = init_producer_id(
                     self._cluster, self._transactional_id, self._transaction_timeout_ms, current=self._identity
@@ -201,7 +204,7 @@ class Producer:
         self._failure = None
 
     def close(self) -> None:
-        """Closes the connections. What is not flushed may or may not be written; a transaction stays open."""
+        """Closes the connections. Rows that are not flushed may be written or not; a transaction stays open."""
         self._delivery.close()
         if self._failure is None:
             self._failure = ClientError("the producer is closed")
@@ -224,7 +227,7 @@ class Producer:
         try:
             end_transaction(self._cluster, self._transactional_id, self.identity, commit=False)
         except KafkaError as error:
-            # The request that would have begun it may not have come through.
+            # The request that would have begun it may not have arrived.
             if may_be_missing and error.code is ErrorCode.invalid_txn_state:
                 return
             if self._is_commit_asked and error.code is ErrorCode.invalid_txn_state:
@@ -238,7 +241,7 @@ class Producer:
 
     def _ensure_identity(self) -> None:
         if self._identity is None:
-            with self._remembering():
+            with self._keeping_failure():
                 self._identity = (
                     init_producer_id(self._cluster, self._transactional_id, self._transaction_timeout_ms)
                     if self._is_idempotent
@@ -250,14 +253,14 @@ class Producer:
             return
         new = {(partition.topic, partition.index) for partition in partitions} - self._added
         if new:
-            # Noted before it is asked: when the answer is lost, there may be a transaction that must be ended.
+            # Noted before the request: when its response is lost, there may be a transaction that must be ended.
             self._added |= new
             if self._began_at is None:
                 self._began_at = time.monotonic()
             add_partitions(self._cluster, self._transactional_id, self.identity, sorted(new))
 
     @contextmanager
-    def _remembering(self) -> Iterator[None]:
+    def _keeping_failure(self) -> Iterator[None]:
         try:
             yield
         except KafkaError as error:
@@ -268,7 +271,10 @@ class Producer:
             raise
 
     def _explained(self, error: KafkaError) -> KafkaError:
-        """A coordinator that ends a transaction by its timeout fences the producer, as another one would."""
+        """Returns an error that names the timeout, if that was exceeded.
+
+        A coordinator that aborts a transaction by its timeout fences the producer, as a newer producer would.
+        """
         if error.code not in FENCED or self._began_at is None:
             return error
         open_s = time.monotonic() - self._began_at
@@ -280,6 +286,6 @@ class Producer:
             f"{self._transaction_timeout_ms} ms (transaction_timeout_ms), so the broker has aborted it",
         )
 
-    def _raise_failure(self) -> None:
+    def _check_failure(self) -> None:
         if self._failure is not None:
             raise self._failure

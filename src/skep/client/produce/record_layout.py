@@ -1,8 +1,8 @@
-"""Which columns of a table are which part of a record; refused before the first row if that makes no sense.
+"""The mapping of a table's columns to the parts of a record, checked before the first row is written.
 
-The names are those of Spark's Kafka connector, so that what was read from a topic can be written to one. Its ``offset``
-and ``timestampType`` are the broker's to give and are left out. Any other column is refused: it would be lost without a
-word.
+The names are those of Spark's Kafka connector, so that records read from a topic can be written to one. Its ``offset``
+and ``timestampType`` are assigned by the broker and are ignored. Any other column is refused: it would be lost
+silently.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _JSON = "for JSON: pa.table({'value': [json.dumps(row) for row in table.to_pylis
 
 
 class ColumnNames(NamedTuple):
-    """None: the table has no such column, or it is not to be used."""
+    """Names of columns; None for a part that the table lacks, or that is not used."""
 
     value: str = "value"
     key: str | None = "key"
@@ -33,7 +33,7 @@ DEFAULT_NAMES = ColumnNames()
 
 
 class RecordLayout(NamedTuple):
-    """The columns that there are, by name; what every batch of the table is read by."""
+    """The columns of a table that are written, by name."""
 
     value: str
     key: str | None
@@ -44,19 +44,19 @@ class RecordLayout(NamedTuple):
 
     @classmethod
     def of(cls, schema: pa.Schema, names: ColumnNames = DEFAULT_NAMES) -> "RecordLayout":
-        """ClientError when a column is missing, of a type that it cannot have, or would not be written."""
+        """Raises ClientError for a column that is missing, has a wrong type, or would not be written."""
         if names.value not in schema.names:
             raise ClientError(
-                f"there is no column '{names.value}', only {', '.join(schema.names) or 'none at all'}; a record is a "
-                f"value and what belongs to it: name the column with value=, or make one, {_JSON}"
+                f"there is no column '{names.value}', only {', '.join(schema.names) or 'none at all'}; a record needs "
+                f"a value: name its column with value=, or make one, {_JSON}"
             )
         for part, name, usual in zip(ColumnNames._fields, names, DEFAULT_NAMES, strict=True):
             if name is not None and name != usual and name not in schema.names:
-                raise ClientError(f"there is no column '{name}', which is to be the {part}")
+                raise ClientError(f"there is no column '{name}' for the {part}")
         doubled = [name for name in names if name is not None and schema.names.count(name) > 1]
         if doubled:
             raise ClientError(f"there are several columns '{doubled[0]}'")
-        # A part that is not to be used is left out on purpose; one with another name leaves its usual column behind.
+        # A part that is None is left out on purpose; for a part with another name its usual column is unused.
         left_out = {usual for name, usual in zip(names, DEFAULT_NAMES, strict=True) if name is None}
         unused = [name for name in schema.names if name not in {*names, *left_out, *IGNORED}]
         if unused:
@@ -70,21 +70,21 @@ class RecordLayout(NamedTuple):
         return layout
 
     def plain(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The columns that are used, without extensions, dictionaries and views; nothing is copied that has none.
+        """Yields the used columns without extension types, dictionaries and views; plain columns are not copied.
 
-        Of a slice of these Arrow cannot say how large it is: it has all of the values that it refers to.
+        Arrow cannot tell the size of a slice of those types: the slice refers to all values.
         """
         columns = [batch.column(name) for name in self.used()]
         if all(_is_plain(column.type) for column in columns):
             yield batch.select(self.used())
             return
-        # Some rows at a time: values that many rows share become many.
+        # Some rows at a time: a value that many rows share is copied for each.
         for start in range(0, batch.num_rows, _PLAIN_ROWS):
             piece = [_plain(column.slice(start, _PLAIN_ROWS)) for column in columns]
             yield pa.RecordBatch.from_arrays(piece, self.used())
 
     def records(self, batch: pa.RecordBatch) -> RecordColumns:
-        """The records of a batch that is ``plain``."""
+        """Returns the record columns of a batch from ``plain``."""
         return RecordColumns(
             key=None if self.key is None else batch.column(self.key),
             value=batch.column(self.value),
@@ -121,7 +121,7 @@ def _check_type(part: str, name: str, kind: pa.DataType) -> None:
         )
         wanted = "list<struct<key: string, value: binary>>"
     if not fits:
-        raise ClientError(f"column '{name}' is of type {kind}; a record's {part} is {wanted}")
+        raise ClientError(f"column '{name}' is of type {kind}; a record's {part} must be {wanted}")
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -147,7 +147,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Cast once here and not for every partition."""
+    """Casts once, not for every partition."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_dictionary(array.type):

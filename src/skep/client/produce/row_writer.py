@@ -1,8 +1,8 @@
-"""Rows of Arrow batches to their partitions, through a producer.
+"""Writes the rows of Arrow batches to their partitions, through a producer.
 
-Batches are kept until there is enough for record batches of a good size in every partition, then sorted by topic and
-partition, in order within each, and given to the producer. How much that is bounds the memory, apart from the
-producer's own buffer.
+Batches are kept until there is enough for large record batches in every partition, then sorted by topic and partition,
+in order within each, and passed to the producer. ``chunk_bytes`` bounds what is kept; the producer has a buffer of its
+own.
 """
 
 import random
@@ -14,22 +14,23 @@ import pyarrow as pa
 from skep.base.errors import ErrorCode, KafkaError
 from skep.client.admin import topic_configs
 from skep.client.cluster_client import ClusterClient
+from skep.client.errors import RowRefused
 from skep.client.produce.batch_cutter import Rows
-from skep.client.produce.partitioner import Partitioner, RowRefused, rows_by_number
+from skep.client.produce.partitioner import Partitioner, rows_by_number
 from skep.client.produce.producer import Producer
 from skep.client.produce.record_layout import RecordLayout
 from skep.client.topic_info import TopicInfo, describe_topics
 from skep.records.columnar import BadRow, RecordColumns, RecordTooLarge
 
 CHUNK_BYTES = 8 << 20
-"""Rows that are sorted and encoded at once."""
+"""The size of the rows that are sorted and encoded together."""
 
 
 class RowWriter:
-    """Owns the rows that were not given to the producer yet; the producer stays the caller's.
+    """Owns the rows that were not passed to the producer yet; the producer is the caller's.
 
-    ``topic``: for every row; None: each row says its own. The name of a row in an error is its number, counted from the
-    first row that was given.
+    ``topic`` is for every row; with None each row has its own in the topic column. Errors have the number of the row,
+    counted from the first row written.
     """
 
     def __init__(
@@ -53,7 +54,8 @@ class RowWriter:
         self.rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Takes the rows. RowRefused or RecordTooLarge for one that cannot be written; those before it may be."""
+        """Writes the rows. Raises RowRefused or RecordTooLarge for one that cannot be written; those before it may be
+        written."""
         self.rows += batch.num_rows
         for plain in self._layout.plain(batch):
             for piece in _pieces(plain, self._chunk_bytes):
@@ -75,7 +77,7 @@ class RowWriter:
             except (RowRefused, BadRow) as error:
                 raise RowRefused(self._sent_rows + error.row, error.reason) from None
             except RecordTooLarge as error:
-                raise RecordTooLarge(self._sent_rows + error.row, error.size, error.limit) from None
+                raise error.with_row(self._sent_rows + error.row) from None
             self._sent_rows += batch.num_rows
 
     def _send(self, batch: pa.RecordBatch) -> None:
@@ -92,7 +94,7 @@ class RowWriter:
             try:
                 partitions = self._partitioner(topic).choose(key, here, count, row_bytes)
             except RowRefused as error:
-                raise RowRefused(error.row if rows is None else int(rows[error.row]), error.reason) from None
+                raise error.with_row(error.row if rows is None else int(rows[error.row])) from None
             groups = [
                 (partition, chosen if rows is None else rows[chosen])
                 for partition, chosen in rows_by_number(partitions)
@@ -103,8 +105,8 @@ class RowWriter:
         if len(groups) == 1 and len(groups[0][1]) == len(columns.value):
             self._producer.send(topic, groups[0][0], columns)
             return
-        # Brought together once and not by the encoder, which would go through the whole chunk for every partition: with
-        # 64 partitions that is less than half the work.
+        # Sorted once here and not by the encoder, which would walk the whole chunk for every partition: with 64
+        # partitions that is less than half the work.
         order = pa.array(np.concatenate([rows for _, rows in groups]))
         together = RecordColumns(*(None if column is None else column.take(order) for column in columns))
         start = 0
@@ -113,18 +115,18 @@ class RowWriter:
             try:
                 self._producer.send(topic, partition, RecordColumns(*part))
             except RecordTooLarge as error:
-                raise RecordTooLarge(int(rows[error.row]), error.size, error.limit) from None
+                raise error.with_row(int(rows[error.row])) from None
             except BadRow as error:
                 raise RowRefused(int(rows[error.row]), error.reason) from None
             start += len(rows)
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Rows | None]]:
-        """Each topic with its rows; None for all of them."""
+        """Yields each topic with its rows; None for all of them."""
         if self._topic is not None:
             yield self._topic, None
             return
         if self._layout.topic is None:
-            raise RowRefused(0, "neither is a topic given nor is there a column for it")
+            raise RowRefused(0, "no topic is given, and there is no topic column")
         column = batch.column(self._layout.topic)
         if column.null_count:
             raise RowRefused(int(np.flatnonzero(np.asarray(column.is_null()))[0]), "it has no topic")
@@ -143,7 +145,7 @@ class RowWriter:
             limit = topic_configs(self._cluster, topic).get("max.message.bytes")
             if limit is not None:
                 self._producer.set_limit(topic, int(limit))
-            # By chance, or the first partition would get all the rows of those who write few at a time.
+            # At random, or the first partition would get all rows of writers that write few at a time.
             first_turn = random.randrange(info.partition_count)
             found = self._partitioners[topic] = Partitioner(topic, info.partition_count, first_turn)
         return found
@@ -152,7 +154,7 @@ class RowWriter:
         try:
             return describe_topics(self._cluster, [topic])[topic]
         except KafkaError as error:
-            # A topic that the caller named is the caller's affair; one that a row names is a fault of the row.
+            # A topic of the caller is raised as it is; one that a row names is a fault of the row.
             if self._topic is not None or error.code is not ErrorCode.unknown_topic_or_partition:
                 raise
             raise RowRefused(0, f"there is no topic '{topic}': create it first") from None
@@ -166,7 +168,7 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def _pieces(batch: pa.RecordBatch, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The batch, or if it is large, slices of it; nothing is copied."""
+    """Yields the batch or, if it is large, slices of it; nothing is copied."""
     if batch.nbytes <= 2 * chunk_bytes or batch.num_rows <= 1:
         if batch.num_rows:
             yield batch

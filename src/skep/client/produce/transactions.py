@@ -1,10 +1,10 @@
-"""Requests to the coordinator of a transactional id, each asked until it has an answer that stands.
+"""Requests to the coordinator of a transactional id, each repeated until it has a final response.
 
-All of them may be asked twice: a lost answer costs a repetition and changes nothing. That lets somebody end a
-transaction that another process began, who has only the id, the producer id and the epoch.
+All of them may be sent twice: a lost response costs a repetition and changes nothing. So one process can end a
+transaction that another began, with only the transactional id, the producer id and the epoch.
 
-The transactions are those before KIP-890's second part: partitions are added before they are written, and the epoch
-stays the same from one transaction to the next.
+The transactions are those before the second part of KIP-890: partitions are added before they are written, and the
+epoch stays the same from one transaction to the next.
 """
 
 import functools
@@ -13,18 +13,19 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client.asking import check, until_answered
-from skep.client.cluster_client import PAUSE_S, TRANSACTION, ClusterClient
+from skep.client.cluster_client import TRANSACTION, ClusterClient
 from skep.client.errors import ClientError, NotVisibleYet
+from skep.client.retry import call_with_retries, check
 from skep.client.topic_info import GONE_AFTER_S
 from skep.records.producer_identity import ProducerIdentity
 from skep.wire.apis import ADD_PARTITIONS_TO_TXN, END_TXN, INIT_PRODUCER_ID, LIST_TRANSACTIONS, Api
 from skep.wire.codec import Body
 
 DEFAULT_TIMEOUT_MS = 60_000
+_PAUSE_S = 0.1
 
 FENCED = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch})
-"""Somebody else has become the producer of the transactional id."""
+"""The transactional id has a newer producer."""
 
 _ENDED = FENCED | {ErrorCode.none, ErrorCode.invalid_txn_state, ErrorCode.invalid_producer_id_mapping}
 
@@ -41,10 +42,10 @@ def init_producer_id(
     *,
     current: ProducerIdentity | None = None,
 ) -> ProducerIdentity:
-    """A new producer id, or for a transactional id its next epoch.
+    """Returns a new producer id, or for a transactional id its next epoch.
 
-    With the epoch whoever had the id before is fenced, and a transaction that was open is aborted: this returns when
-    that is done. ``current``: only if the id is still ours (KIP-360), else KafkaError with a code of ``FENCED``.
+    The new epoch fences the producer that had the id before, and its open transaction is aborted: this returns when
+    that is done. With ``current`` the id must still be ours (KIP-360), else KafkaError with a code of ``FENCED``.
     """
     body = {
         "transactional_id": transactional_id,
@@ -53,20 +54,23 @@ def init_producer_id(
         "producer_epoch": -1 if current is None else current.producer_epoch,
     }
     if transactional_id is None:
-        answer = until_answered(
+        response = call_with_retries(
             cluster, "a producer id", lambda: cluster.ask_node(cluster.nodes()[0], INIT_PRODUCER_ID, body), _code
         )
-        check(answer.error_code, "no producer id was given")
+        check(response.error_code, "the broker gave no producer id")
     else:
-        answer = _ask(cluster, transactional_id, INIT_PRODUCER_ID, body, _code)
-        check(answer.error_code, f"transactional id '{transactional_id}'")
-    return ProducerIdentity(answer.producer_id, answer.producer_epoch, transactional_id is not None)
+        response = _ask(cluster, transactional_id, INIT_PRODUCER_ID, body, _code)
+        check(response.error_code, f"transactional id '{transactional_id}'")
+    return ProducerIdentity(response.producer_id, response.producer_epoch, transactional_id is not None)
 
 
 def add_partitions(
     cluster: ClusterClient, transactional_id: str, identity: ProducerIdentity, partitions: Iterable[tuple[str, int]]
 ) -> None:
-    """Makes these partitions a part of the transaction, which begins with the first ones."""
+    """Adds partitions to the transaction, which begins with the first ones.
+
+    A topic that was just created may be unknown to the coordinator for ``GONE_AFTER_S``.
+    """
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -78,13 +82,13 @@ def add_partitions(
     }
     gone_at = cluster.clock.monotonic() + GONE_AFTER_S
     while True:
-        answer = _ask(cluster, transactional_id, ADD_PARTITIONS_TO_TXN, body, _first_added_code)
-        is_unknown = _first_added_code(answer) is ErrorCode.unknown_topic_or_partition
+        response = _ask(cluster, transactional_id, ADD_PARTITIONS_TO_TXN, body, _first_added_code)
+        is_unknown = _first_added_code(response) is ErrorCode.unknown_topic_or_partition
         if not is_unknown or cluster.clock.monotonic() > gone_at:
             break
-        cluster.sleep(PAUSE_S)
-    for topic, partition, code in _added(answer):
-        # Said of those that would have been fine, had another one not been refused.
+        cluster.sleep(_PAUSE_S)
+    for topic, partition, code in _added(response):
+        # The code of the partitions that are fine when another one is refused.
         if code is not ErrorCode.operation_not_attempted:
             check(code, f"transactional id '{transactional_id}': topic '{topic}', partition {partition}")
 
@@ -97,14 +101,13 @@ def end_transaction(
     commit: bool,
     until_visible: bool = False,
 ) -> None:
-    """Decides the transaction. KafkaError, for the caller to judge, when it is not (or no longer) this producer's.
+    """Commits or aborts the transaction. Raises KafkaError when it is not, or no longer, this producer's.
 
-    It returns when the decision stands. Readers see it a moment later, when the markers are written; ``until_visible``
-    returns only then, or raises NotVisibleYet.
+    Returns when the decision is final. Readers see it a moment later, when the markers are written; with
+    ``until_visible`` this returns only then, or raises NotVisibleYet.
     """
-    answer = _ask(cluster, transactional_id, END_TXN, _end_body(transactional_id, identity, commit), _code)
-    wish = "commit" if commit else "abort"
-    check(answer.error_code, f"transactional id '{transactional_id}' was asked to {wish}")
+    response = _ask(cluster, transactional_id, END_TXN, _end_body(transactional_id, identity, commit), _code)
+    check(response.error_code, f"{'commit' if commit else 'abort'} of transactional id '{transactional_id}'")
     if until_visible:
         wait_until_visible(cluster, transactional_id, identity, commit=commit)
 
@@ -112,15 +115,15 @@ def end_transaction(
 def wait_until_visible(
     cluster: ClusterClient, transactional_id: str, identity: ProducerIdentity, *, commit: bool = True
 ) -> None:
-    """Returns when readers see what ``end_transaction`` has decided. NotVisibleYet, and nothing else, when it cannot
-    be found out: the decision stands, whatever happens here."""
+    """Returns when readers see the decision of ``end_transaction``. Raises NotVisibleYet, and nothing else, when that
+    is not known: the decision is final, whatever happens here."""
     body = _end_body(transactional_id, identity, commit)
     try:
-        # Asked again, the coordinator says CONCURRENT_TRANSACTIONS until the markers are written. That the id is
-        # somebody else's by now, or has gone on, it says when they are.
+        # To a repeated EndTxn the coordinator returns CONCURRENT_TRANSACTIONS until the markers are written, and only
+        # then that the id has a newer producer or another transaction.
         code = _code(_ask(cluster, transactional_id, END_TXN, body, _code))
         if code not in _ENDED:
-            check(code, "the coordinator refuses to say")
+            check(code, "the coordinator refuses EndTxn")
     except (ClientError, KafkaError) as error:
         decided = "committed" if commit else "aborted"
         raise NotVisibleYet(
@@ -138,17 +141,17 @@ def _end_body(transactional_id: str, identity: ProducerIdentity, commit: bool) -
 
 
 def list_open_transactions(cluster: ClusterClient, prefix: str = "") -> list[OpenTransaction]:
-    """The transactions of every broker that are not decided yet and whose id begins so."""
+    """Returns the open transactions of every broker whose id begins with ``prefix``."""
     found = []
     body = {"state_filters": ["Ongoing"], "producer_id_filters": []}
-    for node in until_answered(cluster, "the brokers", cluster.nodes):
-        answer = until_answered(
+    for node in call_with_retries(cluster, "the brokers", cluster.nodes):
+        response = call_with_retries(
             cluster, "open transactions", functools.partial(cluster.ask_node, node, LIST_TRANSACTIONS, body), _code
         )
-        check(answer.error_code, f"the transactions of broker {node.node_id}")
+        check(response.error_code, f"the transactions of broker {node.node_id}")
         found += [
             OpenTransaction(state.transactional_id, state.producer_id)
-            for state in answer.transaction_states
+            for state in response.transaction_states
             if state.transactional_id.startswith(prefix)
         ]
     return found
@@ -157,29 +160,24 @@ def list_open_transactions(cluster: ClusterClient, prefix: str = "") -> list[Ope
 def _ask(
     cluster: ClusterClient, transactional_id: str, api: Api, body: Body, code_of: Callable[[Any], ErrorCode]
 ) -> Any:
-    def passing_at_once(answer: Any) -> ErrorCode:
-        # While a transaction is being ended the cluster would pause for longer than that takes.
-        code = code_of(answer)
-        return ErrorCode.none if code is ErrorCode.concurrent_transactions else code
-
     def ask() -> Any:
-        return cluster.ask_coordinator(TRANSACTION, transactional_id, api, body, passing_at_once)[1]
+        return cluster.ask_coordinator(TRANSACTION, transactional_id, api, body, code_of)[1]
 
-    return until_answered(cluster, f"{api.name} of '{transactional_id}'", ask, code_of)
+    return call_with_retries(cluster, f"{api.name} of '{transactional_id}'", ask)
 
 
-def _code(answer: Any) -> ErrorCode:
-    code: ErrorCode = answer.error_code
+def _code(response: Any) -> ErrorCode:
+    code: ErrorCode = response.error_code
     return code
 
 
-def _added(answer: Any) -> Iterable[tuple[str, int, ErrorCode]]:
-    for topic in answer.results_by_topic_v3_and_below:
+def _added(response: Any) -> Iterable[tuple[str, int, ErrorCode]]:
+    for topic in response.results_by_topic_v3_and_below:
         for result in topic.results_by_partition:
             yield topic.name, result.partition_index, result.partition_error_code
 
 
-def _first_added_code(answer: Any) -> ErrorCode:
-    """Why it was not done. The partitions that are not to blame have OPERATION_NOT_ATTEMPTED."""
+def _first_added_code(response: Any) -> ErrorCode:
+    """Returns the code of the refusal. The partitions that did not cause it have OPERATION_NOT_ATTEMPTED."""
     fine = (ErrorCode.none, ErrorCode.operation_not_attempted)
-    return next((code for *_, code in _added(answer) if code not in fine), ErrorCode.none)
+    return next((code for *_, code in _added(response) if code not in fine), ErrorCode.none)

@@ -1,1 +1,1 @@
-"""The group coordinator: members and what they read, and how far they have read it."""
+"""The group coordinator: classic groups, consumer groups (KIP-848) and their committed offsets."""

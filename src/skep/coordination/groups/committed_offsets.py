@@ -1,7 +1,7 @@
-"""The offsets of all groups of a shard: what is committed, and what transactions that still run are going to commit.
+"""The offsets of all groups of a shard: those that are committed, and those of open transactions.
 
-A transaction's offsets wait under its producer id until its marker comes. If a plain commit for the same partition is
-written in between, the later record in the log wins, whatever the order in which they come to count.
+The offsets of a transaction are pending under its producer id until its marker is replayed. If a plain commit for the
+same partition is written in between, the later record in the log wins, whichever takes effect first.
 """
 
 import itertools
@@ -21,7 +21,7 @@ class CommittedOffset(NamedTuple):
     metadata: str
     commit_timestamp: int
     record_offset: int
-    """Where in the log its record lies."""
+    """The offset of its record in the log."""
 
 
 _Partitions = dict[Place, CommittedOffset]
@@ -29,10 +29,10 @@ _Partitions = dict[Place, CommittedOffset]
 _NONE: Mapping[Place, CommittedOffset] = {}
 
 
-class Offsets:
-    """Owns the offsets of one shard; changed by replay alone. A group without offsets has no entry.
+class CommittedOffsets:
+    """Owns the offsets of one shard, which change by replay alone. A group without offsets has no entry.
 
-    Between calls ``_producers`` has, of each group, the producers that have an entry for it in ``_pending``.
+    Between calls ``_producers`` has, for each group, the producers with an entry for it in ``_pending``.
     """
 
     def __init__(self, memory: Memory | None = None) -> None:
@@ -42,25 +42,25 @@ class Offsets:
         self._producers: dict[str, set[int]] = {}
 
     def __len__(self) -> int:
-        """How many groups have an offset."""
+        """The number of groups with a committed offset."""
         return len(self._committed)
 
     def of_group(self, group: str) -> Mapping[Place, CommittedOffset]:
-        """What is committed. Not to be changed, and not to be kept: it changes when something is committed."""
+        """Returns the committed offsets, live: the caller must neither change nor keep them."""
         return self._committed.get(group, _NONE)
 
     def snapshot(self, group: str) -> Mapping[Place, CommittedOffset]:
-        """What is committed at this moment, to be kept: 100,000 offsets take 1 ms."""
+        """Returns a copy of the committed offsets: 100,000 offsets take 1 ms."""
         committed = self._committed.get(group)
         return _NONE if committed is None else committed.copy()
 
     def partitions_of_group(self, group: str) -> list[Place]:
-        """Those that have an offset, or will have one when a transaction commits."""
+        """Returns the partitions that have an offset, or get one when a transaction commits."""
         committed = self.of_group(group)
         return [*committed, *(place for place in self.pending_places(group) if place not in committed)]
 
     def some_partitions_of_group(self, group: str, limit: int) -> list[Place]:
-        """The first ``limit`` of those."""
+        """Returns the first ``limit`` of ``partitions_of_group``."""
         pending = (self._pending[producer][group] for producer in self._producers.get(group, ()))
         found: dict[Place, None] = {}
         for place in itertools.chain(self.of_group(group), *pending):
@@ -70,19 +70,19 @@ class Offsets:
         return list(found)
 
     def groups(self) -> list[str]:
-        """Those that have an offset."""
+        """Returns the groups that have an offset."""
         return list(self._committed)
 
     def all_groups(self) -> list[str]:
-        """Those that have an offset, or will have one when a transaction commits."""
+        """Returns the groups that have an offset, or get one when a transaction commits."""
         return [*self._committed, *(group for group in self._producers if group not in self._committed)]
 
     def has_offsets(self, group: str) -> bool:
-        """Also one that a transaction is going to commit."""
+        """Whether the group has an offset, or gets one when a transaction commits."""
         return group in self._committed or self.has_pending(group)
 
     def is_pending(self, group: str, topic: str, partition: int) -> bool:
-        """Whether a transaction that has not ended has an offset for it."""
+        """Whether an open transaction has an offset for the partition."""
         place = (topic, partition)
         return any(place in self._pending[producer][group] for producer in self._producers.get(group, ()))
 
@@ -90,7 +90,7 @@ class Offsets:
         return group in self._producers
 
     def pending_places(self, group: str) -> set[Place]:
-        """Those for which transactions that have not ended have an offset."""
+        """Returns the partitions for which open transactions have an offset."""
         return set().union(*(self._pending[producer][group] for producer in self._producers.get(group, ())))
 
     def count_pending(self, group: str) -> int:
@@ -103,16 +103,16 @@ class Offsets:
     ) -> None:
         place = (key.topic, key.partition)
         if value is None:
-            self._forget(key.group, place)
+            self._delete(key.group, place)
             for producer in self._producers.get(key.group, ()):
                 self._remove(self._pending[producer][key.group], place)
             return
-        # What a call of the class does, without its checks: this is done for each commit, and for each at a restart.
+        # Like a call of the class, without its overhead: this runs for every commit, and for all of them at a restart.
         offset = tuple.__new__(CommittedOffset, (*value, record_offset))
         if producer_id is None:
             partitions = self._committed.get(key.group)
             if partitions is None:
-                partitions = self._begun(key.group)
+                partitions = self._committed_of(key.group)
         else:
             partitions = self._pending.setdefault(producer_id, {}).setdefault(key.group, {})
             self._producers.setdefault(key.group, set()).add(producer_id)
@@ -123,7 +123,7 @@ class Offsets:
             self._memory.bytes += len(value.metadata) - len(before.metadata)
         partitions[place] = offset
 
-    def _begun(self, group: str) -> _Partitions:
+    def _committed_of(self, group: str) -> _Partitions:
         partitions = self._committed.get(group)
         if partitions is None:
             partitions = self._committed[group] = {}
@@ -140,7 +140,7 @@ class Offsets:
         if before is not None:
             self._memory.bytes -= OFFSET_BYTES + len(before.metadata)
 
-    def _forget(self, group: str, place: Place) -> None:
+    def _delete(self, group: str, place: Place) -> None:
         partitions = self._committed.get(group)
         if partitions is not None:
             self._remove(partitions, place)
@@ -154,7 +154,7 @@ class Offsets:
             self._memory.bytes -= _bytes(partitions.values())
             if not is_committed:
                 continue
-            committed = self._begun(group)
+            committed = self._committed_of(group)
             # In comprehensions: a transaction may have committed a hundred thousand offsets.
             newer = {
                 place: offset

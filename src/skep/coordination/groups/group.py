@@ -1,29 +1,26 @@
-"""What every kind of group is to offsets, listings and deletions."""
+"""The interface that both kinds of groups have for offsets, listings and deletion."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from skep.coordination.groups.group_memory import MemoryShare
 from skep.coordination.shard import CoordinatorRecord, Waiter
-
-if TYPE_CHECKING:
-    from skep.coordination.groups.group_memory import MemoryShare
 
 
 class Group(Protocol):
-    """One group of one kind; a group may change its kind (KIP-848), then another object takes its place."""
+    """One group of one kind. A group may change its kind (KIP-848); then another object takes its place."""
 
     group_id: str
-    memory: "MemoryShare"
-    """What it takes of its shard's memory."""
+    memory: MemoryShare
 
     @property
     def type_name(self) -> str:
-        """``classic`` or ``consumer``, as ListGroups has it."""
+        """``classic`` or ``consumer``, as in ListGroups."""
         ...
 
     @property
     def state_name(self) -> str:
-        """As clients see it: Empty, Stable, PreparingRebalance, Assigning ..."""
+        """The state as clients see it: Empty, Stable, PreparingRebalance, Assigning ..."""
         ...
 
     @property
@@ -33,7 +30,7 @@ class Group(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """No members: it may be deleted, and its offsets expire."""
+        """Whether the group has no members: it may be deleted, and its offsets expire."""
         ...
 
     def check_offset_commit(
@@ -45,33 +42,33 @@ class Group(Protocol):
         is_transactional: bool,
         version: int,
     ) -> None:
-        """KafkaError when who commits is not a member of now (``version`` is that of the request)."""
+        """Raises KafkaError if the committer is not a current member. ``version`` is that of the request."""
         ...
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """KafkaError when a member reads offsets with an epoch that is over."""
+        """Raises KafkaError if a member fetches offsets with a stale epoch."""
         ...
 
     def committed(self, member_id: str) -> None:
-        """A member has committed offsets, which is a sign of life."""
+        """Called when a member has committed offsets, which may renew its session."""
         ...
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether the topic's offsets are in use, and so may be neither deleted nor expired."""
+        """Whether a member subscribes to the topic, so that its offsets may be neither deleted nor expired."""
         ...
 
-    def knows_subscriptions(self) -> bool:
-        """Whether ``is_subscribed_to`` can be asked; not so for members whose protocol is not ours to read."""
+    def can_read_subscriptions(self) -> bool:
+        """Whether the broker can read the subscriptions of the members, which ``is_subscribed_to`` needs."""
         ...
 
     def offsets_expire_since(self, commit_timestamp: int) -> int | None:
-        """The moment (ms) from which the retention of an offset committed then counts; None: it does not expire."""
+        """The time (ms) from which the retention of an offset committed then counts; None: it does not expire."""
         ...
 
     def waiters(self) -> Sequence[Waiter]:
-        """Those whose JoinGroup or SyncGroup has not been answered."""
+        """The waiters of JoinGroup and SyncGroup requests without a response so far."""
         ...
 
     def tombstones(self) -> Sequence[CoordinatorRecord]:
-        """The records that make a replay forget the group (its offsets are not in them)."""
+        """The records that delete the group in a replay, without its offsets."""
         ...

@@ -1,23 +1,22 @@
-"""How much memory groups and offsets take, and how much they may.
+"""The memory that groups and offsets take, and its limit.
 
-Each shard keeps a sum, which changes with its groups and offsets; the limit is for the sum over all shards of a broker.
-What is in the log is loaded whatever it takes: only what would make it more is refused.
+Each shard keeps a sum that changes with its groups and offsets. The limit applies to the sum over all shards of a
+broker. What is in the log is always loaded, whatever it takes; only requests that would take more are refused.
 """
 
 from skep.base.config.coordinator_config import CoordinatorConfig
 from skep.base.errors import ErrorCode, KafkaError
-from skep.coordination.groups.group import Group
 
 OFFSET_BYTES = 400
-"""What an offset takes beside its metadata."""
+"""Memory of an offset, without its metadata."""
 GROUP_BYTES = 2_000
-"""What a group takes without members, or the offsets of a group beside the offsets."""
+"""Memory of a group without members, and of the offsets of a group without the offsets themselves."""
 MEMBER_BYTES = 1_000
-"""What a member takes beside what it says."""
+"""Memory of a member, without its metadata."""
 
 
 class Memory:
-    """A sum of bytes, kept up to date by whoever owns what is counted."""
+    """A sum of bytes, kept up to date by the owners of what it counts."""
 
     __slots__ = ("bytes",)
 
@@ -26,7 +25,7 @@ class Memory:
 
 
 class MemoryShare:
-    """What one group takes. It counts while the group is one of a shard, not while it is a copy in the making."""
+    """The memory of one group. It counts while the group is in a shard, and not while the group is a copy."""
 
     __slots__ = ("_bytes", "_memory")
 
@@ -34,8 +33,8 @@ class MemoryShare:
         self._bytes = GROUP_BYTES
         self._memory: Memory | None = None
 
-    def set(self, members: int, said_bytes: int) -> None:
-        before, self._bytes = self._bytes, GROUP_BYTES + members * MEMBER_BYTES + said_bytes
+    def set(self, members: int, metadata_bytes: int) -> None:
+        before, self._bytes = self._bytes, GROUP_BYTES + members * MEMBER_BYTES + metadata_bytes
         if self._memory is not None:
             self._memory.bytes += self._bytes - before
 
@@ -49,36 +48,15 @@ class MemoryShare:
             self._memory = None
 
 
-class CountedGroups(dict[str, Group]):
-    """The groups of a shard. Each of them is counted as long as it is here."""
-
-    def __init__(self, memory: Memory) -> None:
-        super().__init__()
-        self._memory = memory
-
-    def __setitem__(self, group_id: str, group: Group) -> None:
-        before = self.get(group_id)
-        if before is group:
-            return
-        if before is not None:
-            before.memory.leave()
-        super().__setitem__(group_id, group)
-        group.memory.join(self._memory)
-
-    def __delitem__(self, group_id: str) -> None:
-        self[group_id].memory.leave()
-        super().__delitem__(group_id)
-
-
 def check_memory(
     settings: CoordinatorConfig, used: int, more: int, code: ErrorCode = ErrorCode.policy_violation
 ) -> None:
-    """Raises ``code`` when ``more`` bytes, beside the ``used``, are too many."""
+    """Raises ``code`` if ``more`` bytes in addition to ``used`` exceed the limit."""
     if not has_memory(settings, used, more):
         raise KafkaError(
             code,
-            f"The groups and offsets of this broker take {used} bytes, {more} more are too many"
-            f" (skep.max.groups.memory.bytes is {settings.max_groups_memory_bytes}).",
+            f"The groups and offsets of this broker take {used} bytes; {more} more would exceed"
+            f" skep.max.groups.memory.bytes ({settings.max_groups_memory_bytes}).",
         )
 
 

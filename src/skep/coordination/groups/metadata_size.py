@@ -1,8 +1,8 @@
-"""How much a group keeps of what its members say, and how much that may be.
+"""The size of the metadata that the members of a group send, and its limit.
 
-Members are held in memory and, when a classic group comes to rest, written as one record. A group of which more is said
-than can ever be written would come to no assignment, and a client could fill the memory with a few requests. So each
-group keeps the sum, and who would make it too large is refused.
+Members are held in memory, and a classic group is written as one record when it becomes stable. A group with more
+metadata than can ever be written would never get an assignment, and a client could fill the memory with a few
+requests. So each group keeps the sum, and a member that would make it too large is refused.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from skep.base.config.coordinator_config import CoordinatorConfig
 from skep.base.errors import ErrorCode, KafkaError
 
 ENTRY_BYTES = 16
-"""What a topic or protocol counts beside its text: a million names of one character are not a megabyte."""
+"""Added for each topic or protocol: a million names of one character take more than a megabyte."""
 
 
 def text_bytes(*texts: str | None) -> int:
@@ -27,17 +27,17 @@ def protocols_bytes(protocols: Iterable[tuple[str, bytes]]) -> int:
 
 
 def has_room(settings: CoordinatorConfig, group_bytes: int, before: int, after: int) -> bool:
-    """Whether a group may have a member that says ``after`` bytes where it said ``before``.
+    """Whether a group may have a member with ``after`` bytes of metadata in place of ``before``.
 
-    Whoever says no more than before may stay, also when the limit has been lowered.
+    A member that does not grow may stay, also when the limit has been lowered.
     """
     return after <= before or group_bytes - before + after <= settings.max_group_metadata_bytes
 
 
 def too_large(settings: CoordinatorConfig) -> KafkaError:
-    """GROUP_MAX_SIZE_REACHED: clients give up on it, where they would try others again for ever."""
+    """GROUP_MAX_SIZE_REACHED: clients give up on this code, and would retry most others for ever."""
     return KafkaError(
         ErrorCode.group_max_size_reached,
-        f"The members of the group would say more than {settings.max_group_metadata_bytes} bytes of themselves"
-        " (skep.max.group.metadata.bytes).",
+        "The metadata of the group's members would exceed"
+        f" skep.max.group.metadata.bytes ({settings.max_group_metadata_bytes}).",
     )

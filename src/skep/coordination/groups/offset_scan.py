@@ -1,43 +1,49 @@
-"""Going through the offsets of all groups of a shard, a piece at a time: an operation for each piece.
+"""Scans over the offsets of all groups of a shard, in pieces small enough for one operation each.
 
-Groups and offsets come and go between two operations. What has come since the scan began is not looked at; what has
-gone may still be named.
+Groups and offsets change between two operations. A scan does not visit what was added after it began, and it may
+still name what was removed.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
-from skep.coordination.groups.committed_offsets import Place
-
-if TYPE_CHECKING:
-    from skep.coordination.groups.group_shard import GroupShard
+from skep.coordination.groups.committed_offsets import CommittedOffsets, Place
 
 PLACES_AT_ONCE = 1_000
 
 
 class Piece(NamedTuple):
-    """Partitions of a group that have an offset, or will have one when a transaction commits."""
+    """Partitions of a group that have an offset, or get one when a transaction commits."""
 
     group_id: str
     places: list[Place]
     is_last: bool
-    """Of this group."""
+    """Whether this is the last piece of the group."""
 
 
-def pieces(shard: "GroupShard") -> Iterator[Piece]:
-    """Each group has at least one piece, also one without offsets."""
-    for group_id in [*shard.groups, *(name for name in shard.offsets.all_groups() if name not in shard.groups)]:
-        places = shard.offsets.partitions_of_group(group_id)
+class DeletedTopicScan(NamedTuple):
+    """A scan for the offsets of ``topics``, which were deleted."""
+
+    topics: frozenset[str]
+    pieces: Iterator[Piece]
+
+
+def scan_offsets(groups: Collection[str], offsets: CommittedOffsets) -> Iterator[Piece]:
+    """Yields at least one piece for each group, also for a group without offsets."""
+    for group_id in [*groups, *(name for name in offsets.all_groups() if name not in groups)]:
+        places = offsets.partitions_of_group(group_id)
         for start in range(0, max(1, len(places)), PLACES_AT_ONCE):
             end = start + PLACES_AT_ONCE
             yield Piece(group_id, places[start:end], is_last=end >= len(places))
 
 
-def next_pieces(scan: Iterator[Piece]) -> Iterator[Piece]:
-    """As many pieces as one operation may look at; none when the scan has ended."""
-    looked_at = 0
-    for piece in scan:
-        yield piece
-        looked_at += 1 + len(piece.places)
-        if looked_at >= PLACES_AT_ONCE:
-            return
+def next_pieces(pieces: Iterator[Piece]) -> list[Piece]:
+    """Takes as many pieces as one operation may visit; none when the scan has ended."""
+    taken: list[Piece] = []
+    visited = 0
+    for piece in pieces:
+        taken.append(piece)
+        visited += 1 + len(piece.places)
+        if visited >= PLACES_AT_ONCE:
+            break
+    return taken

@@ -1,45 +1,43 @@
-"""Deciding a transaction: EndTxn, and the aborts that nobody asked for in so many words."""
+"""Decides a transaction: EndTxn, and the aborts by InitProducerId and by timeout."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.shard import Freshness, Outcome, ProducerStamp
-from skep.coordination.transactions import completion as finishing
+from skep.coordination.transactions import completion
 from skep.coordination.transactions.transaction import Transaction
 from skep.coordination.transactions.transaction_state import ENDING, State
-
-if TYPE_CHECKING:
-    from skep.coordination.transactions.transaction_shard import TransactionShard
+from skep.coordination.transactions.transaction_table import TransactionTable
 
 
 def end(
-    shard: "TransactionShard", transactional_id: str, producer: ProducerStamp, *, commit: bool, answer: Any
+    table: TransactionTable, transactional_id: str, producer: ProducerStamp, *, commit: bool, response: Any
 ) -> Outcome:
-    """EndTxn. ``answer`` goes out when the decision can no longer be lost; the markers follow (``finishing``)."""
-    transaction = shard.transaction_of(transactional_id, producer)
+    """EndTxn. ``response`` is sent when the decision is committed; the markers follow (``completion.py``)."""
+    transaction = table.transaction_of(transactional_id, producer)
     result = ENDING[transaction.state, commit]
     if isinstance(result, State):
-        prepared = transaction.prepared(result, shard.clock.now_ms())
-        return Outcome(answer, [prepared.record], then=lambda: finishing.begin(shard, prepared))
+        prepared = transaction.prepared(result, table.clock.now_ms())
+        return Outcome(response, [prepared.record], then=lambda: completion.begin(table, prepared))
     if result is not ErrorCode.none:
         wish = "commit" if commit else "abort"
-        raise KafkaError(result, f"{transactional_id!r} is {transaction.state.label}, and is asked to {wish}")
-    # Proven: to a coordinator that was succeeded, the producer's last transaction but one may be the last, and it
-    # would call one committed of which it knows nothing.
-    return Outcome(answer, freshness=Freshness.PROVEN)
+        raise KafkaError(result, f"cannot {wish} {transactional_id!r}: its transaction is {transaction.state.label}")
+    # PROVEN: a coordinator that was succeeded may not know of the producer's last transaction. It would take the one
+    # before for the last, and report a transaction as committed that it knows nothing about.
+    return Outcome(response, freshness=Freshness.PROVEN)
 
 
 def abort_and_fence(
-    shard: "TransactionShard", transaction: Transaction, answer: Any = None, and_then: Callable[[], None] | None = None
+    table: TransactionTable, transaction: Transaction, response: Any = None, and_then: Callable[[], None] | None = None
 ) -> Outcome:
-    """The open transaction is aborted, and its producer's epoch is over. ``and_then`` is called if that is written."""
+    """Aborts the open transaction and fences its producer. Calls ``and_then`` once the record is in the log."""
 
     def then() -> None:
-        shard.earlier_epochs.pop(transaction.transactional_id, None)
-        finishing.begin(shard, fenced)
+        table.earlier_epochs.pop(transaction.transactional_id, None)
+        completion.begin(table, fenced)
         if and_then is not None:
             and_then()
 
-    fenced = transaction.fenced(shard.clock.now_ms())
-    return Outcome(answer, [fenced.record], then=then)
+    fenced = transaction.fenced(table.clock.now_ms())
+    return Outcome(response, [fenced.record], then=then)

@@ -1,25 +1,23 @@
-"""InitProducerId with a transactional id: whoever asks becomes its producer, and the one before is fenced.
+"""InitProducerId with a transactional id: the caller becomes its producer, and the previous producer is fenced.
 
-A producer that names the id and epoch it has (KIP-360) asks for its own next epoch, after an error that it got over. It
-is refused when somebody else has become the producer meanwhile. Its answer may be lost, so the epoch before the last is
-remembered: asked again with that one, the same answer is given. After a restart it is not known any more, as in Kafka;
-the producer is then refused, and ends.
+A producer that names its current id and epoch (KIP-360) asks for its own next epoch after an error that it recovered
+from. It is refused when another producer has taken the transactional id meanwhile. The response to it may be lost, so
+the previous epoch is remembered: a request that names it again gets the same response. The previous epoch is not known
+after a restart, as in Kafka; the producer is then fenced.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.shard import Outcome, ProducerStamp
 from skep.coordination.transactions.decision import abort_and_fence
 from skep.coordination.transactions.transaction import NO_EPOCH, Transaction, is_exhausted, new_transaction
 from skep.coordination.transactions.transaction_state import State
-
-if TYPE_CHECKING:
-    from skep.coordination.transactions.transaction_shard import TransactionShard
+from skep.coordination.transactions.transaction_table import TransactionTable
 
 
-class Initialization(NamedTuple):
-    """What is asked for. ``current`` is who the client believes to be; None: nobody yet."""
+class InitProducerRequest(NamedTuple):
+    """The request. ``current`` is the producer id and epoch that the client has, or None if it has none."""
 
     transactional_id: str
     timeout_ms: int
@@ -32,7 +30,7 @@ class _NeedsProducerId:
 
 
 NEEDS_PRODUCER_ID: Any = _NeedsProducerId()
-"""As a response: ask again with a new producer id."""
+"""As a response: a new producer id is needed; submit the request again with one."""
 
 ABORTING: dict[str, Any] = {
     "error_code": ErrorCode.concurrent_transactions,
@@ -41,49 +39,52 @@ ABORTING: dict[str, Any] = {
 }
 
 
-def initialize(shard: "TransactionShard", asked: Initialization, new_producer_id: int | None) -> Outcome:
-    """The response is an answer's body, or NEEDS_PRODUCER_ID when one is needed and there is none."""
-    transaction = shard.transactions.get(asked.transactional_id)
+def initialize(table: TransactionTable, asked: InitProducerRequest, new_producer_id: int | None) -> Outcome:
+    """Returns the body of the response, or NEEDS_PRODUCER_ID when a producer id is needed and none is given."""
+    transaction = table.transactions.get(asked.transactional_id)
     if transaction is None:
-        return _first(shard, asked, new_producer_id)
+        return _first(table, asked, new_producer_id)
     if asked.current is not None:
         _check_is_of_this_id(transaction, asked.current)
     if transaction.is_ending:
         raise KafkaError(
-            ErrorCode.concurrent_transactions, f"the last transaction of {asked.transactional_id!r} is being ended"
+            ErrorCode.concurrent_transactions,
+            f"the last transaction of {asked.transactional_id!r} is {transaction.state.label}",
         )
     if transaction.state is State.ONGOING:
         if asked.current is not None and asked.current != transaction.producer:
-            # Kafka aborts here all the same, and so lets a producer that was fenced end its successor's transaction.
+            # Kafka aborts here as well, and so lets a fenced producer abort the transaction of its successor.
             raise _fenced(transaction, asked.current)
-        # The answer is to ask again. When the transaction has ended, that gives the next epoch but one.
-        return abort_and_fence(shard, transaction, ABORTING)
+        # The client retries. When the transaction has ended, the retry gets the epoch after the one that fences.
+        return abort_and_fence(table, transaction, ABORTING)
     if is_exhausted(transaction.producer_epoch) and asked.current in (None, transaction.producer):
         if new_producer_id is None:
             return Outcome(NEEDS_PRODUCER_ID)
-        return _become(shard, transaction, asked, ProducerStamp(new_producer_id, 0))
+        return _become(table, transaction, asked, ProducerStamp(new_producer_id, 0))
     if asked.current is None or asked.current == transaction.producer:
         return _become(
-            shard, transaction, asked, ProducerStamp(transaction.producer_id, transaction.producer_epoch + 1)
+            table, transaction, asked, ProducerStamp(transaction.producer_id, transaction.producer_epoch + 1)
         )
-    if asked.current.producer_epoch != shard.earlier_epochs.get(asked.transactional_id):
+    if asked.current.producer_epoch != table.earlier_epochs.get(asked.transactional_id):
         raise _fenced(transaction, asked.current)
-    # The same question as the last time: the same answer, and nothing has changed.
-    return Outcome(_answer(transaction.producer))
+    # A repeated request: it gets the same response, and nothing changes.
+    return Outcome(_response(transaction.producer))
 
 
-def _first(shard: "TransactionShard", asked: Initialization, new_producer_id: int | None) -> Outcome:
-    limit = shard.settings().max_transactional_ids
-    if len(shard.transactions) >= limit:
-        raise KafkaError(ErrorCode.policy_violation, f"there are {limit} transactional ids already")
+def _first(table: TransactionTable, asked: InitProducerRequest, new_producer_id: int | None) -> Outcome:
+    limit = table.config.max_transactional_ids
+    if len(table.transactions) >= limit:
+        raise KafkaError(
+            ErrorCode.policy_violation, f"this shard has {limit} transactional ids already (skep.max.transactional.ids)"
+        )
     if new_producer_id is None:
         return Outcome(NEEDS_PRODUCER_ID)
-    transaction = new_transaction(asked.transactional_id, new_producer_id, asked.timeout_ms, shard.clock.now_ms())
-    return Outcome(_answer(transaction.producer), [transaction.record])
+    transaction = new_transaction(asked.transactional_id, new_producer_id, asked.timeout_ms, table.clock.now_ms())
+    return Outcome(_response(transaction.producer), [transaction.record])
 
 
 def _check_is_of_this_id(transaction: Transaction, current: ProducerStamp) -> None:
-    """Its own producer id, or the one before if that was left only because its epochs were used up."""
+    """Accepts the current producer id, or the previous one if it was replaced because its epochs were exhausted."""
     if current.producer_id == transaction.producer_id:
         return
     if current.producer_id != transaction.previous_producer_id or not is_exhausted(current.producer_epoch):
@@ -91,20 +92,20 @@ def _check_is_of_this_id(transaction: Transaction, current: ProducerStamp) -> No
 
 
 def _become(
-    shard: "TransactionShard", transaction: Transaction, asked: Initialization, producer: ProducerStamp
+    table: TransactionTable, transaction: Transaction, asked: InitProducerRequest, producer: ProducerStamp
 ) -> Outcome:
-    changed = transaction.with_producer(producer, asked.timeout_ms, shard.clock.now_ms())
+    changed = transaction.with_producer(producer, asked.timeout_ms, table.clock.now_ms())
 
     def then() -> None:
         if asked.current is None:
-            shard.earlier_epochs.pop(asked.transactional_id, None)
+            table.earlier_epochs.pop(asked.transactional_id, None)
         else:
-            shard.earlier_epochs[asked.transactional_id] = asked.current.producer_epoch
+            table.earlier_epochs[asked.transactional_id] = asked.current.producer_epoch
 
-    return Outcome(_answer(producer), [changed.record], then=then)
+    return Outcome(_response(producer), [changed.record], then=then)
 
 
-def _answer(producer: ProducerStamp) -> dict[str, Any]:
+def _response(producer: ProducerStamp) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.none,
         "producer_id": producer.producer_id,
@@ -115,5 +116,6 @@ def _answer(producer: ProducerStamp) -> dict[str, Any]:
 def _fenced(transaction: Transaction, current: ProducerStamp) -> KafkaError:
     return KafkaError(
         ErrorCode.producer_fenced,
-        f"the producer of {transaction.transactional_id!r} is {tuple(transaction.producer)}, not {tuple(current)}",
+        f"{transaction.transactional_id!r} has producer id and epoch {tuple(transaction.producer)},"
+        f" the request names {tuple(current)}",
     )

@@ -1,48 +1,48 @@
-"""Writing the markers that end a transaction in the partitions it has written to."""
+"""Writes the markers that end a transaction in its partitions."""
 
 from asyncio import Future
 from typing import Any, Protocol
 
 from skep.base.ids import TopicPartition
 from skep.coordination.coordinator_runtime import CoordinatorRuntime
-from skep.coordination.partition_leaders import Leaders
+from skep.coordination.partition_leaders import PartitionLeaders
 from skep.coordination.partitions import Partitions
 from skep.coordination.shard import ProducerStamp
-from skep.coordination.transactions.remote_markers import Ended, RemoteMarkers
-from skep.coordination.transactions.verification_guards import Guards
+from skep.coordination.transactions.remote_markers import Marker, RemoteMarkers
+from skep.coordination.transactions.verification_guards import VerificationGuards
 
 
 class Markers(Protocol):
-    """What a shard needs of the rest of the broker. A future given back says when; None: at once."""
+    """What a shard needs from the rest of the broker. A returned future is done when the step is; None means now."""
 
-    def decided(self, index: int) -> "Future[None] | None":
-        """When all that has been written to this partition of ``__transaction_state`` can no longer be lost.
+    def committed(self, index: int) -> "Future[None] | None":
+        """Returns when everything written to this partition of ``__transaction_state`` is committed.
 
-        StorageError or KafkaError when that cannot be said.
+        Raises StorageError or KafkaError when that is unknown.
         """
         ...
 
     def write(
         self, index: int, partition: TopicPartition, producer: ProducerStamp, *, is_committed: bool
     ) -> "Future[None] | None":
-        """Ends the producer's transaction in ``partition``, for the coordinator of partition ``index``.
+        """Ends the producer's transaction in ``partition``, on behalf of the coordinator of partition ``index``.
 
-        KafkaError is the partition's refusal, StorageError its disk's, raised here or by the future.
-        UNKNOWN_TOPIC_OR_PARTITION is raised here when the topic is deleted; what the future fails with may pass. Where
-        the transaction has ended before, another marker changes nothing.
+        Raises, or fails the future with, KafkaError when the partition refuses the marker and StorageError when its
+        disk does. UNKNOWN_TOPIC_OR_PARTITION is raised when the topic is deleted; an error of the future may be
+        transient. A marker for a transaction that has already ended changes nothing.
         """
         ...
 
     def is_open(self, partition: TopicPartition, producer_id: int) -> bool:
-        """Whether the producer's transaction waits for a marker in ``partition``, which is led here.
+        """Returns whether the producer has an open transaction in ``partition``, which this broker leads.
 
-        Asked of one whose refusal was raised; raises what ``write`` does.
+        Called for partitions whose refusal was raised. Raises what ``write`` raises.
         """
         ...
 
 
 class MarkerWriter:
-    """Writes markers to the leader of each partition: to those of this broker itself, to others by request.
+    """Writes markers to the leader of each partition: directly on this broker, by request on others.
 
     Without ``leaders`` and ``remote`` this broker is the only one.
     """
@@ -52,8 +52,8 @@ class MarkerWriter:
         topic: str,
         partitions: Partitions,
         groups: CoordinatorRuntime[Any],
-        guards: Guards | None = None,
-        leaders: Leaders | None = None,
+        guards: VerificationGuards | None = None,
+        leaders: PartitionLeaders | None = None,
         remote: RemoteMarkers | None = None,
     ) -> None:
         self._topic = topic
@@ -63,18 +63,18 @@ class MarkerWriter:
         self._leaders = leaders
         self._remote = remote
 
-    def decided(self, index: int) -> "Future[None] | None":
+    def committed(self, index: int) -> "Future[None] | None":
         return self._partitions.partition(self._topic, index).committed()
 
     def write(
         self, index: int, partition: TopicPartition, producer: ProducerStamp, *, is_committed: bool
     ) -> "Future[None] | None":
-        # The coordinator's epoch is that of the partition that it lives in: a partition that has heard of a newer
-        # leader of that one refuses what an older one still sends.
+        # The coordinator epoch is the leader epoch of the coordinator's partition: a partition that has seen a marker
+        # of a newer coordinator refuses the markers of an older one.
         coordinator_epoch = self._partitions.partition(self._topic, index).leader_epoch
         if self._leaders is not None and (broker := self._leaders.elsewhere(partition)) is not None:
             assert self._remote is not None
-            return self._remote.write(broker, partition, Ended(producer, coordinator_epoch, is_committed))
+            return self._remote.write(broker, partition, Marker(producer, coordinator_epoch, is_committed))
         committed = self._write_here(partition, producer, coordinator_epoch, is_committed)
         if self._guards is not None:
             self._guards.marker_written(partition, producer.producer_id)

@@ -1,8 +1,10 @@
-"""Markers for partitions that other brokers lead: gathered per broker, sent as WriteTxnMarkers, answered one by one.
+"""Markers for partitions that other brokers lead: collected per broker, sent as WriteTxnMarkers, each with its own
+result.
 
-One request is under way to a broker at a time; what comes meanwhile goes with the next. So under load a request carries
-the markers of many transactions, and an idle broker's marker goes out at once. Nothing is sent twice from here: a
-marker that fails is told to whoever asked, who looks up the leader again and asks again (``finishing.py``).
+One request is in flight to a broker at a time; markers that arrive meanwhile are sent with the next one. So under load
+a request carries the markers of many transactions, and a marker for an idle broker is sent at once. This module never
+sends a marker twice: the caller learns of the failure, looks up the leader again and writes the marker again
+(``completion.py``).
 """
 
 import asyncio
@@ -14,7 +16,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId, TopicPartition
 from skep.base.loop.supervisor import Supervisor
 from skep.client.errors import ClientError
-from skep.coordination.partition_leaders import AsksBrokers
+from skep.coordination.partition_leaders import PeerRequests
 from skep.coordination.shard import ProducerStamp
 from skep.metadata.model import BrokerRecord
 from skep.wire.apis import DESCRIBE_PRODUCERS, WRITE_TXN_MARKERS
@@ -23,45 +25,46 @@ from skep.wire.codec import Body
 logger = logging.getLogger(__name__)
 
 MARKERS_PER_REQUEST = 500
-"""A partition takes some 30 us for its marker; that is how long others wait on the broker that is asked."""
+"""A partition takes about 30 us for its marker; other requests of the receiving broker wait for the sum of these."""
 
 
-class Ended(NamedTuple):
-    """What a marker says, apart from the partition."""
+class Marker(NamedTuple):
+    """The content of a marker, without the partition."""
 
     producer: ProducerStamp
     coordinator_epoch: int
     is_committed: bool
 
 
-class _Sending(NamedTuple):
-    ended: Ended
+class _PendingMarker(NamedTuple):
+    marker: Marker
     partition: TopicPartition
     done: "asyncio.Future[None]"
 
 
 class RemoteMarkers:
-    """Owns what is still to be sent, and a task for each broker that something is being sent to."""
+    """Owns the markers that are not sent yet, and one sending task per broker."""
 
-    def __init__(self, peers: AsksBrokers, supervisor: Supervisor) -> None:
+    def __init__(self, peers: PeerRequests, supervisor: Supervisor) -> None:
         self._peers = peers
         self._supervisor = supervisor
-        self._waiting: dict[BrokerId, list[_Sending]] = {}
+        self._waiting: dict[BrokerId, list[_PendingMarker]] = {}
         self._brokers: dict[BrokerId, BrokerRecord] = {}
 
-    def write(self, broker: BrokerRecord, partition: TopicPartition, ended: Ended) -> "asyncio.Future[None]":
-        """Done when the marker is committed there. KafkaError is the partition's refusal, or that nobody answers.
+    def write(self, broker: BrokerRecord, partition: TopicPartition, marker: Marker) -> "asyncio.Future[None]":
+        """Returns a future that is done when the marker is committed on that broker.
 
-        INVALID_PRODUCER_EPOCH is told only while a transaction of that producer is open there; see ``_still_open``.
+        The future fails with KafkaError when the partition refuses the marker or the broker does not respond. It fails
+        with INVALID_PRODUCER_EPOCH only while a transaction of that producer is open there; see ``_check_open``.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done.add_done_callback(_look_at)
+        done.add_done_callback(_mark_retrieved)
         self._brokers[broker.id] = broker
         waiting = self._waiting.get(broker.id)
         if waiting is None:
             waiting = self._waiting[broker.id] = []
             self._supervisor.spawn(f"markers to broker {broker.id}", self._send_all(broker.id))
-        waiting.append(_Sending(ended, partition, done))
+        waiting.append(_PendingMarker(marker, partition, done))
         return done
 
     async def _send_all(self, broker_id: BrokerId) -> None:
@@ -71,35 +74,36 @@ class RemoteMarkers:
                 try:
                     await self._send(self._brokers[broker_id], batch)
                 finally:
-                    # Also when this is a bug, or cancelled: nobody may wait for ever.
-                    _fail(batch, f"broker {broker_id} gave no answer")
+                    # Also when this is cancelled or fails unexpectedly: no caller may wait for ever.
+                    _fail(batch, f"broker {broker_id} sent no result for the marker")
         finally:
-            _fail(self._waiting.pop(broker_id), f"nothing is sent to broker {broker_id} any more")
+            _fail(self._waiting.pop(broker_id), f"sending markers to broker {broker_id} has ended")
 
-    async def _send(self, broker: BrokerRecord, batch: Sequence[_Sending]) -> None:
-        by_marker: dict[Ended, list[_Sending]] = {}
+    async def _send(self, broker: BrokerRecord, batch: Sequence[_PendingMarker]) -> None:
+        by_marker: dict[Marker, list[_PendingMarker]] = {}
         for one in batch:
-            by_marker.setdefault(one.ended, []).append(one)
-        body = {"markers": [_marker(ended, sendings) for ended, sendings in by_marker.items()]}
+            by_marker.setdefault(one.marker, []).append(one)
+        body = {"markers": [_body_of(marker, pending) for marker, pending in by_marker.items()]}
         try:
-            answer = await self._peers.ask(broker, WRITE_TXN_MARKERS, body)
+            response = await self._peers.ask(broker, WRITE_TXN_MARKERS, body)
         except (ClientError, KafkaError) as error:
             _fail(batch, str(error))
             return
         doubtful = []
-        for (ended, sendings), marker in zip(by_marker.items(), answer.markers, strict=False):
-            if marker.producer_id == ended.producer.producer_id:
-                doubtful += _settle(sendings, marker, broker)
+        for (marker, pending), result in zip(by_marker.items(), response.markers, strict=False):
+            if result.producer_id == marker.producer.producer_id:
+                doubtful += _settle(pending, result, broker)
         if doubtful:
-            await self._still_open(broker, doubtful)
+            await self._check_open(broker, doubtful)
 
-    async def _still_open(self, broker: BrokerRecord, doubtful: Sequence[_Sending]) -> None:
-        """These partitions have heard of a later epoch. Where that came with a marker, the transaction has ended.
+    async def _check_open(self, broker: BrokerRecord, doubtful: Sequence[_PendingMarker]) -> None:
+        """Settles markers that were refused because the partition has seen a later epoch of the producer.
 
-        Where it came with records it is open, and to call it complete would lose what was promised to its producer.
+        If that epoch came with a marker, the transaction has ended. If it came with records, the transaction is open,
+        and to report it complete would lose what was promised to its producer.
         """
         try:
-            answer = await self._peers.ask(broker, DESCRIBE_PRODUCERS, _partitions_of(doubtful))
+            response = await self._peers.ask(broker, DESCRIBE_PRODUCERS, _partitions_of(doubtful))
         except (ClientError, KafkaError) as error:
             _fail(doubtful, str(error))
             return
@@ -107,29 +111,29 @@ class RemoteMarkers:
             (TopicPartition(topic.name, partition.partition_index), producer.producer_id): (
                 producer.current_txn_start_offset >= 0
             )
-            for topic in answer.topics
+            for topic in response.topics
             for partition in topic.partitions
             if partition.error_code is ErrorCode.none
             for producer in partition.active_producers
         }
         for one in doubtful:
-            # Unknown is no answer: the partition has refused the marker because of a producer that it knows.
-            if is_open.get((one.partition, one.ended.producer.producer_id), True):
+            # A missing entry counts as open: the partition refused the marker because of a producer that it knows.
+            if is_open.get((one.partition, one.marker.producer.producer_id), True):
                 _refuse(one, ErrorCode.invalid_producer_epoch, f"{one.partition} has a later epoch of the producer")
             elif not one.done.done():
                 logger.info("%s: a later epoch has ended the transaction there", one.partition)
                 one.done.set_result(None)
 
 
-def _settle(sendings: Sequence[_Sending], marker: Any, broker: BrokerRecord) -> list[_Sending]:
-    """Tells what became of the markers, except those that have to be looked into."""
+def _settle(pending: Sequence[_PendingMarker], result: Any, broker: BrokerRecord) -> list[_PendingMarker]:
+    """Settles the markers by their error codes. Returns those that were refused with INVALID_PRODUCER_EPOCH."""
     codes = {
         TopicPartition(topic.name, partition.partition_index): ErrorCode(partition.error_code)
-        for topic in marker.topics
+        for topic in result.topics
         for partition in topic.partitions
     }
     doubtful = []
-    for one in sendings:
+    for one in pending:
         code = codes.get(one.partition)
         if code is ErrorCode.none:
             if not one.done.done():
@@ -141,38 +145,38 @@ def _settle(sendings: Sequence[_Sending], marker: Any, broker: BrokerRecord) -> 
     return doubtful
 
 
-def _marker(ended: Ended, sendings: Sequence[_Sending]) -> Body:
+def _body_of(marker: Marker, pending: Sequence[_PendingMarker]) -> Body:
     topics: dict[str, list[int]] = {}
-    for one in sendings:
+    for one in pending:
         topics.setdefault(one.partition.topic, []).append(one.partition.partition)
     return {
-        "producer_id": ended.producer.producer_id,
-        "producer_epoch": ended.producer.producer_epoch,
-        "transaction_result": ended.is_committed,
+        "producer_id": marker.producer.producer_id,
+        "producer_epoch": marker.producer.producer_epoch,
+        "transaction_result": marker.is_committed,
         "topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()],
-        "coordinator_epoch": ended.coordinator_epoch,
+        "coordinator_epoch": marker.coordinator_epoch,
     }
 
 
-def _partitions_of(sendings: Sequence[_Sending]) -> Body:
+def _partitions_of(pending: Sequence[_PendingMarker]) -> Body:
     topics: dict[str, set[int]] = {}
-    for one in sendings:
+    for one in pending:
         topics.setdefault(one.partition.topic, set()).add(one.partition.partition)
     return {"topics": [{"name": name, "partition_indexes": sorted(indexes)} for name, indexes in topics.items()]}
 
 
-def _fail(sendings: Sequence[_Sending], why: str) -> None:
-    """Those that are not settled yet."""
-    for one in sendings:
+def _fail(pending: Sequence[_PendingMarker], why: str) -> None:
+    """Fails those that are not settled yet."""
+    for one in pending:
         _refuse(one, ErrorCode.network_exception, why)
 
 
-def _refuse(one: _Sending, code: ErrorCode, why: str) -> None:
+def _refuse(one: _PendingMarker, code: ErrorCode, why: str) -> None:
     if not one.done.done():
         one.done.set_exception(KafkaError(code, why))
 
 
-def _look_at(done: "asyncio.Future[None]") -> None:
-    """That nobody awaits it is no mistake: the shard may have moved away."""
+def _mark_retrieved(done: "asyncio.Future[None]") -> None:
+    """Retrieves the exception, so that asyncio does not log it: the shard that waited may have moved away."""
     if not done.cancelled():
         done.exception()

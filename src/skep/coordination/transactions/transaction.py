@@ -1,10 +1,10 @@
-"""One transactional id: who its producer is, and how far its transaction has come.
+"""One transactional id: its producer, and the state of its transaction.
 
-A ``Transaction`` is never changed; what happens to it makes another one, which is written to the log as it is. The
-methods that do so are the only places where states follow each other, and they ask the table.
+A ``Transaction`` is immutable. Each method that changes the state returns a new one, which is written to the log as it
+is. These methods are the only places with transitions, and they check them against the table ``NEXT``.
 
-Epochs count up to 32767. That last one is never given to a producer, so that there is always one left to fence it with;
-a producer that has 32766 gets a new producer id instead of another epoch.
+Epochs count up to 32767. The last epoch is never given to a producer, so that there is always one left to fence it
+with; a producer with epoch 32766 gets a new producer id instead of another epoch.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,7 +28,7 @@ def is_exhausted(epoch: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """``partitions`` are those of the transaction that is under way; ``start_ms`` is -1 before the first one."""
+    """``partitions`` belong to the current transaction; ``start_ms`` is -1 before the first partition is added."""
 
     transactional_id: str
     producer_id: int
@@ -40,10 +40,10 @@ class Transaction:
     start_ms: int
     update_ms: int
 
-    # What happens to it.
+    # Transitions.
 
     def with_producer(self, producer: ProducerStamp, timeout_ms: int, now_ms: int) -> "Transaction":
-        """InitProducerId: nothing is under way, and this producer may begin."""
+        """InitProducerId: there is no open transaction, and this producer may begin one."""
         return self._to(
             State.EMPTY,
             now_ms,
@@ -63,7 +63,8 @@ class Transaction:
         return self._to(state, now_ms)
 
     def fenced(self, now_ms: int) -> "Transaction":
-        """To be aborted, and its producer with it: markers with a higher epoch keep out what it may still send."""
+        """Aborts the transaction and fences its producer: markers with a higher epoch keep out records that it may
+        still send."""
         return self._to(State.PREPARE_ABORT, now_ms, producer_epoch=min(self.producer_epoch + 1, HIGHEST_EPOCH))
 
     def completed(self, now_ms: int) -> "Transaction":
@@ -74,7 +75,7 @@ class Transaction:
             raise RuntimeError(f"transactional id {self.transactional_id!r}: {state.label} after {self.state.label}")
         return replace(self, state=state, update_ms=now_ms, previous_producer_id=self.producer_id, **changes)
 
-    # What is asked about it.
+    # Questions.
 
     @property
     def producer(self) -> ProducerStamp:
@@ -82,14 +83,14 @@ class Transaction:
 
     @property
     def is_ending(self) -> bool:
-        """Decided, and markers are being written."""
+        """The transaction is decided, and its markers are being written."""
         return self.state in COMPLETION
 
     def has_timed_out(self, now_ms: int) -> bool:
         return self.state is State.ONGOING and self.start_ms + self.timeout_ms < now_ms
 
     def check_producer(self, producer: ProducerStamp) -> None:
-        """INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED for any but the producer of now."""
+        """Raises INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED unless this is the current producer."""
         if producer.producer_id != self.producer_id:
             raise KafkaError(
                 ErrorCode.invalid_producer_id_mapping,
@@ -98,10 +99,10 @@ class Transaction:
         if producer.producer_epoch != self.producer_epoch:
             raise KafkaError(
                 ErrorCode.producer_fenced,
-                f"producer {self.producer_id} has epoch {self.producer_epoch} now, {producer.producer_epoch} is over",
+                f"producer {self.producer_id} has epoch {self.producer_epoch}; {producer.producer_epoch} is fenced",
             )
 
-    # In the log.
+    # The log record.
 
     @property
     def record(self) -> CoordinatorRecord:
@@ -123,7 +124,7 @@ class Transaction:
 
     @classmethod
     def of(cls, key: TransactionLogKey, value: TransactionLogValue) -> "Transaction":
-        """What ``record`` was made of."""
+        """The inverse of ``record``."""
         return cls(
             key.transactional_id,
             value.producer_id,
@@ -138,7 +139,8 @@ class Transaction:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Topics and their partitions in order. To sort pairs would take ten times as long, and there may be very many."""
+    """Returns topics with their partitions, sorted. Sorting pairs would take ten times as long, and there may be very
+    many."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -158,5 +160,5 @@ def _partitions(topics: Iterable[TransactionPartitions]) -> Iterable[TopicPartit
 
 
 def new_transaction(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
-    """Of a transactional id that is used for the first time."""
+    """The state of a transactional id that is used for the first time."""
     return Transaction(transactional_id, producer_id, -1, 0, timeout_ms, State.EMPTY, frozenset(), NO_TIME, now_ms)

@@ -1,19 +1,17 @@
-"""The transaction coordinator as handlers see it: each request finds its shard and is carried out there."""
+"""The front of the transaction coordinator: finds the shard of each request's transactional id and runs the request
+there."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import TopicPartition
 from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.groups.group_shard import GroupShard
 from skep.coordination.shard import Outcome, ProducerStamp
-from skep.coordination.transactions import add_partitions as adding
-from skep.coordination.transactions import decision as ending
-from skep.coordination.transactions import init_producer as initializing
-from skep.coordination.transactions import transaction_listing as describing
-from skep.coordination.transactions.init_producer import NEEDS_PRODUCER_ID, Initialization
+from skep.coordination.transactions import add_partitions, decision, init_producer, transaction_listing
+from skep.coordination.transactions.init_producer import NEEDS_PRODUCER_ID, InitProducerRequest
 from skep.coordination.transactions.transaction_listing import ListFilter
 from skep.coordination.transactions.transaction_shard import TransactionShard
 from skep.coordination.transactions.verifier import Verifier
@@ -22,112 +20,121 @@ A = TypeVar("A")
 
 
 class TransactionCoordinator:
-    """Stateless but for the shards, and the guards that ``verifier`` has.
+    """Holds no state of its own apart from the shards and the verification guards of ``verifier``.
 
-    An answer that is given to a method comes back as it is, or an awaitable of it.
+    A method that takes a response returns it unchanged, or an awaitable of it.
     """
 
     def __init__(
         self,
         runtime: CoordinatorRuntime[TransactionShard],
         groups: CoordinatorRuntime[GroupShard],
-        settings: Callable[[], BrokerConfig],
+        config: CurrentConfig,
         verifier: Verifier | None = None,
     ) -> None:
         self._runtime = runtime
         self._groups = groups
-        self._settings = settings
-        self.verifier = verifier or Verifier(runtime, settings)
+        self._config = config
+        self.verifier = verifier or Verifier(runtime, config)
 
     async def init_producer_id(
-        self, asked: Initialization, new_producer_id: Callable[[], Awaitable[int]]
+        self, asked: InitProducerRequest, new_producer_id: Callable[[], Awaitable[int]]
     ) -> dict[str, Any]:
-        """The body of the answer. KafkaError: INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS."""
+        """Returns the body of the response. Raises INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED or
+        CONCURRENT_TRANSACTIONS."""
         self._check_id(asked.transactional_id)
-        longest_ms = self._settings().transaction_max_timeout_ms
+        longest_ms = self._config.value.coordinator.transaction_max_timeout_ms
         if not 0 < asked.timeout_ms <= longest_ms:
             raise KafkaError(
-                ErrorCode.invalid_transaction_timeout, f"{asked.timeout_ms} ms is not within 1 to {longest_ms}"
+                ErrorCode.invalid_transaction_timeout,
+                f"transaction timeout {asked.timeout_ms} ms is outside 1 to {longest_ms} (transaction.max.timeout.ms)",
             )
         response = await self._initialize(asked, None)
         if response is NEEDS_PRODUCER_ID:
-            # The id comes from the metadata store, which takes a while; if another request was quicker it is wasted.
+            # The id comes from the metadata store, which takes a while. If another request is faster, the id is not
+            # used.
             response = await self._initialize(asked, await new_producer_id())
         assert isinstance(response, dict)
         return response
 
-    async def _initialize(self, asked: Initialization, new_producer_id: int | None) -> Any:
+    async def _initialize(self, asked: InitProducerRequest, new_producer_id: int | None) -> Any:
         response = self._runtime.submit(
-            asked.transactional_id, lambda shard: initializing.initialize(shard, asked, new_producer_id)
+            asked.transactional_id, lambda shard: init_producer.initialize(shard, asked, new_producer_id)
         )
         return await response if isinstance(response, Awaitable) else response
 
     def add_partitions(
-        self, transactional_id: str, producer: ProducerStamp, partitions: frozenset[TopicPartition], answer: A
+        self, transactional_id: str, producer: ProducerStamp, partitions: frozenset[TopicPartition], response: A
     ) -> A | Awaitable[A]:
         self._check_id(transactional_id)
-        response: A | Awaitable[A] = self._runtime.submit(
-            transactional_id, lambda shard: adding.add(shard, transactional_id, producer, partitions, answer)
+        result: A | Awaitable[A] = self._runtime.submit(
+            transactional_id, lambda shard: add_partitions.add(shard, transactional_id, producer, partitions, response)
         )
-        return response
+        return result
 
-    def add_offsets(self, transactional_id: str, producer: ProducerStamp, group_id: str, answer: A) -> A | Awaitable[A]:
-        """Adds the partition in which the offsets of the group lie."""
-        return self.add_partitions(transactional_id, producer, frozenset({self.offsets_of(group_id)}), answer)
+    def add_offsets(
+        self, transactional_id: str, producer: ProducerStamp, group_id: str, response: A
+    ) -> A | Awaitable[A]:
+        """Adds the partition of ``__consumer_offsets`` that holds the offsets of the group."""
+        return self.add_partitions(transactional_id, producer, frozenset({self.offsets_of(group_id)}), response)
 
-    def end(self, transactional_id: str, producer: ProducerStamp, *, commit: bool, answer: A) -> A | Awaitable[A]:
+    def end(self, transactional_id: str, producer: ProducerStamp, *, commit: bool, response: A) -> A | Awaitable[A]:
         self._check_id(transactional_id)
-        response: A | Awaitable[A] = self._runtime.submit(
+        result: A | Awaitable[A] = self._runtime.submit(
             transactional_id,
-            lambda shard: ending.end(shard, transactional_id, producer, commit=commit, answer=answer),
+            lambda shard: decision.end(shard, transactional_id, producer, commit=commit, response=response),
         )
-        return response
+        return result
 
     def verify(
         self, transactional_id: str, producer: ProducerStamp, partitions: frozenset[TopicPartition]
     ) -> "dict[TopicPartition, ErrorCode] | Awaitable[dict[TopicPartition, ErrorCode]]":
-        """For another broker: whether these partitions are a part of the transaction; told when that is committed."""
+        """Verifies for another broker that these partitions belong to the transaction. Responds when what it read is
+        committed."""
         self._check_id(transactional_id)
 
         def look(shard: TransactionShard) -> Outcome:
             return Outcome({one: _code(shard, transactional_id, producer, one) for one in partitions})
 
-        answer: dict[TopicPartition, ErrorCode] = self._runtime.submit(transactional_id, look)
-        return answer
+        codes: dict[TopicPartition, ErrorCode] = self._runtime.submit(transactional_id, look)
+        return codes
 
     def offsets_of(self, group_id: str) -> TopicPartition:
-        """The partition in which the offsets of the group lie."""
+        """Returns the partition of ``__consumer_offsets`` that holds the offsets of the group."""
         return TopicPartition(self._groups.topic, self._groups.partition_for(group_id))
 
     async def list(self, wanted: ListFilter) -> list[dict[str, Any]]:
-        """COORDINATOR_LOAD_IN_PROGRESS while some of them are not known yet."""
+        """Raises COORDINATOR_LOAD_IN_PROGRESS while a shard of this broker is not loaded."""
         if self._runtime.is_loading:
-            raise KafkaError(ErrorCode.coordinator_load_in_progress, "not all transactional ids are loaded")
+            raise KafkaError(ErrorCode.coordinator_load_in_progress, "not all shards of __transaction_state are loaded")
         found = []
         for index in self._runtime.indexes():
-            found += await self._runtime.read(index, lambda shard: describing.listed(shard, wanted))
+            found += await self._runtime.read(index, lambda shard: transaction_listing.listed(shard, wanted))
         return found
 
     def describe(self, transactional_id: str) -> dict[str, Any] | Awaitable[dict[str, Any]]:
         self._check_id(transactional_id)
         response: dict[str, Any] | Awaitable[dict[str, Any]] = self._runtime.submit(
-            transactional_id, lambda shard: describing.describe(shard, transactional_id)
+            transactional_id, lambda shard: transaction_listing.describe(shard, transactional_id)
         )
         return response
 
     def _check_id(self, transactional_id: str) -> None:
-        limit = self._settings().max_group_id_bytes
+        limit = self._config.value.coordinator.max_group_id_bytes
         if not transactional_id:
             raise KafkaError(ErrorCode.invalid_request, "the transactional id is empty")
         if len(transactional_id) > limit or (not transactional_id.isascii() and len(transactional_id.encode()) > limit):
-            raise KafkaError(ErrorCode.invalid_request, f"the transactional id is longer than {limit} bytes")
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                f"the transactional id is longer than {limit} bytes (skep.max.group.id.bytes)",
+            )
 
 
 def _code(
     shard: TransactionShard, transactional_id: str, producer: ProducerStamp, partition: TopicPartition
 ) -> ErrorCode:
     try:
-        adding.verify(shard, transactional_id, producer, partition)
+        add_partitions.verify(shard, transactional_id, producer, partition)
     except KafkaError as error:
         return error.code
     return ErrorCode.none

@@ -1,36 +1,34 @@
-"""What ListTransactions and DescribeTransactions show of a shard."""
+"""The contents of ListTransactions and DescribeTransactions responses, read from a shard."""
 
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
 from skep.coordination.shard import Freshness, Outcome
 from skep.coordination.transactions.transaction import by_topic
 from skep.coordination.transactions.transaction_state import State
-
-if TYPE_CHECKING:
-    from skep.coordination.transactions.transaction_shard import TransactionShard
+from skep.coordination.transactions.transaction_table import TransactionTable
 
 IDS_AT_ONCE = 100
-"""Looked at without a pause."""
+"""Transactional ids checked in one slice."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class ListFilter(NamedTuple):
-    """No producer ids and a duration below 0 let everything through."""
+    """Empty ``producer_ids`` and a negative duration match everything."""
 
     states: frozenset[State] | None
-    """None: any. Empty: the client named only states that do not exist, so none."""
+    """None matches any state. Empty matches none: the client named only states that do not exist."""
     producer_ids: Collection[int]
     longer_than_ms: int
 
 
-def listed(shard: "TransactionShard", wanted: ListFilter) -> Work[list[dict[str, Any]]]:
-    now_ms = shard.clock.now_ms()
+def listed(table: TransactionTable, wanted: ListFilter) -> Work[list[dict[str, Any]]]:
+    now_ms = table.clock.now_ms()
     found = []
-    for number, transaction in enumerate(list(shard.transactions.values())):
+    for number, transaction in enumerate(list(table.transactions.values())):
         if not number % IDS_AT_ONCE:
             yield
         if wanted.states is not None and transaction.state not in wanted.states:
@@ -49,12 +47,12 @@ def listed(shard: "TransactionShard", wanted: ListFilter) -> Work[list[dict[str,
     return found
 
 
-def describe(shard: "TransactionShard", transactional_id: str) -> Outcome:
-    """Of one that is being ended only the partitions whose marker is still missing are shown."""
-    transaction = shard.transactions.get(transactional_id)
+def describe(table: TransactionTable, transactional_id: str) -> Outcome:
+    """Describes one transaction. While it is completed, only the partitions without a committed marker are shown."""
+    transaction = table.transactions.get(transactional_id)
     if transaction is None:
-        raise KafkaError(ErrorCode.transactional_id_not_found, f"nobody is known as {transactional_id!r}")
-    progress = shard.finishing.get(transactional_id)
+        raise KafkaError(ErrorCode.transactional_id_not_found, f"transactional id {transactional_id!r} does not exist")
+    progress = table.completions.get(transactional_id)
     topics = by_topic(transaction.partitions if progress is None else progress.unmarked)
     return Outcome(
         {
@@ -62,12 +60,12 @@ def describe(shard: "TransactionShard", transactional_id: str) -> Outcome:
             "transactional_id": transactional_id,
             "transaction_state": transaction.state.label,
             "transaction_timeout": timedelta(milliseconds=transaction.timeout_ms),
-            # -1 when it has not begun: a millisecond before the epoch, which is what goes over the wire.
+            # -1 when it has not begun: one millisecond before the epoch, which is -1 on the wire.
             "transaction_start_time": _EPOCH + timedelta(milliseconds=transaction.start_ms),
             "producer_id": transaction.producer_id,
             "producer_epoch": transaction.producer_epoch,
             "topics": [{"topic": topic, "partitions": partitions} for topic, partitions in topics.items()],
         },
-        # Whoever finds a transaction that seems to hang ends it by hand.
+        # PROVEN: operators end a hanging transaction by hand on the strength of this response.
         freshness=Freshness.PROVEN,
     )

@@ -1,17 +1,17 @@
-"""The states of a transaction, and what each request may do in each of them, as tables.
+"""The states of a transaction, and what each request does in each of them, as tables.
 
 ::
 
-            AddPartitionsToTxn              EndTxn                 all markers written
-    Empty ---------------------> Ongoing ----------> PrepareCommit --------------------> CompleteCommit
-                                    |  \\
-                                    |   EndTxn, InitProducerId, timeout --> PrepareAbort --> CompleteAbort
+          AddPartitionsToTxn              EndTxn                 all markers written
+  Empty ---------------------> Ongoing ----------> PrepareCommit --------------------> CompleteCommit
+                                  |  \\
+                                  |   EndTxn, InitProducerId, timeout --> PrepareAbort --> CompleteAbort
 
-The write of a Prepare state decides: from then on the transaction can only go the one way, whoever stops or dies. From
-either Complete state the next transaction begins, or InitProducerId leads back to Empty.
+The write of a Prepare state is the decision: from then on the outcome is fixed, even if brokers stop or die. In either
+Complete state the next transaction may begin, or InitProducerId returns to Empty.
 
-Two of Kafka's states are never written. PrepareEpochFence is a moment in which Kafka holds a new epoch that is not
-written yet; here the new epoch and PrepareAbort are one record. Dead is, in the log, a deletion.
+Two of Kafka's states are never written. In PrepareEpochFence Kafka holds a new epoch that is not written yet; here the
+new epoch and PrepareAbort are one record. Dead is a tombstone in the log.
 """
 
 import enum
@@ -21,7 +21,7 @@ from skep.base.errors import ErrorCode
 
 
 class State(enum.IntEnum):
-    """Kafka's numbers, as they are written, and with ``label`` its names."""
+    """Kafka's numbers, as they are written to the log; ``label`` is Kafka's name."""
 
     EMPTY = 0
     ONGOING = 1
@@ -49,16 +49,16 @@ NEXT: Mapping[State, frozenset[State]] = {
     State.DEAD: frozenset(),
     State.PREPARE_EPOCH_FENCE: frozenset(),
 }
-"""What may follow."""
+"""The states that may follow each state."""
 
 COMPLETION: Mapping[State, State] = {
     State.PREPARE_COMMIT: State.COMPLETE_COMMIT,
     State.PREPARE_ABORT: State.COMPLETE_ABORT,
 }
-"""Of the states in which markers are being written: what comes when the last one is."""
+"""The state that follows when the last marker is committed."""
 
 EXPIRING = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
-"""In which a transactional id that is not used any more is forgotten."""
+"""The states in which an unused transactional id expires."""
 
 COMMIT, ABORT = True, False
 
@@ -80,4 +80,4 @@ ENDING: Mapping[tuple[State, bool], State | ErrorCode] = {
     (State.COMPLETE_ABORT, COMMIT): _NO,
     (State.COMPLETE_ABORT, ABORT): _NOTHING_TO_DO,
 }
-"""EndTxn: the state that it leads to, or the code that answers it. A repeated one is answered as the first was."""
+"""EndTxn: the next state, or the error code of the response. A repeated EndTxn gets the same response as the first."""

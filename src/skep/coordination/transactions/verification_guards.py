@@ -1,12 +1,13 @@
-"""What holds while the coordinator of a transaction, on another broker, is asked whether a partition is a part of it.
+"""Guards against a transaction that ends while its coordinator, on another broker, verifies a partition of it.
 
-The answer takes a while, and the transaction may end meanwhile: its marker comes to the partition, and a batch that is
-then appended on the strength of the answer would begin a transaction that nobody ends. So whoever asks has a guard,
-which the marker breaks. It also stands for a place in the order: as long as a producer's batch waits for a partition,
-those that come after it have to wait too, or their sequence would be out of order. (Kafka: VerificationGuard, KIP-890.)
+The verification takes a while, and the transaction may end meanwhile: its marker is written to the partition, and a
+batch that is appended afterwards, because of the verification, would begin a transaction that nothing ends. So each
+verification has a guard, and the marker breaks it. The guard also holds a place in the order: while a batch of a
+producer waits for a partition, the batches after it have to wait too, or their sequence numbers would be out of order.
+(Kafka: VerificationGuard, KIP-890.)
 
-A producer that the partition has never heard of may begin with any sequence. So what was refused for a passing reason
-is remembered: the batches that were under way behind it must not overtake the one that is sent again.
+A producer that the partition does not know yet may begin with any sequence number. So batches that were refused for a
+transient reason are remembered: the batches that were in flight behind such a batch must not overtake its retry.
 """
 
 from collections import OrderedDict
@@ -21,8 +22,8 @@ _NO_SEQUENCE = -1
 _Key = tuple[TopicPartition, int]
 
 
-class Guard:
-    """One batch that waits for the coordinator's word. ``refusal`` is that word, None: it may be appended."""
+class VerificationGuard:
+    """One batch that waits for verification. ``refusal`` is the result; None means that the batch may be appended."""
 
     __slots__ = ("_is_broken", "leader_epoch", "partition", "producer", "refusal")
 
@@ -41,34 +42,35 @@ class Guard:
         self._is_broken = True
 
     def check(self, leader_epoch: LeaderEpoch) -> None:
-        """Raises what the coordinator refused, or NOT_ENOUGH_REPLICAS when what it said may no longer be so.
+        """Raises the coordinator's refusal, or NOT_ENOUGH_REPLICAS when the verification may be out of date.
 
-        In another leader's epoch a marker may have come that was not seen here.
+        In another leader epoch a marker may have been written that this broker has not seen.
         """
         if self.refusal is not None:
             raise self.refusal
         if self._is_broken or leader_epoch != self.leader_epoch:
             raise KafkaError(
-                ErrorCode.not_enough_replicas, f"a transaction ended in {self.partition} while this one was verified"
+                ErrorCode.not_enough_replicas,
+                f"a transaction of the producer ended in {self.partition} during verification; send the batch again",
             )
 
 
-class Guards:
-    """The guards of this broker's partitions, and the lowest sequences that were refused.
+class VerificationGuards:
+    """The guards of this broker's partitions, and the lowest refused sequence number per partition and producer.
 
-    Between calls each guard that was begun and not released is here, unless a marker broke it.
+    Between calls each guard that was begun and not released is here, broken or not.
     """
 
     def __init__(self) -> None:
-        self._guards: dict[_Key, set[Guard]] = {}
+        self._guards: dict[_Key, set[VerificationGuard]] = {}
         self._refused: OrderedDict[tuple[TopicPartition, ProducerStamp], int] = OrderedDict()
 
-    def begin(self, partition: TopicPartition, producer: ProducerStamp, leader_epoch: LeaderEpoch) -> Guard:
-        guard = Guard(partition, producer, leader_epoch)
+    def begin(self, partition: TopicPartition, producer: ProducerStamp, leader_epoch: LeaderEpoch) -> VerificationGuard:
+        guard = VerificationGuard(partition, producer, leader_epoch)
         self._guards.setdefault(guard.key, set()).add(guard)
         return guard
 
-    def release(self, guard: Guard) -> None:
+    def release(self, guard: VerificationGuard) -> None:
         guards = self._guards.get(guard.key)
         if guards is not None:
             guards.discard(guard)
@@ -76,30 +78,30 @@ class Guards:
                 del self._guards[guard.key]
 
     def is_waiting(self, partition: TopicPartition, producer_id: int) -> bool:
-        """Whether a batch of the producer waits for the partition."""
+        """Returns whether a batch of the producer waits for verification in this partition."""
         return bool(self._guards) and (partition, producer_id) in self._guards
 
     def marker_written(self, partition: TopicPartition, producer_id: int) -> None:
-        """Whoever waits is let go on, and finds its guard broken. It keeps its place in the order."""
+        """Breaks the guards of the producer in this partition. Their batches keep their place in the order."""
         for guard in self._guards.get((partition, producer_id), ()):
             guard.break_open()
         if self._refused:
             for key in [key for key in self._refused if key[0] == partition and key[1].producer_id == producer_id]:
                 del self._refused[key]
 
-    # The order of what is sent again.
+    # The order of retried batches.
 
     def check_order(self, partition: TopicPartition, producer: ProducerStamp, sequence: int) -> None:
-        """NOT_ENOUGH_REPLICAS for a batch that would overtake one that was refused before."""
+        """Raises NOT_ENOUGH_REPLICAS for a batch that would overtake the retry of a refused one."""
         lowest = self._refused.get((partition, producer)) if self._refused else None
         if lowest is not None and sequence > lowest:
             raise KafkaError(
                 ErrorCode.not_enough_replicas,
-                f"producer {producer.producer_id} sends sequence {sequence} while {lowest} is still to come",
+                f"producer {producer.producer_id} sends sequence {sequence} before the retry of {lowest}",
             )
 
     def refused(self, partition: TopicPartition, producer: ProducerStamp, sequence: int) -> None:
-        """For a passing reason: the producer will send it again."""
+        """Remembers a batch that was refused for a transient reason: the producer will retry it."""
         if sequence == _NO_SEQUENCE:
             return
         key = (partition, producer)
@@ -109,6 +111,6 @@ class Guards:
             self._refused.popitem(last=False)
 
     def accepted(self, partition: TopicPartition, producer: ProducerStamp) -> None:
-        """The batch that had to come first has come."""
+        """Forgets the refused sequence number: the retry has arrived."""
         if self._refused:
             self._refused.pop((partition, producer), None)

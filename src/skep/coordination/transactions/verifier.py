@@ -1,32 +1,33 @@
-"""Asking whether a partition is a part of a producer's transaction, wherever the coordinator of that transaction is.
+"""Verifies that a partition belongs to a producer's transaction, whichever broker coordinates it.
 
-Here it is a look at a shard, and nothing can happen between the look and the append that follows. Elsewhere it is a
-request (AddPartitionsToTxn with ``verify_only``), during which a guard stands in the partition (``guards.py``), and
-those who ask for one transactional id go on in the order in which they came.
+If the coordinator is this broker, the verification reads its shard, and nothing can happen between it and the append
+that follows. Otherwise it is a request (AddPartitionsToTxn with ``verify_only``). A guard stands in the partition
+during that request (``verification_guards.py``), and the batches of one transactional id continue in the order of
+arrival.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 
-from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import LeaderEpoch, TopicPartition
 from skep.client.errors import ClientError
 from skep.coordination.coordinator_runtime import CoordinatorRuntime
-from skep.coordination.partition_leaders import AsksBrokers, Leaders
+from skep.coordination.partition_leaders import PartitionLeaders, PeerRequests
 from skep.coordination.shard import ProducerStamp
-from skep.coordination.transactions import add_partitions as adding
+from skep.coordination.transactions import add_partitions
 from skep.coordination.transactions.transaction_shard import TransactionShard
-from skep.coordination.transactions.verification_guards import Guard, Guards
+from skep.coordination.transactions.verification_guards import VerificationGuard, VerificationGuards
 from skep.metadata.model import BrokerRecord
 from skep.wire.apis import ADD_PARTITIONS_TO_TXN
 from skep.wire.codec import Body
 
 FOR_BROKERS = 4
-"""The version that asks for several transactions, and can ask without adding."""
+"""The version for brokers: it has several transactions, and ``verify_only``."""
 
-_NOT_NOW = frozenset(
+_TRANSIENT = frozenset(
     {
         ErrorCode.coordinator_load_in_progress,
         ErrorCode.coordinator_not_available,
@@ -39,16 +40,22 @@ _NOT_NOW = frozenset(
 )
 
 
-class AskElsewhere(Exception):
-    """The coordinator is on another broker, or somebody has asked it before: wait with ``Verifier.in_turn``."""
+_NOT_IN_RESPONSE = (ErrorCode.coordinator_not_available, "the coordinator's response does not name the partition")
 
-    def __init__(self, guard: Guard) -> None:
+
+class VerificationRequired(Exception):
+    """The batch cannot be verified at once: the coordinator is another broker, or an earlier batch waits for it.
+
+    The batch has to wait with ``Verifier.in_turn``.
+    """
+
+    def __init__(self, guard: VerificationGuard) -> None:
         super().__init__(f"{guard.partition} has to be verified by another broker")
         self.guard = guard
 
 
 class _Turn:
-    """The order of those who wait for one transactional id."""
+    """The order of the batches that wait for one transactional id."""
 
     __slots__ = ("count", "lock")
 
@@ -58,7 +65,7 @@ class _Turn:
 
 
 class Verifier:
-    """Owns the guards of the partitions that are led here, and the order of those who wait.
+    """Owns the guards of the partitions that this broker leads, and the order of waiting batches.
 
     Without ``leaders`` and ``peers`` this broker is the only one.
     """
@@ -66,45 +73,46 @@ class Verifier:
     def __init__(
         self,
         runtime: CoordinatorRuntime[TransactionShard],
-        settings: Callable[[], BrokerConfig],
-        leaders: Leaders | None = None,
-        peers: AsksBrokers | None = None,
+        config: CurrentConfig,
+        leaders: PartitionLeaders | None = None,
+        peers: PeerRequests | None = None,
     ) -> None:
-        self.guards = Guards()
+        self.guards = VerificationGuards()
         self._runtime = runtime
-        self._settings = settings
+        self._config = config
         self._leaders = leaders
         self._peers = peers
         self._turns: dict[str, _Turn] = {}
 
     @property
     def is_enabled(self) -> bool:
-        return self._settings().transaction_partition_verification_enable
+        return self._config.value.coordinator.transaction_partition_verification_enable
 
     def verify(
         self, transactional_id: str, producer: ProducerStamp, partition: TopicPartition, leader_epoch: LeaderEpoch
     ) -> None:
-        """KafkaError, in a producer's words, when the partition, led here in that epoch, is no part of the transaction.
+        """Raises KafkaError, with a code for producers, when the partition does not belong to the transaction.
 
-        AskElsewhere when that cannot be said at once. Otherwise what was true here still is at the append that follows,
-        as long as nothing is awaited before it.
+        ``leader_epoch`` is the epoch in which this broker leads the partition. Raises VerificationRequired when the
+        result is not known at once. If this returns, the result still holds for an append that follows without an
+        await.
         """
         if not self.is_enabled:
             return
         try:
             if self.guards.is_waiting(partition, producer.producer_id) or self._coordinator(transactional_id):
-                raise AskElsewhere(self.guards.begin(partition, producer, leader_epoch))
+                raise VerificationRequired(self.guards.begin(partition, producer, leader_epoch))
             shard = self._runtime.shard_of(transactional_id)
-            adding.verify(shard, transactional_id, producer, partition)
+            add_partitions.verify(shard, transactional_id, producer, partition)
         except KafkaError as error:
             raise _for_producers(error) from None
 
     @contextlib.asynccontextmanager
-    async def in_turn(self, transactional_id: str, guards: Sequence[Guard]) -> AsyncIterator[None]:
-        """The context in which the guards' batches are appended, each if its guard's ``check`` lets it.
+    async def in_turn(self, transactional_id: str, guards: Sequence[VerificationGuard]) -> AsyncIterator[None]:
+        """A context in which the batches of the guards are appended, each if its guard's ``check`` permits it.
 
-        To be entered in a task that was made in the same step in which the guards were begun: so requests of one
-        producer come to their turn in the order in which they arrived. Whatever happens, the guards are released.
+        Must be entered in a task that was created in the same step of the event loop in which the guards were begun:
+        this keeps the requests of one producer in the order of arrival. The guards are released in any case.
         """
         turn = self._turns.setdefault(transactional_id, _Turn())
         turn.count += 1
@@ -121,8 +129,8 @@ class Verifier:
             for guard in guards:
                 self.guards.release(guard)
 
-    async def _ask(self, transactional_id: str, guards: Sequence[Guard]) -> None:
-        by_producer: dict[ProducerStamp, list[Guard]] = {}
+    async def _ask(self, transactional_id: str, guards: Sequence[VerificationGuard]) -> None:
+        by_producer: dict[ProducerStamp, list[VerificationGuard]] = {}
         for guard in guards:
             by_producer.setdefault(guard.producer, []).append(guard)
         for producer, its_guards in by_producer.items():
@@ -132,7 +140,10 @@ class Verifier:
                 code = error.code if isinstance(error, KafkaError) else ErrorCode.coordinator_not_available
                 codes = {guard.partition: (code, str(error)) for guard in its_guards}
             for guard in its_guards:
-                code, why = codes.get(guard.partition, (ErrorCode.coordinator_not_available, "there was no answer"))
+                code, why = codes.get(
+                    guard.partition,
+                    _NOT_IN_RESPONSE,
+                )
                 guard.refusal = None if code is ErrorCode.none else _for_producers(KafkaError(code, why))
 
     async def _codes(
@@ -140,18 +151,19 @@ class Verifier:
     ) -> dict[TopicPartition, tuple[ErrorCode, str]]:
         broker = self._coordinator(transactional_id)
         if broker is None:
-            # It has come here meanwhile, or it always was here and the batches wait only for their turn.
+            # The coordinator has moved to this broker meanwhile, or always was here and the batches only wait for their
+            # turn.
             return {partition: self._code_here(transactional_id, producer, partition) for partition in partitions}
         assert self._peers is not None
-        answer = await self._peers.ask(
-            broker, ADD_PARTITIONS_TO_TXN, _question(transactional_id, producer, partitions), version=FOR_BROKERS
+        response = await self._peers.ask(
+            broker, ADD_PARTITIONS_TO_TXN, _verify_request(transactional_id, producer, partitions), version=FOR_BROKERS
         )
-        if answer.error_code is not ErrorCode.none:
-            raise KafkaError(answer.error_code, f"broker {broker.id} does not verify transactions")
-        why = f"so says broker {broker.id}, the coordinator of {transactional_id!r}"
+        if response.error_code is not ErrorCode.none:
+            raise KafkaError(response.error_code, f"broker {broker.id} refuses to verify transactions")
+        why = f"refused by broker {broker.id}, the coordinator of {transactional_id!r}"
         return {
             TopicPartition(topic.name, result.partition_index): (ErrorCode(result.partition_error_code), why)
-            for transaction in answer.results_by_transaction
+            for transaction in response.results_by_transaction
             for topic in transaction.topic_results
             for result in topic.results_by_partition
         }
@@ -160,20 +172,21 @@ class Verifier:
         self, transactional_id: str, producer: ProducerStamp, partition: TopicPartition
     ) -> tuple[ErrorCode, str]:
         try:
-            adding.verify(self._runtime.shard_of(transactional_id), transactional_id, producer, partition)
+            add_partitions.verify(self._runtime.shard_of(transactional_id), transactional_id, producer, partition)
         except KafkaError as error:
             return error.code, str(error)
         return ErrorCode.none, ""
 
     def _coordinator(self, transactional_id: str) -> BrokerRecord | None:
-        """None: it is here. KafkaError when there is none."""
+        """Returns the broker that coordinates the transactional id, or None if it is this one. Raises KafkaError if
+        there is none."""
         if self._leaders is None or self._runtime.has(transactional_id):
             return None
         index = self._runtime.partition_for(transactional_id)
         return self._leaders.elsewhere(TopicPartition(self._runtime.topic, index))
 
 
-def _question(transactional_id: str, producer: ProducerStamp, partitions: Sequence[TopicPartition]) -> Body:
+def _verify_request(transactional_id: str, producer: ProducerStamp, partitions: Sequence[TopicPartition]) -> Body:
     topics: dict[str, list[int]] = {}
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(partition.partition)
@@ -191,11 +204,11 @@ def _question(transactional_id: str, producer: ProducerStamp, partitions: Sequen
 
 
 def _for_producers(error: KafkaError) -> KafkaError:
-    """In words that a producer understands from the answer to Produce, as Kafka puts them.
+    """Maps the error to a code that producers expect in a Produce response, as Kafka does.
 
-    NOT_ENOUGH_REPLICAS makes every client send again after a pause, without looking for another leader first.
+    NOT_ENOUGH_REPLICAS makes every client retry after a pause, without looking for another leader first.
     """
-    if error.code in _NOT_NOW:
+    if error.code in _TRANSIENT:
         return KafkaError(ErrorCode.not_enough_replicas, f"the transaction cannot be verified now: {error}")
     if error.code is ErrorCode.producer_fenced:
         return KafkaError(ErrorCode.invalid_producer_epoch, str(error))

@@ -1,17 +1,17 @@
 """A metadata store in one SQLite file, shared by the broker processes of one machine.
 
-Durable: write-ahead log with ``synchronous=FULL``, so a put has returned only when it would survive a power cut.
-Compare-and-set holds between processes: each write reads and decides under SQLite's write lock.
+Writes are durable: with a write-ahead log and ``synchronous=FULL``, a put returns only when it would survive a power
+cut. Compare-and-set works between processes: each write reads and decides under SQLite's write lock.
 
-Others' changes and deaths are noticed within 50 ms while somebody watches (``sqlite_bell.py``), our own at once. Every
-read first buries dead sessions (``sessions.py``), so none returns a key that outlived its process. A process that was
-stopped for the session timeout counts as dead to whoever watches.
+While there are watches, changes and deaths of other processes are noticed within 50 ms (``change_poller.py``), and our
+own changes at once. Every read first removes the keys of dead sessions (``sqlite_sessions.py``), so no read returns a
+key of a dead process. A process that was stopped for the session timeout counts as dead.
 
-What no timeout can help: a process that is stopped within a transaction of a millisecond or two keeps SQLite's write
-lock. Others' writes are then refused after ``busy_timeout_s``, until it goes on or dies.
+No timeout covers this case: a process that is stopped inside a transaction of a millisecond or two keeps SQLite's write
+lock. The writes of others are then refused after ``busy_timeout_s`` until it resumes or dies.
 
-All SQLite calls run on one thread of the store's own; the event loop never waits for the disk. The tables and the
-transactions are in ``sqlite_tables.py``.
+All SQLite calls run on one thread of the store, so the event loop never waits for the disk. The tables and transactions
+are in ``sqlite_tables.py``.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ R = TypeVar("R")
 class SqliteStore:
     """A ``MetadataStore``. Owns the thread, and the connection and session that live on it.
 
-    Between calls ``_seen`` is the number of the last change that the watches were told of. While there are watches, a
-    follower task runs and a bell wakes it.
+    Between calls ``_seen`` is the number of the last change that was reported to watches. While there are watches, a
+    follower task runs, and a ``ChangePoller`` wakes it.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SqliteStore:
         self._follower: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._session_ended = asyncio.Event()
-        self._buried_session = ""
+        self._expired_session = ""
         self._seen = 0
         self._failing = False
         self._tasks = Supervisor()
@@ -74,7 +74,7 @@ class SqliteStore:
                 self.path,
                 busy_timeout_s=self._busy_timeout_s,
                 session_timeout_s=self._session_timeout_s,
-                on_buried=lambda session: loop.call_soon_threadsafe(self._buried, session),
+                on_expired=lambda session: loop.call_soon_threadsafe(self._expired, session),
             )
 
         try:
@@ -113,12 +113,12 @@ class SqliteStore:
 
     async def put_ephemeral(self, key: str, value: bytes) -> int:
         version, session = await self._write(lambda: self._tables.put_ephemeral(key, value))
-        if session != self._buried_session:  # else it was buried even before we came back from the thread
+        if session != self._expired_session:  # otherwise it expired before the thread's result arrived
             self._session_ended.clear()
         return version
 
-    def _buried(self, session: str) -> None:
-        self._buried_session = session
+    def _expired(self, session: str) -> None:
+        self._expired_session = session
         self._session_ended.set()
 
     async def wait_session_end(self) -> None:
@@ -129,7 +129,7 @@ class SqliteStore:
             self._tables.end_session()
 
     async def delete(self, key: str, *, expected_version: int | None = None, keeps_version: bool = False) -> bool:
-        # Versions are the numbers of changes here, and never repeat.
+        # Versions are numbers of changes here and never repeat, so ``keeps_version`` needs nothing.
         return await self._write(lambda: self._tables.delete(key, expected_version))
 
     async def children(self, key: str) -> list[str]:
@@ -160,7 +160,7 @@ class SqliteStore:
         return result
 
     def _guarded(self, work: Callable[[], R]) -> R:
-        """Faults of the disk and of the file become StoreUnavailable; misuse of SQLite stays what it is, our bug."""
+        """Converts errors of the disk and the file to StoreUnavailable. Misuse of SQLite, a bug, is raised as is."""
         try:
             return work()
         except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
@@ -169,27 +169,27 @@ class SqliteStore:
             raise StoreUnavailable(f"metadata store {self.path}: {error}") from error
 
     async def _follow(self) -> None:
-        """Tell the watches what changed, for as long as there are any."""
+        """Reports changes to the watches for as long as there are any."""
         loop = asyncio.get_running_loop()
-        bell = self._tables.bell(self._poll_interval_s, lambda: loop.call_soon_threadsafe(self._news.set))
-        bell.start()
+        poller = self._tables.poller(self._poll_interval_s, lambda: loop.call_soon_threadsafe(self._news.set))
+        poller.start()
         try:
             while self._watches:
                 self._news.clear()
-                await self._tell_watches()
+                await self._report_changes()
                 await self._news.wait()
                 self._watches = [watch for watch in self._watches if not watch.closed]
         finally:
-            bell.stop()
-            bell.join()
+            poller.stop()
+            poller.join()
 
-    async def _tell_watches(self) -> None:
+    async def _report_changes(self) -> None:
         try:
             self._seen, changed = await self._call(lambda: self._tables.changes_since(self._seen))
         except StoreUnavailable as error:
-            # Going on loses nothing: the next question starts from the same number.
+            # Nothing is lost: the next query starts from the same number.
             if not self._failing:
-                logger.error("%s; asking on until it answers", error)
+                logger.error("%s; retrying until it responds", error)
             self._failing = True
             asyncio.get_running_loop().call_later(self._poll_interval_s, self._news.set)
             return

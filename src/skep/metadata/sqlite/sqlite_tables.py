@@ -1,8 +1,8 @@
 """The blocking half of ``SqliteStore``: the tables, and each operation as one transaction on them.
 
-``changes`` is a log of the keys written, numbered without gaps. The number is the version of the key, so versions
-never repeat, not even after a delete; and whoever watches asks for what lies past the number it has seen. Only the
-newest entries are kept: number 1 goes when 10,001 is written, and a watch that had seen none is told it missed some.
+``changes`` is a log of the written keys, numbered without gaps. The number is the version of the key, so versions never
+repeat, not even after a delete. A watch reads the changes after the last number that it has seen. Only the newest
+entries are kept: number 1 is deleted when 10,001 is written, and a watch that had seen none gets ``missed``.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from skep.metadata.metadata_store import (
     check_entries,
     check_entry,
 )
-from skep.metadata.sqlite.change_poller import Bell
-from skep.metadata.sqlite.sqlite_sessions import SessionLock, forget, is_alive
+from skep.metadata.sqlite.change_poller import ChangePoller
+from skep.metadata.sqlite.sqlite_sessions import SessionLock, is_alive, remove_session_file
 
 SCHEMA_VERSION = 1
 SCHEMA = (
@@ -39,7 +39,7 @@ RETRY_PAUSE_S = 0.0005, 0.0015
 class SqliteTables:
     """Owns one connection and one session; used by one thread. Between calls no transaction is open.
 
-    Raises ``sqlite3.Error`` and ``OSError`` as they come; the async half says what they mean.
+    Raises ``sqlite3.Error`` and ``OSError``; ``SqliteStore`` converts them.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class SqliteTables:
         *,
         busy_timeout_s: float,
         session_timeout_s: float = SESSION_TIMEOUT_S,
-        on_buried: Callable[[str], object] = lambda session: None,
+        on_expired: Callable[[str], object] = lambda session: None,
     ) -> None:
         self._path = path
         self._busy_timeout_s = busy_timeout_s
         self._session_timeout_s = session_timeout_s
-        self._on_buried = on_buried
+        self._on_buried = on_expired
         self._sessions = path.with_name(path.name + "-sessions")
         self._session = SessionLock(self._sessions, session_timeout_s)
         self._db = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)
@@ -65,7 +65,7 @@ class SqliteTables:
 
     def _prepare(self) -> None:
         self._use_write_ahead_log()
-        # FULL syncs the log at each commit; NORMAL, usual with this log, would lose the last commits in a power cut.
+        # FULL syncs the log at each commit. NORMAL, common with this log, could lose the last commits in a power cut.
         self._db.execute("PRAGMA synchronous = FULL")
         with self._transaction():
             (found,) = self._db.execute("PRAGMA user_version").fetchone()
@@ -74,11 +74,11 @@ class SqliteTables:
                     self._db.execute(statement)
             elif found != SCHEMA_VERSION:
                 raise StoreUnavailable(
-                    f"metadata store {self._path} has layout {found}, this version of Skep reads {SCHEMA_VERSION}"
+                    f"metadata store {self._path} has layout {found}; this version of Skep reads {SCHEMA_VERSION}"
                 )
 
     def _use_write_ahead_log(self) -> None:
-        # Two processes that create the file at once: SQLite answers "locked" here without its busy timeout.
+        # When two processes create the file at once, SQLite returns "locked" here without its busy timeout.
         self._retry_while_busy("PRAGMA journal_mode = WAL")
 
     def close(self) -> None:
@@ -91,23 +91,23 @@ class SqliteTables:
             self._db.close()
 
     def get(self, key: str) -> Versioned | None:
-        self._bury_the_dead()
+        self._expire_dead_sessions()
         row = self._db.execute("SELECT value, version FROM entries WHERE key = ?", (key,)).fetchone()
         return Versioned(*row) if row else None
 
     def read_tree(self, prefix: str) -> dict[str, Versioned]:
-        self._bury_the_dead()
+        self._expire_dead_sessions()
         rows = self._db.execute(f"SELECT key, value, version FROM entries {_under(prefix)}", _bounds(prefix))
         return {key: Versioned(value, version) for key, value, version in rows}
 
     def keys_below(self, prefix: str) -> list[str]:
-        self._bury_the_dead()
+        self._expire_dead_sessions()
         rows = self._db.execute(f"SELECT key FROM entries {_under(prefix)}", _bounds(prefix))
         return [key for (key,) in rows if key != prefix]
 
     def put(self, key: str, value: bytes, expected_version: int | None) -> int:
         check_entry(key, value)
-        self._bury_the_dead()
+        self._expire_dead_sessions()
         with self._transaction():
             number = self._put(key, value, expected_version)
             self._trim_changes(number)
@@ -115,7 +115,7 @@ class SqliteTables:
 
     def put_many(self, entries: Sequence[Put], guard: tuple[str, int] | None) -> list[int | VersionConflict]:
         check_entries(entries)
-        self._bury_the_dead()
+        self._expire_dead_sessions()
         results: list[int | VersionConflict] = []
         with self._transaction():
             if guard is not None and self._version_of(guard[0]) != guard[1]:
@@ -139,16 +139,16 @@ class SqliteTables:
         return number
 
     def put_ephemeral(self, key: str, value: bytes) -> tuple[int, str]:
-        """The new version, and the session that the key belongs to."""
+        """Returns the new version, and the session that the key belongs to."""
         check_entry(key, value)
-        if self._session.is_buried:
-            # Its heart may not have found out yet, and ends with the release.
+        if self._session.is_expired:
+            # Its heartbeat thread may not know yet; release() ends it.
             self._on_buried(self._session.name)
             self._session.release()
             self._session = SessionLock(self._sessions, self._session_timeout_s)
-        # The lock comes before the row that names it: a row whose session cannot be locked is always a live one's.
+        # The lock is taken before the row names it: a row whose session is locked always belongs to a live session.
         self._session.acquire(self._on_buried)
-        self._bury_the_dead()
+        self._expire_dead_sessions()
         with self._transaction():
             self._expect(key, MUST_NOT_EXIST)
             number = self._log_change(key)
@@ -157,7 +157,7 @@ class SqliteTables:
         return number, self._session.name
 
     def delete(self, key: str, expected_version: int | None) -> bool:
-        self._bury_the_dead()
+        self._expire_dead_sessions()
         with self._transaction():
             found = self._expect(key, expected_version)
             if found:
@@ -169,32 +169,32 @@ class SqliteTables:
         return int(number)
 
     def changes_since(self, seen: int) -> tuple[int, Changed | None]:
-        """The newest change's number, and the keys written after number ``seen``, by whomever."""
-        self._bury_the_dead()
+        """Returns the newest change's number, and the keys that any process wrote after number ``seen``."""
+        self._expire_dead_sessions()
         rows = self._db.execute("SELECT number, key FROM changes WHERE number > ? ORDER BY number", (seen,)).fetchall()
         if not rows:
             return seen, None
         return rows[-1][0], Changed(frozenset(key for _, key in rows), missed=rows[0][0] != seen + 1)
 
-    def bell(self, interval_s: float, ring: Callable[[], object]) -> Bell:
-        """A bell, not yet started, that rings when another process changed the tables or died."""
-        return Bell(self._path, self._sessions, interval_s, ring)
+    def poller(self, interval_s: float, on_change: Callable[[], object]) -> ChangePoller:
+        """Returns a poller, not started, that calls back when another process changed the tables or died."""
+        return ChangePoller(self._path, self._sessions, interval_s, on_change)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """The write lock from the first statement on: what is read inside is still so at the commit."""
+        """Holds the write lock from the first statement on: what is read inside is unchanged at the commit."""
         self._begin()
         try:
             yield
             self._db.execute("COMMIT")
         except BaseException:
-            if self._db.in_transaction:  # after some errors SQLite has rolled back by itself
+            if self._db.in_transaction:  # after some errors SQLite has rolled back itself
                 self._db.execute("ROLLBACK")
             raise
 
     def _begin(self) -> None:
-        # By our own trying: SQLite sleeps longer each time, up to 100 ms, and among five processes that write without
-        # a pause one was seen to wait for three seconds.
+        # Retried here and not by SQLite, which sleeps longer each time, up to 100 ms. Among five processes that wrote
+        # without a pause, one waited for three seconds.
         self._db.execute("PRAGMA busy_timeout = 0")
         try:
             self._retry_while_busy("BEGIN IMMEDIATE")
@@ -235,19 +235,19 @@ class SqliteTables:
         self._db.execute("DELETE FROM entries WHERE key = ?", (key,))
         return number
 
-    def _bury_the_dead(self) -> None:
-        """Remove the ephemeral keys of sessions whose process is gone."""
+    def _expire_dead_sessions(self) -> None:
+        """Removes the ephemeral keys of dead sessions."""
         rows = self._db.execute("SELECT DISTINCT session FROM entries WHERE session IS NOT NULL").fetchall()
         for (session,) in rows:
-            # Ours also, when others found it silent. That is asked without opening a file: there may be none to open.
+            # Our own session too, if another process expired it; that check opens no file, which may be gone.
             is_ours = session == self._session.name
-            if self._session.is_buried if is_ours else not is_alive(self._sessions, session):
+            if self._session.is_expired if is_ours else not is_alive(self._sessions, session):
                 self._delete_session(session)
-                forget(self._sessions, session)
+                remove_session_file(self._sessions, session)
 
     def end_session(self) -> None:
-        """From any thread."""
-        self._session.bury()
+        """Ends the session, from any thread."""
+        self._session.expire()
 
     def _delete_session(self, session: str) -> None:
         keys = self._db.execute("SELECT key FROM entries WHERE session = ?", (session,)).fetchall()

@@ -1,4 +1,4 @@
-"""Where a ZooKeeper is: ``zk://host:port,host:port/chroot``. Apart from the store, so that options can check it."""
+"""The address of a ZooKeeper: ``zk://host:port,host:port/chroot``. Options check it without the store."""
 
 from typing import NamedTuple
 
@@ -10,14 +10,14 @@ DEFAULT_CHROOT = "/skep"
 
 
 class ZooKeeperAddress(NamedTuple):
-    """The servers of an ensemble, and the node below which everything of this cluster lies; never the root."""
+    """The servers of an ensemble, and the node below which all nodes of this cluster lie; never the root."""
 
     hosts: tuple[str, ...]
     chroot: str
 
     @classmethod
     def parse(cls, text: str) -> "ZooKeeperAddress":
-        """``zk://a,b:2182`` is ``a:2181``, ``b:2182`` and ``/skep``. OptionError for what is no such address."""
+        """Parses ``zk://a,b:2182`` as ``a:2181``, ``b:2182`` and ``/skep``. Raises OptionError for anything else."""
         servers, _, path = text.removeprefix(SCHEME).partition("/")
         hosts = tuple(_with_port(server.strip(), text) for server in servers.split(","))
         parts = [part for part in path.split("/") if part]
@@ -30,7 +30,7 @@ class ZooKeeperAddress(NamedTuple):
 
 
 def _with_port(server: str, text: str) -> str:
-    # An IPv6 address stands in brackets: [::1]:2181.
+    # IPv6 addresses have brackets: [::1]:2181.
     host, colon, port = server.rpartition(":") if not server.endswith("]") else (server, "", "")
     if not colon:
         host, port = server, str(DEFAULT_PORT)
@@ -40,4 +40,4 @@ def _with_port(server: str, text: str) -> str:
 
 
 def _wrong(text: str) -> OptionError:
-    return OptionError(f"{text!r} is no address of a ZooKeeper, such as zk://host1:2181,host2:2181/skep")
+    return OptionError(f"{text!r} is not a ZooKeeper address; expected for example zk://host1:2181,host2:2181/skep")

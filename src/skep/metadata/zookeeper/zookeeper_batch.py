@@ -1,8 +1,8 @@
-"""Many guarded puts on ZooKeeper, as few ``multi`` requests.
+"""Many guarded puts on ZooKeeper, in few ``multi`` requests.
 
-A ``multi`` is made as a whole or not at all, and each entry is to be a compare-and-set of its own. So entries go out
-by the hundred behind one check of the guard, many requests under way at a time; where one entry of a hundred lost
-against another writer, ZooKeeper made none of them, and they go out once more, one by one, each behind the guard.
+ZooKeeper executes a ``multi`` completely or not at all, but each entry must be a compare-and-set of its own. So entries
+are sent by the hundred after one check of the guard, with many requests in flight. If one entry of a hundred has a
+conflict, ZooKeeper has executed none of them, and they are sent again one by one, each after a check of the guard.
 
 10,000 entries of which 3 lose: 100 requests, then at most 300.
 """
@@ -17,24 +17,24 @@ from skep.metadata.metadata_store import MUST_NOT_EXIST, Put
 
 ENTRIES_PER_REQUEST = 100
 BYTES_PER_REQUEST = 256 * 1024
-"""ZooKeeper drops a connection that sends more than ``jute.maxbuffer``, 1 MB, in one request."""
+"""ZooKeeper closes a connection that sends more than ``jute.maxbuffer``, 1 MB, in one request."""
 
 ANY_VERSION = -1
 FIRST_VERSION = 1
 
-Answers = Callable[[Iterable[Any]], Iterator[Any]]
-"""Sends requests, some ahead of the answers, and gives what came of each: a result or an exception."""
+Responses = Callable[[Iterable[Any]], Iterator[Any]]
+"""Sends requests, some ahead of the responses, and yields a result or an exception for each."""
 
 
 class Batch:
     """One ``put_many``. The parents of new keys exist."""
 
     def __init__(
-        self, client: Any, path: Callable[[str], str], answers: Answers, guard: tuple[str, int] | None
+        self, client: Any, path: Callable[[str], str], responses: Responses, guard: tuple[str, int] | None
     ) -> None:
         self._client = client
         self._path = path
-        self._answers = answers
+        self._responses = responses
         self._guard = guard
 
     def put(self, entries: Sequence[Put]) -> list[int | VersionConflict]:
@@ -53,9 +53,9 @@ class Batch:
         return [results[entry.key] for entry in entries]
 
     def _send(self, chunks: list[list[Put]]) -> Iterator[tuple[list[Put], Any]]:
-        """For each chunk what was made, or the exception of the entry that kept it from being made."""
-        for chunk, answer in zip(chunks, self._answers(map(self._commit, chunks)), strict=True):
-            yield chunk, self._outcome(answer)
+        """Yields each chunk with its results, or with the exception of the entry that made it fail."""
+        for chunk, response in zip(chunks, self._responses(map(self._commit, chunks)), strict=True):
+            yield chunk, self._outcome(response)
 
     def _commit(self, chunk: list[Put]) -> Any:
         request = self._client.transaction()
@@ -70,23 +70,23 @@ class Batch:
                 )
         return request.commit_async()
 
-    def _outcome(self, answer: Any) -> Any:
-        if isinstance(answer, Exception):
-            raise answer
-        failed = next((made for made in answer if _is_failure(made)), None)
+    def _outcome(self, response: Any) -> Any:
+        if isinstance(response, Exception):
+            raise response
+        failed = next((made for made in response if _is_failure(made)), None)
         if self._guard is None:
-            return failed or answer
-        if failed is not None and failed is answer[0]:
+            return failed or response
+        if failed is not None and failed is response[0]:
             raise Fenced(f"{self._guard[0]} is no longer at version {self._guard[1]}")
-        return failed or answer[1:]
+        return failed or response[1:]
 
     def _put_slowly(self, entry: Put, failure: KazooException) -> int | VersionConflict:
-        """The cases in which a node that is there is no key, or one that is not may be made."""
+        """Handles an existing node without data, which is no key, and a missing node that may be created."""
         key, value, expected_version = entry
         if expected_version is None and isinstance(failure, NoNodeError):
             return self._put_one(Put(key, value, MUST_NOT_EXIST), entry)
         if expected_version == MUST_NOT_EXIST and isinstance(failure, NodeExistsError):
-            (node,) = self._answers([self._client.get_async(self._path(key))])
+            (node,) = self._responses([self._client.get_async(self._path(key))])
             if not isinstance(node, Exception) and not node[0]:
                 return self._put_one(Put(key, value, node[1].version + 1), entry)
         if isinstance(failure, BadVersionError | NoNodeError | NodeExistsError):
@@ -116,10 +116,10 @@ def _chunks(entries: Sequence[Put]) -> Iterator[list[Put]]:
 
 
 def _is_failure(made: Any) -> bool:
-    """Whether this is what kept a ``multi`` from being made. Those before it are said to be rolled back."""
+    """Returns whether this operation made a ``multi`` fail. Those before it are reported as rolled back."""
     return isinstance(made, KazooException) and not isinstance(made, RolledBackError)
 
 
 def _version(made: Any) -> int:
-    """The version after one operation: ZooKeeper answers the state of a node that was set, the path of a new one."""
+    """Returns the version after one operation. ZooKeeper returns a stat for a set, the path for a create."""
     return FIRST_VERSION if isinstance(made, str) else int(made.version) + 1

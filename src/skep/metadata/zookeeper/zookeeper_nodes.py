@@ -1,10 +1,10 @@
-"""The blocking half of ``ZooKeeperStore``: keys as nodes, and each operation as requests of kazoo's.
+"""The blocking half of ``ZooKeeperStore``: keys as nodes, and each operation as kazoo requests.
 
-A key is a node with data. A node without data is none: it was made on the way to one below it, or the key that it was
-has been deleted while others lay below. A version is ZooKeeper's plus one, as ZooKeeper counts from 0 and 0 means here
-that there is no key.
+A key is a node with data. A node without data is not a key: it was created for a node below it, or its key was deleted
+while others lay below. A version is ZooKeeper's plus one, because ZooKeeper counts from 0 and 0 means here that the key
+does not exist.
 
-Reads are preceded by ``sync``: the server we talk to may be behind the one that took another's write.
+Each read sends ``sync`` first: our server may be behind the one that accepted another client's write.
 """
 
 import contextlib
@@ -24,44 +24,44 @@ from skep.metadata.zookeeper.zookeeper_requests import AddWatch, MultiRead, even
 FAILURES = (KazooException, KazooTimeoutError)
 
 IN_FLIGHT = 200
-"""Requests sent ahead of their answers. kazoo wakes its thread by a byte per request, in a pipe that must not fill."""
+"""Requests in flight at most. kazoo wakes its thread with one byte per request in a pipe, which must not fill."""
 
 READS_PER_REQUEST = 50
 
 MAX_VALUE_BYTES = 1_000_000
-"""Just below ``jute.maxbuffer`` as ZooKeeper comes, with room for the key."""
+"""Just below the default of ``jute.maxbuffer``, with room for the key."""
 
 LONGEST_WAIT_AMONG_MANY_S = 30.0
-"""A server that is gone ends a wait sooner, for kazoo finds out by its pings; one that is busy with us is not gone."""
+"""A dead server ends the wait sooner, because kazoo's pings detect it. A server busy with our requests is alive."""
 
 ATTEMPTS = 10
-"""Between two requests of ours a node may be made or go; so often in a row it does not."""
+"""Another client may create or delete a node between two of our requests, but not so often in a row."""
 
 
 class ZooKeeperNodes:
-    """The operations on one kazoo client that somebody else starts and stops. For any number of threads.
+    """The operations on one kazoo client, which the caller starts and stops. Thread-safe.
 
-    Raises kazoo's exceptions as they come, its time-outs among them; the async half says what they mean.
+    Raises kazoo's exceptions, including its timeouts; ``ZooKeeperStore`` converts them.
     """
 
     def __init__(self, client: Any, root: str, timeout_s: float) -> None:
         self._client = client
         self._root = root
         self._timeout_s = timeout_s
-        self._doubtful: set[str] = set()
+        self._unconfirmed: set[str] = set()
 
     def prepare(self) -> None:
-        """Make the root. Ours, not kazoo's ``chroot``, which has to be there already when it is more than one deep."""
+        """Creates the root node. kazoo's ``chroot`` is not used: one of several levels would have to exist already."""
         self._wait(self._client.ensure_path_async(self._root))
 
     def watch_all(self, on_change: Callable[[str], object]) -> None:
-        """Have ``on_change`` called, on kazoo's thread, with each key that changes, until the connection is lost."""
+        """Calls ``on_change`` on kazoo's thread with each key that changes, until the connection is lost."""
 
         def read_event(buffer: bytes, offset: int) -> None:
             if key := event_path(buffer, offset)[len(self._root) + 1 :]:
                 on_change(key)
 
-        # In kazoo's place, which would look for a watch on the very node that changed.
+        # Replaces kazoo's reader, which would look for a watch on the changed node itself.
         self._client._connection._read_watch_event = read_event
         self._wait(self._send(AddWatch(self._root)))
 
@@ -87,11 +87,11 @@ class ZooKeeperNodes:
         return found
 
     def _read_all(self, keys: list[str], request: Callable[[list[str]], MultiRead]) -> Iterator[tuple[str, Any]]:
-        """Each key with what was read of it, without those that went after their parent told us of them."""
+        """Yields each key with its data or children, except keys that were deleted since their parent was read."""
         chunks = [keys[start : start + READS_PER_REQUEST] for start in range(0, len(keys), READS_PER_REQUEST)]
         requests = (self._send(request([self._path(key) for key in chunk])) for chunk in chunks)
-        for chunk, answer in zip(chunks, self._answers(requests), strict=True):
-            for key, read in zip(chunk, _or_raise(answer), strict=True):
+        for chunk, response in zip(chunks, self._responses(requests), strict=True):
+            for key, read in zip(chunk, _or_raise(response), strict=True):
                 if not isinstance(read, NoNodeError):
                     yield key, _or_raise(read)
 
@@ -114,7 +114,7 @@ class ZooKeeperNodes:
             except NoNodeError:
                 with contextlib.suppress(NodeExistsError):
                     return self._create(key, value)
-        raise _restless(key)
+        raise _contention(key)
 
     def _put_new(self, key: str, value: bytes) -> int:
         for _ in range(ATTEMPTS):
@@ -123,11 +123,11 @@ class ZooKeeperNodes:
             except NodeExistsError:
                 entry, stat = self._read(self._path(key))
             if entry is not None:
-                raise VersionConflict(f"{key} is there already, at version {entry.version}")
+                raise VersionConflict(f"{key} already exists, at version {entry.version}")
             if stat is not None:
                 with contextlib.suppress(BadVersionError, NoNodeError):
                     return self._set(key, value, stat.version)
-        raise _restless(key)
+        raise _contention(key)
 
     def put_many(self, entries: Sequence[Put], guard: tuple[str, int] | None) -> list[int | VersionConflict]:
         check_entries(entries)
@@ -135,19 +135,19 @@ class ZooKeeperNodes:
             _check_size(entry.key, entry.value)
         for parent in {entry.key.rpartition("/")[0] for entry in entries if not entry.expected_version}:
             self._wait(self._client.ensure_path_async(self._path(parent)))
-        return Batch(self._client, self._path, self._answers, guard).put(entries)
+        return Batch(self._client, self._path, self._responses, guard).put(entries)
 
     def put_ephemeral(self, key: str, value: bytes) -> tuple[int, int]:
-        """The new version, and the session that the key belongs to."""
+        """Returns the new version, and the session that the key belongs to."""
         check_entry(key, value)
         _check_size(key, value)
         for _ in range(ATTEMPTS):
-            # The session of whoever had the key may end between the try to make it and the look at who has it.
+            # The session that had the key may end between our create and our look at its owner.
             with contextlib.suppress(NoNodeError):
                 stat = self._create_ephemeral(key, value)
-                self._doubtful.discard(key)
+                self._unconfirmed.discard(key)
                 return stat.version + 1, stat.owner_session_id
-        raise _restless(key)
+        raise _contention(key)
 
     def _create_ephemeral(self, key: str, value: bytes) -> Any:
         request = self._client.create_async(self._path(key), value, ephemeral=True, makepath=True, include_data=True)
@@ -155,13 +155,13 @@ class ZooKeeperNodes:
             return self._wait(request)[1]
         except NodeExistsError:
             _, stat = self._wait(self._client.get_async(self._path(key)))
-            # The answer to an earlier try was lost with the connection; the key that it made is ours all the same.
-            was_made_then = key in self._doubtful and stat.owner_session_id == self._session_id
-            if not was_made_then:
-                raise VersionConflict(f"{key} is there already, at version {stat.version + 1}") from None
+            # The response to an earlier attempt was lost with the connection, but the key that it created is ours.
+            was_created_then = key in self._unconfirmed and stat.owner_session_id == self._session_id
+            if not was_created_then:
+                raise VersionConflict(f"{key} already exists, at version {stat.version + 1}") from None
             return self._wait(self._client.set_async(self._path(key), value, stat.version))
         except FAILURES:
-            self._doubtful.add(key)
+            self._unconfirmed.add(key)
             raise
 
     def delete(self, key: str, expected_version: int | None, keeps_version: bool) -> bool:
@@ -179,10 +179,10 @@ class ZooKeeperNodes:
                 return True
             except (BadVersionError, NoNodeError):
                 continue
-        raise _restless(key)
+        raise _contention(key)
 
     def _remove(self, path: str, version: int, keeps_version: bool) -> None:
-        """An empty node is no key, and keeps the version of the one that it was."""
+        """Deletes the node or empties it. An empty node is not a key, and keeps its version."""
         if not keeps_version:
             try:
                 self._wait(self._client.delete_async(path, version))
@@ -200,7 +200,7 @@ class ZooKeeperNodes:
         return None if identity is None else int(identity[0])
 
     def _read(self, path: str) -> tuple[Versioned | None, Any]:
-        """The key, if the node is one, and the node's state, if there is one."""
+        """Returns the key if the node is one, and the node's stat if it exists."""
         try:
             data, stat = self._wait(self._client.get_async(path))
         except NoNodeError:
@@ -215,15 +215,15 @@ class ZooKeeperNodes:
         return FIRST_VERSION
 
     def _send(self, request: AddWatch | MultiRead) -> Any:
-        answer = self._client.handler.async_result()
-        self._client._call(request, answer)
-        return answer
+        response = self._client.handler.async_result()
+        self._client._call(request, response)
+        return response
 
     def _wait(self, request: Any) -> Any:
         return request.get(timeout=self._timeout_s)
 
-    def _answers(self, requests: Iterable[Any]) -> Iterator[Any]:
-        """What came of each request, or the exception, in order; many requests are under way at a time."""
+    def _responses(self, requests: Iterable[Any]) -> Iterator[Any]:
+        """Yields the result or the exception of each request, in order, with many requests in flight."""
         waiting: deque[Any] = deque()
         requests = iter(requests)
         while True:
@@ -236,17 +236,17 @@ class ZooKeeperNodes:
                 yield error
 
 
-def _restless(key: str) -> VersionConflict:
-    return VersionConflict(f"{key} came and went under our hands {ATTEMPTS} times in a row")
+def _contention(key: str) -> VersionConflict:
+    return VersionConflict(f"{key} changed concurrently {ATTEMPTS} times; giving up")
 
 
 def _check_size(key: str, value: bytes) -> None:
-    # ZooKeeper would drop the connection, again and again, without a word on why.
+    # ZooKeeper would close the connection without saying why, at every retry.
     if len(value) > MAX_VALUE_BYTES:
-        raise StoreUnavailable(f"{key} has {len(value)} bytes, ZooKeeper keeps at most {MAX_VALUE_BYTES} of one node")
+        raise StoreUnavailable(f"{key} has {len(value)} bytes; a ZooKeeper node holds at most {MAX_VALUE_BYTES}")
 
 
-def _or_raise(answer: Any) -> Any:
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+def _or_raise(response: Any) -> Any:
+    if isinstance(response, Exception):
+        raise response
+    return response

@@ -1,7 +1,7 @@
-"""What kazoo lacks and ZooKeeper has since 3.6, as requests that kazoo can send; and a faster wait for its sockets.
+"""Requests of ZooKeeper 3.6 that kazoo lacks, in a form that kazoo can send, and a faster wait for its sockets.
 
-``addWatch``: one watch reports a whole tree, and is not used up by an event.
-``multiRead``: many reads in one request, each for itself. 10,000 nodes are then 200 requests.
+``addWatch``: one watch reports a whole tree, and stays after an event.
+``multiRead``: many independent reads in one request. Reading 10,000 nodes takes 200 requests.
 """
 
 import select
@@ -22,7 +22,7 @@ _ERROR = -1
 
 
 class AddWatch:
-    """Answered with nothing but the absence of an error."""
+    """Its response has no body; only its error code counts."""
 
     type = 106
     _PERSISTENT_RECURSIVE = 1
@@ -39,7 +39,7 @@ class AddWatch:
 
 
 class MultiRead:
-    """Answered with a list: (data, state) for each of ``data_of``, names for each of ``children_of``, or exceptions."""
+    """Its response lists (data, stat) for each path in ``data_of``, names for ``children_of``, or exceptions."""
 
     type = 22
 
@@ -52,24 +52,24 @@ class MultiRead:
 
     @classmethod
     def deserialize(cls, buffer: bytes, offset: int) -> list[Any]:
-        answers: list[Any] = []
+        responses: list[Any] = []
         while True:
             kind, is_end, _ = multiheader_struct.unpack_from(buffer, offset)
             offset += multiheader_struct.size
             if is_end:
-                return answers
+                return responses
             if kind == GetData.type:
                 data, stat = GetData.deserialize(buffer, offset)
                 offset += int_struct.size + len(data or b"") + _STATE_SIZE
-                answers.append((data or b"", stat))
+                responses.append((data or b"", stat))
             elif kind == GetChildren.type:
                 names = GetChildren.deserialize(buffer, offset)
                 offset += int_struct.size + sum(int_struct.size + len(name.encode()) for name in names)
-                answers.append(names)
+                responses.append(names)
             else:
                 (code,) = int_struct.unpack_from(buffer, offset)
                 offset += int_struct.size
-                answers.append(EXCEPTIONS[code]())
+                responses.append(EXCEPTIONS[code]())
 
 
 _STATE_SIZE = 68
@@ -77,7 +77,7 @@ _STATE_SIZE = 68
 
 
 def event_path(buffer: bytes, offset: int) -> str:
-    """The node that a message of a watch is about."""
+    """Returns the path of the node that a watch event reports."""
     event, _ = Watch.deserialize(buffer, offset)
     return str(event.path)
 
@@ -85,7 +85,7 @@ def event_path(buffer: bytes, offset: int) -> str:
 def wait_for_sockets(
     readers: Sequence[Any], writers: Sequence[Any], others: Sequence[Any], timeout_s: float | None = None
 ) -> tuple[list[Any], list[Any], list[Any]]:
-    """``select``, by ``poll``. kazoo's own makes and closes an epoll for each wait, and waits four times a request."""
+    """``select`` with ``poll``. kazoo's own creates and closes an epoll for each wait, four times per request."""
     poll = select.poll()
     for reader in readers:
         poll.register(reader, select.POLLIN)

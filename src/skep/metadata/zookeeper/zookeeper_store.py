@@ -1,14 +1,14 @@
-"""A metadata store in ZooKeeper, for brokers on several machines; through kazoo.
+"""A metadata store in ZooKeeper, for brokers on several machines, through kazoo.
 
-The session is ZooKeeper's. kazoo connects again by itself, to any server of the ensemble, and begins a new session when
-the old one has expired. Of a loss of the connection nobody needs to know but the watches, which may have missed
-changes; the loss of a session takes our ephemeral keys along (``wait_session_end``).
+The session is ZooKeeper's. kazoo reconnects itself, to any server of the ensemble, and begins a new session when the
+old one has expired. The loss of a connection matters only to watches, which may have missed changes. The loss of a
+session deletes our ephemeral keys (``wait_session_end``).
 
-While there is no connection a call waits for one, and is refused after the session timeout or 5 s, whichever is
-less. One that was under way when the connection broke is refused at once; whether it took place is unknown.
+Without a connection a call waits for one, and fails after the session timeout or 5 s, whichever is less. A call that
+was in flight when the connection broke fails at once; whether it took place is unknown.
 
-kazoo's calls are made on a few threads of the store's own; the event loop never waits for the network. What is asked of
-ZooKeeper is in ``zookeeper_nodes.py``.
+kazoo's calls run on a few threads of the store, so the event loop never waits for the network. The requests to
+ZooKeeper are in ``zookeeper_nodes.py``.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ SAY_SO_AFTER_S = 1.0
 THREADS = 8
 
 LOST = (ConnectionClosedError, ConnectionLoss, KazooTimeoutError, OperationTimeoutError, SessionExpiredError)
-"""The connection ended, or what was asked was not answered in time: another try may go through."""
+"""The connection ended, or a response did not arrive in time. A retry may succeed."""
 
 R = TypeVar("R")
 
@@ -59,8 +59,8 @@ R = TypeVar("R")
 class ZooKeeperStore:
     """A ``MetadataStore``. Owns the threads and the client.
 
-    Between calls ``_connected`` is set while kazoo has a connection, as far as the loop was told. kazoo tells of its
-    connection on a thread of its own; that is passed on to the loop in order, and all state here changes there.
+    Between calls ``_connected`` is set while kazoo has a connection, as far as the loop knows. kazoo reports its state
+    on a thread of its own. The reports are passed to the loop in order, and all state here changes on the loop.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ZooKeeperStore:
         connection_timeout_s: float = CONNECTION_TIMEOUT_S,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """``options`` go to ``KazooClient`` as they are: auth_data, sasl_options, use_ssl, certfile, keyfile, ca ..."""
+        """``options`` are passed to ``KazooClient``: auth_data, sasl_options, use_ssl, certfile, keyfile, ca ..."""
         self.address = ZooKeeperAddress.parse(address)
         self._disconnected_at = float("-inf")
         self._session_timeout_s = session_timeout_s
@@ -82,7 +82,7 @@ class ZooKeeperStore:
         self._nodes: ZooKeeperNodes  # from open to close
         self._threads: ThreadPoolExecutor | None = None
         self._watches: list[Watch] = []
-        self._heard: deque[str] = deque()
+        self._changed_keys: deque[str] = deque()
         self._connected = asyncio.Event()
         self._was_connected = False
         self._is_starting = True
@@ -107,7 +107,7 @@ class ZooKeeperStore:
     def _new_client(self) -> Any:
         self._loop = asyncio.get_running_loop()
         quiet = logging.getLogger(f"{__name__}.kazoo")
-        quiet.setLevel(logging.ERROR)  # what it says of each connection and each failed try, we say once
+        quiet.setLevel(logging.ERROR)  # kazoo logs every connection and failed attempt; we log changes once
         client = KazooClient(
             hosts=",".join(self.address.hosts),
             timeout=self._session_timeout_s,
@@ -118,7 +118,7 @@ class ZooKeeperStore:
         client.handler.select = wait_for_sockets
 
         def pass_on(state: str) -> None:
-            # At a loss the client still knows the session that it is about to forget.
+            # At a loss the client still has the id of the session that it is about to drop.
             self._loop.call_soon_threadsafe(self._state_changed, state, client._session_id)
 
         client.add_listener(pass_on)
@@ -135,12 +135,12 @@ class ZooKeeperStore:
                     await asyncio.wait_for(self._connected.wait(), SAY_SO_AFTER_S)
                 except TimeoutError:
                     logger.warning(
-                        "%s does not answer yet; trying for %.0f s", self.address, self._connection_timeout_s
+                        "%s does not respond yet; trying for %.0f s", self.address, self._connection_timeout_s
                     )
                     await self._connected.wait()
         except TimeoutError:
             raise StoreUnavailable(
-                f"{self.address} did not answer within {self._connection_timeout_s:.0f} s"
+                f"{self.address} did not respond within {self._connection_timeout_s:.0f} s"
                 " (zookeeper.connection.timeout.ms)"
             ) from None
 
@@ -159,7 +159,7 @@ class ZooKeeperStore:
             threads.shutdown(wait=False)
 
     def _stop_client(self) -> None:
-        # In the middle of an attempt to connect it may not stop in time; its threads do not keep the process.
+        # During an attempt to connect it may not stop in time. Its threads do not keep the process alive.
         with contextlib.suppress(OSError, *FAILURES):
             self._client.stop()
             self._client.close()
@@ -178,7 +178,7 @@ class ZooKeeperStore:
     async def put_ephemeral(self, key: str, value: bytes) -> int:
         version, self._session = await self._call(lambda: self._nodes.put_ephemeral(key, value))
         self._is_starting = False
-        if self._session == self._lost_session:  # even before we came back from the thread
+        if self._session == self._lost_session:  # it ended before the thread's result arrived
             self._session_ended.set()
         else:
             self._session_ended.clear()
@@ -189,7 +189,7 @@ class ZooKeeperStore:
 
     def end_session(self) -> None:
         if self._threads is not None:
-            # Closes the session with the server. The loop starts the client again when it turns (_session_lost).
+            # Closes the session with the server. When the loop runs again, it restarts the client (_session_lost).
             self._client.stop()
 
     async def delete(self, key: str, *, expected_version: int | None = None, keeps_version: bool = False) -> bool:
@@ -215,14 +215,14 @@ class ZooKeeperStore:
             self._watches = [other for other in self._watches if other is not watch]
 
     async def _call(self, work: Callable[[], R]) -> R:
-        """Until the broker is registered, a connection that is lost is waited for: nobody else would try again."""
+        """Runs ``work`` on a thread. Until the broker is registered, a lost connection is retried: no caller would."""
         give_up_at = time.monotonic() + (self._connection_timeout_s if self._is_starting else 0.0)
         while True:
             if self._threads is None:
                 raise self._not_open()
             try:
                 if not self._connected.is_set():
-                    # From the moment it was lost: calls that queue up are not each to wait as long, one after another.
+                    # Counted from the loss, so that queued calls do not each wait the whole time one after another.
                     until = max(self._disconnected_at + self._call_timeout_s, give_up_at)
                     await asyncio.wait_for(self._connected.wait(), max(0.0, until - time.monotonic()))
             except TimeoutError:
@@ -244,9 +244,11 @@ class ZooKeeperStore:
         except UnimplementedError as error:
             raise StoreUnavailable(f"{self.address} is older than ZooKeeper 3.6") from error
         except AuthFailedError as error:
-            raise StoreUnavailable(f"{self.address} refused our authentication") from error
+            raise StoreUnavailable(f"{self.address} refused our credentials (skep.zookeeper.auth)") from error
         except NoAuthError as error:
-            raise StoreUnavailable(f"{self.address} allows this only to others; see its ACLs") from error
+            raise StoreUnavailable(
+                f"{self.address} denies access to its nodes; check their ACLs and skep.zookeeper.auth"
+            ) from error
         except FAILURES as error:
             raise StoreUnavailable(f"{self.address}: {type(error).__name__} {error}".rstrip()) from error
 
@@ -259,13 +261,13 @@ class ZooKeeperStore:
         if state == KazooState.CONNECTED:
             self._connected.set()
             if self._was_connected:
-                logger.warning("connected with %s again", self.address)
+                logger.warning("reconnected to %s", self.address)
                 self._tasks.spawn("metadata-watch", self._watch_again())
             self._was_connected = True
             return
         if self._connected.is_set():
             self._disconnected_at = time.monotonic()
-            logger.warning("lost the connection with %s; trying to connect again", self.address)
+            logger.warning("lost the connection to %s; reconnecting", self.address)
         self._connected.clear()
         if state == KazooState.LOST:
             self._session_lost(session)
@@ -273,10 +275,10 @@ class ZooKeeperStore:
     def _session_lost(self, session: int | None) -> None:
         self._lost_session = session
         if session is not None and session == self._session:
-            logger.warning("our session with %s is over, and its keys are gone", self.address)
+            logger.warning("the session with %s has ended, and its keys are deleted", self.address)
             self._session_ended.set()
         if self._client.client_state != KeeperState.EXPIRED_SESSION:
-            # kazoo gives up when authentication fails, also when that was the fault of a server that was going down.
+            # kazoo gives up when authentication fails, also if a server that was shutting down caused it.
             self._tasks.spawn("metadata-connection", self._start_again())
 
     async def _start_again(self) -> None:
@@ -286,26 +288,26 @@ class ZooKeeperStore:
                 await self._on_thread(self._client.start_async)
                 return
             except StoreUnavailable as error:
-                logger.warning("cannot connect again: %s", error)
+                logger.warning("cannot reconnect: %s", error)
 
     def _watch_all(self) -> None:
-        self._nodes.watch_all(self._hear)
+        self._nodes.watch_all(self._key_changed)
 
-    def _hear(self, key: str) -> None:
-        """On kazoo's thread. The loop is woken for the first of many keys, and takes all that are there by then."""
-        self._heard.append(key)
-        if len(self._heard) == 1:
-            self._loop.call_soon_threadsafe(self._report_heard)
+    def _key_changed(self, key: str) -> None:
+        """Runs on kazoo's thread. It wakes the loop for the first of many keys; the loop then takes all of them."""
+        self._changed_keys.append(key)
+        if len(self._changed_keys) == 1:
+            self._loop.call_soon_threadsafe(self._report_changed_keys)
 
-    def _report_heard(self) -> None:
+    def _report_changed_keys(self) -> None:
         keys = set()
-        while self._heard:
-            keys.add(self._heard.popleft())
+        while self._changed_keys:
+            keys.add(self._changed_keys.popleft())
         for watch in self._watches:
             watch.report(Changed(frozenset(keys)))
 
     async def _watch_again(self) -> None:
-        """Watch on a new connection, and say that something may have been missed on the way to it."""
+        """Watches on a new connection, and reports that changes may have been missed before it."""
         while self._connected.is_set():
             try:
                 await self._call(self._watch_all)

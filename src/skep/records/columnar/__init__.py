@@ -1,6 +1,6 @@
-"""Record batches as Arrow columns, both ways: the names that others import.
+"""Converts record batches to Arrow columns and back: the names that others import.
 
-pyarrow and numba take long to import and much memory, so whoever uses this imports it when it is needed, and the broker
+pyarrow and numba take long to import and much memory, so callers import this package when they need it, and the broker
 never does.
 """
 

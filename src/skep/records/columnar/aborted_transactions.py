@@ -1,8 +1,8 @@
-"""Which batches of a Fetch answer belong to aborted transactions, by the algorithm of Kafka's consumer.
+"""Finds the batches of a Fetch response that belong to aborted transactions, as Kafka's consumer does.
 
-The answer lists transactions that were aborted, each with its producer and first offset. Going over the batches in
-order, a producer is in an aborted transaction from that offset on until its abort marker. A commit marker needs
-nothing: before it the producer's earlier transaction, if that was aborted, has been ended by a marker of its own.
+The response lists the aborted transactions, each with its producer and first offset. In the order of the batches, a
+producer is in an aborted transaction from that offset on until its abort marker. A commit marker changes nothing:
+before it the producer's earlier transaction, if that was aborted, has been ended by a marker of its own.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from skep.records.end_txn_marker import read_marker
 
 
 class AbortedTransactions:
-    """Asked about each batch with a producer id, in the order of the log."""
+    """Called for each batch with a producer id, in the order of the log."""
 
     def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
         self._to_come = deque(sorted((first_offset, producer_id) for producer_id, first_offset in aborted))
@@ -21,7 +21,7 @@ class AbortedTransactions:
     def is_aborted(
         self, producer_id: int, last_offset: int, *, is_transactional: bool, control_batch: bytes | None
     ) -> bool:
-        """Whether the records of the batch are not to be seen; of a control batch that is not the question."""
+        """Returns whether the records of the batch were aborted; False for a control batch."""
         while self._to_come and self._to_come[0][0] <= last_offset:
             self._producers.add(self._to_come.popleft()[1])
         if control_batch is not None:

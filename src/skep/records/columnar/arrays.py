@@ -1,7 +1,7 @@
-"""The Arrow arrays of a group of batches: the kernels fill numpy's buffers, and Arrow takes them as they are.
+"""Builds the Arrow arrays of a group of batches: the kernels fill numpy's buffers, and Arrow uses them without a copy.
 
-The columns are those of Spark's Kafka source, and so is what is in them: a record without headers has null for its
-list, times are microseconds, and where a time has no number in microseconds it is the nearest that has.
+The columns and their content are those of Spark's Kafka source: a record without headers has null for its list, times
+are microseconds, and a time that does not fit into microseconds becomes the nearest one that does.
 """
 
 import numpy as np
@@ -24,12 +24,12 @@ _SCHEMA_WITH_HEADERS = pa.schema([*_FIELDS, pa.field("headers", _HEADERS)])
 
 
 def record_schema(*, headers: bool) -> pa.Schema:
-    """The columns of a topic as Spark's Kafka source declares them, without topic and partition."""
+    """Returns the columns of a topic as Spark's Kafka source declares them, without topic and partition."""
     return _SCHEMA_WITH_HEADERS if headers else _PLAIN_SCHEMA
 
 
 class BadBatch(Exception):
-    """The records of the batch with this place in its group make no sense."""
+    """The records of the batch at this place in its group cannot be decoded."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -39,9 +39,10 @@ class BadBatch(Exception):
 def columns_of(
     data: np.ndarray, group: np.ndarray, *, start: int, end: int, with_headers: bool
 ) -> pa.RecordBatch | None:
-    """The records of these batches, which lie in ``data``, with offsets from ``start`` up to ``end``; None if none has.
+    """Returns the records of these batches in ``data`` with offsets from ``start`` up to ``end``; None if there are
+    none.
 
-    There is room for as many as the batches claim to have: that the bytes can hold so many has been checked.
+    Allocates room for as many records as the batches claim: the caller has checked that the bytes can hold so many.
     """
     claimed = int(group[:, kernels.COUNT].sum())
     places = np.empty((3, claimed), np.int32)
@@ -105,7 +106,7 @@ def _headers(data: np.ndarray, places: np.ndarray, header_ends: np.ndarray, tota
 
 
 def _strings(keys: pa.Array, is_ascii: bool) -> pa.Array:
-    """As strings; what is not UTF-8 is replaced, as the Java client does: Arrow's readers rely on it."""
+    """Returns strings; replaces what is not UTF-8, as the Java client does, because Arrow's readers rely on UTF-8."""
     strings = keys.view(pa.string())
     if not is_ascii:
         try:

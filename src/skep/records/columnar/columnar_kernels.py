@@ -1,15 +1,16 @@
 """Compiled loops between record batches and columns: finding batches, reading records, writing records, murmur2.
 
-Everything is in one file, because numba's cache looks at the file of a function and not at what it calls; see
-``kernels.py``, whose loops serve compaction and have another cache. ``columnar_cache.py`` imports it.
+Everything is in one file, because numba's cache checks the file of a function and not the files of what it calls. The
+loops of compaction are in ``storage/compaction/kernels.py`` and have another cache. ``kernel_cache.py`` imports this
+one.
 
-Bytes that are read come from anywhere: no loop reads outside its area or trusts a number. Reading is done twice. The
-first loop walks over the records, checks all of them as ``record.py`` does, and notes where keys, values and headers
-lie and how many bytes they have; the second copies them into buffers that are made to measure. Columns that are written
-come from Arrow, which vouches for its offsets.
+The bytes are not trusted: no loop reads outside its area or relies on a number in them. Reading takes two loops. The
+first walks over the records, checks all of them as ``record.py`` does, and notes the position and size of keys, values
+and headers; the second copies them into buffers of exactly that size. Columns that are written come from Arrow, which
+guarantees its offsets.
 
-A column of bytes is four things: its bytes, the offsets into them (``int64``, one more than rows), and a bitmap of the
-rows that are not null with the bit at which it begins; an empty bitmap says that no row is null.
+A column of bytes is a tuple of four: its bytes, the offsets into them (``int64``, one more than rows), a bitmap of the
+rows that are not null, and the bit at which the bitmap begins; an empty bitmap means that no row is null.
 """
 
 from typing import Any
@@ -18,8 +19,8 @@ import numpy as np
 from numba import njit
 
 _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
-"""Without numba's run time: nothing here makes an array, and counting references to those that are passed from function
-to function, an atomic operation each, takes longer than reading a record (20 of 35 ns)."""
+"""Without numba's run time: nothing here allocates an array, and counting references to those that are passed between
+functions, an atomic operation each, takes longer than reading a record (20 of 35 ns)."""
 
 COLUMNS = 12
 POSITION, SIZE, BASE_OFFSET, LAST_DELTA, ATTRIBUTES, BASE_TIMESTAMP = range(6)
@@ -27,11 +28,11 @@ MAX_TIMESTAMP, PRODUCER_ID, COUNT, CRC, AREA_START, AREA_END = range(6, COLUMNS)
 
 TOTALS = 6
 ROWS, KEY_NULLS, VALUE_NULLS, HEADERS, NAME_BYTES, HEADER_BYTES = range(TOTALS)
-"""What the first loop has counted."""
+"""The counts of the first loop."""
 
 RESULTS = 5
 NEXT, END, FIRST_TIMESTAMP, NEWEST_TIMESTAMP, LACKING = range(RESULTS)
-"""What has been written: rows up to NEXT, bytes up to END; LACKING is what the row at NEXT would have needed."""
+"""What was written: rows up to NEXT, bytes up to END. LACKING is the size that the row at NEXT would have needed."""
 
 _HEADER_SIZE = 61
 _LENGTH_END = 12
@@ -58,10 +59,10 @@ def _number(raw, position, size):
 
 @njit(**_OPTIONS)
 def find_batches(raw, position, next_offset, batches):
-    """Fills rows with the whole batches from ``position`` on; gives how many, and where they end.
+    """Fills rows with the whole batches from ``position`` on; returns how many, and where they end.
 
-    The number is ``-1 - how many`` when what follows them is no batch, or one whose offsets are not above those before:
-    the offset of a batch lies outside its CRC.
+    The number is ``-1 - how many`` when no batch follows them, or one whose offsets do not increase: the CRC does not
+    cover the offset of a batch.
     """
     count = 0
     while count < len(batches) and len(raw) - position >= _HEADER_SIZE:
@@ -130,7 +131,8 @@ def _varint(data, position, end):
 
 @njit(**_OPTIONS)
 def _microseconds(timestamp_ms):
-    """A time that has no number in microseconds becomes the nearest that has: a record nobody can skip must be read."""
+    """Returns microseconds; a time that does not fit becomes the nearest that does, because no record may be
+    skipped."""
     if timestamp_ms > _LARGEST_MS:
         return np.int64(_LARGEST)
     if timestamp_ms < -_LARGEST_MS:
@@ -140,7 +142,7 @@ def _microseconds(timestamp_ms):
 
 @njit(**_OPTIONS)
 def _walk_headers(data, position, end, count, is_wanted, totals):
-    """Whether the headers of a record make sense; they are counted if they are wanted."""
+    """Returns whether the headers of a record are well formed; counts them if they are wanted."""
     if count < 0 or count > end - position:
         return False
     name_bytes = value_bytes = np.int64(0)
@@ -194,10 +196,10 @@ def _clear(bitmap, row):
 
 @njit(**_OPTIONS)
 def read_records(data, batches, start, end, places, key_ends, value_ends, header_ends, valid, offsets, times, totals):
-    """The numbers of all records with offsets from ``start`` up to ``end``; where their bytes lie goes to ``places``.
+    """Reads all records with offsets from ``start`` up to ``end``; writes the positions of their bytes to ``places``.
 
-    The ends count from 0 and have a 0 in front; the bitmaps in ``valid`` are all ones before, null becomes a zero.
-    Gives 0, or ``-1 - number of the batch`` that makes no sense.
+    The ends begin with a 0; the bitmaps in ``valid`` are all ones before, and null becomes a zero. Returns 0, or
+    ``-1 - number of the batch`` that is malformed.
     """
     row = 0
     key_valid, value_valid = valid
@@ -244,7 +246,7 @@ def read_records(data, batches, start, end, places, key_ends, value_ends, header
 
 @njit(**_OPTIONS)
 def _copy(data, start, length, out, written):
-    # Numbers without a sign: with one, each could be an index from the end, and a byte would be copied at a time.
+    # Unsigned: a signed number could be an index from the end, and numba would copy a byte at a time.
     start, written = np.uint64(start), np.uint64(written)
     for at in range(np.uint64(length)):
         out[written + at] = data[start + at]
@@ -259,7 +261,7 @@ def gather(data, places, ends, out):
 
 @njit(**_OPTIONS)
 def gather_headers(data, places, header_ends, name_ends, names, value_ends, values, valid):
-    """Copies names and values of headers together; gives how many values are null, and whether names are ASCII."""
+    """Copies names and values of headers together; returns how many values are null and whether names are ASCII."""
     nulls = 0
     high = np.uint8(0)
     name_end, value_end = np.int64(0), np.int64(0)
@@ -342,7 +344,7 @@ def _size_of_headers(names, values, first, last):
 def write_records(keys, values, headers, header_names, header_values, times, rows, next_row, out, results):
     """Writes ``rows`` from ``next_row`` on as records to ``out``, until it is full or all are written.
 
-    Gives 0, or -1 when a header of the row at NEXT has no name. Stops also where a time is too far from the first.
+    Returns 0, or -1 when a header of the row at NEXT has no name. Stops also where a time is too far from the first.
     """
     count = written = status = 0
     base_time = newest = np.int64(0)

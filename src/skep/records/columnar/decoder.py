@@ -1,11 +1,11 @@
-"""Record batches into Arrow columns: what a reader gets of one partition from one Fetch answer.
+"""Decodes record batches into Arrow columns: the records of one partition from one Fetch response.
 
-Batches are found and checked many at a time; Python's part for each is its CRC, and for a compressed one its unpacking.
-They are then taken in groups of about ``max_rows`` and ``max_bytes``, one group a RecordBatch, so memory is bounded by
-the group and not by the answer. What the columns are is in ``columnar_arrays.py``.
+Batches are found and checked many at a time; Python computes the CRC of each, and decompresses those that are
+compressed. They are then read in groups of about ``max_rows`` and ``max_bytes``, one RecordBatch for each group, so
+memory is bounded by the group and not by the response. The columns are described in ``arrays.py``.
 
-A group whose batches are all uncompressed is read where it lies. As soon as one is compressed, the records of all are
-put one behind the other into a buffer that is used again for the next group.
+A group whose batches are all uncompressed is read in place. As soon as one is compressed, the records of all are copied
+one after the other into a buffer that is reused for the next group.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,9 +33,9 @@ from skep.records.columnar.unpacker import Unpacker
 DEFAULT_MAX_ROWS = 10_000
 DEFAULT_MAX_BYTES = 16 << 20
 _LARGEST_GROUP = 1 << 30
-"""Offsets of Arrow's binary columns have 31 bits; the last batch of a group may add what a batch may unpack to."""
+"""Offsets of Arrow's binary columns have 31 bits; the last batch of a group may add its whole decompressed size."""
 _SPARE = 1 << 20
-"""Room for one batch of the usual size behind a full group."""
+"""Room for one batch of the usual size after a full group."""
 _BATCHES_AT_ONCE = 16_384
 _LARGEST_OFFSET = (1 << 63) - 1
 _FOR_CRC = [kernels.POSITION, kernels.AREA_END, kernels.CRC, kernels.BASE_OFFSET]
@@ -44,15 +44,15 @@ _FOR_CRC = [kernels.POSITION, kernels.AREA_END, kernels.CRC, kernels.BASE_OFFSET
 class Decoder:
     """Iterates over the records of ``data`` with offsets from ``start`` up to ``end``, as RecordBatches.
 
-    Control batches are left out, and with ``committed`` what ``aborted`` says was aborted: pairs of producer id and
-    first offset, from the same answer. A batch cut off at the end is normal and left for the next fetch. Damage is a
-    KafkaError with CORRUPT_MESSAGE that names the offset of the batch, raised when its group is read; what was given
-    before is right. ``data`` must not change meanwhile; nothing of it is referred to afterwards.
+    Control batches are left out, and with ``committed`` also the transactions in ``aborted``: pairs of producer id and
+    first offset, from the same response. A batch that is cut off at the end is left for the next fetch. Damage raises
+    CORRUPT_MESSAGE with the offset of the batch when its group is read; the groups before it are right. ``data`` must
+    not change meanwhile; nothing refers to it afterwards.
     """
 
     next_offset: int
-    """Where to fetch on; complete when the iteration has ended. ``end`` as soon as nothing below it can follow, and
-    ``start`` when no whole batch was there."""
+    """Where the next fetch continues; final when the iteration has ended. ``end`` as soon as nothing below it can
+    follow, and ``start`` when there was no whole batch."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Decoder:
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
         if len(data) >= _LARGEST_GROUP:
-            raise ValueError(f"an answer of {len(data)} bytes is too large to be read at once")
+            raise ValueError(f"a response of {len(data)} bytes is too large; the limit is {_LARGEST_GROUP - 1}")
         self.next_offset = start
         self._view = memoryview(data)
         self._raw = _bytes_of(data)
@@ -92,7 +92,7 @@ class Decoder:
                 return
 
     def _read(self, batches: np.ndarray) -> Iterator[pa.RecordBatch]:
-        """The records of these batches, group by group."""
+        """Yields the records of these batches, group by group."""
         last_offsets = batches[:, kernels.BASE_OFFSET] + batches[:, kernels.LAST_DELTA]
         first = int(np.searchsorted(last_offsets, self._start))
         stop = int(np.searchsorted(batches[:, kernels.BASE_OFFSET], self._end))
@@ -100,12 +100,12 @@ class Decoder:
         passed, batches = batches[:first], batches[first:stop]
         self._check_crcs(passed)
         if self._aborted is not None and _has_transactions(passed):
-            # An abort that ends before the first offset must not count for what follows it.
+            # A transaction that was aborted before the first offset must not count for what follows it.
             self._without_transactions(passed)
         chosen = self._without_transactions(batches) if _has_transactions(batches) else batches
         begin = 0
         while begin < len(chosen):
-            # As many as fit by what they say of themselves; compressed ones turn out larger, and are cut again below.
+            # As many as fit by their headers; compressed ones turn out larger, and the group is cut again below.
             ends = np.cumsum(chosen[begin:, kernels.COUNT])
             sizes = np.cumsum(chosen[begin:, kernels.SIZE])
             most = int(min(np.searchsorted(ends, self._max_rows), np.searchsorted(sizes, self._max_bytes))) + 1
@@ -125,9 +125,9 @@ class Decoder:
         self.next_offset = max(self.next_offset, min(offset, self._end))
 
     def _without_transactions(self, batches: np.ndarray) -> np.ndarray:
-        """Without control batches, and without the records that were aborted, if that was asked for.
+        """Returns the batches without control batches and, if only committed ones are wanted, without aborted ones.
 
-        What is left out is checked as well, or a flipped bit could make records disappear.
+        The CRC of those that are left out is checked as well; otherwise a flipped bit could make records disappear.
         """
         keep = (batches[:, kernels.ATTRIBUTES] & CONTROL_FLAG) == 0
         if self._aborted is not None:
@@ -154,7 +154,7 @@ class Decoder:
                 raise _wrong_crc(offset)
 
     def _checked(self, group: np.ndarray) -> tuple[np.ndarray, int]:
-        """The bytes that hold the records of the first so many batches, whose areas are set to lie in these bytes."""
+        """Returns the bytes with the records of the first batches, and how many batches; sets their areas."""
         data, taken = self._raw, len(group)
         if np.any(group[:, kernels.ATTRIBUTES] & CODEC_MASK):
             data, taken = self._unpacked(group)
@@ -162,7 +162,7 @@ class Decoder:
         else:
             self._check_crcs(group)
         areas = group[:, kernels.AREA_END] - group[:, kernels.AREA_START]
-        # Buffers are made for as many records as are claimed: so many the bytes must be able to hold.
+        # Buffers are allocated for as many records as are claimed, so the bytes must be able to hold them.
         if np.any(too_many := group[:, kernels.COUNT] * SMALLEST_RECORD > areas):
             row = group[int(np.argmax(too_many))]
             raise _corrupt(row[kernels.BASE_OFFSET], f"it claims {row[kernels.COUNT]} records")
@@ -176,7 +176,7 @@ class Decoder:
             if crc32c(self._view[position + CRC_END : end]) != crc:
                 raise _wrong_crc(offset)
             try:
-                # What compaction has emptied may have kept its codec, and no codec unpacks nothing.
+                # A batch that compaction has emptied may have kept its codec, and no codec decompresses no bytes.
                 if end > position + HEADER_SIZE:
                     unpacker.add(attributes & CODEC_MASK, self._view[position + HEADER_SIZE : end])
             except KafkaError as error:
@@ -193,7 +193,7 @@ class Decoder:
         try:
             return columns_of(data, group, start=self._start, end=self._end, with_headers=self._with_headers)
         except BadBatch as bad:
-            raise _corrupt(group[bad.number, kernels.BASE_OFFSET], "its records make no sense") from None
+            raise _corrupt(group[bad.number, kernels.BASE_OFFSET], "its records cannot be decoded") from None
 
 
 def _has_transactions(batches: np.ndarray) -> bool:
@@ -201,7 +201,7 @@ def _has_transactions(batches: np.ndarray) -> bool:
 
 
 def _bytes_of(data: Any) -> np.ndarray:
-    """Always without the right to write: for numba that is another type, to be compiled anew."""
+    """Returns a read-only array: a writable one is another type for numba, which would compile again."""
     array = np.frombuffer(data, np.uint8)
     array.flags.writeable = False
     return array

@@ -1,11 +1,11 @@
-"""Arrow columns into record batches, and keys into partitions: what a producer does, many rows at a time.
+"""Encodes Arrow columns into record batches, and maps keys to partitions: what a producer does, many rows at a time.
 
-A batch is filled up to ``max_batch_bytes`` before it is packed, so packing can only make it smaller; where it does not,
-the batch goes out unpacked, which every reader takes. A row that fits into no batch is refused by its number before
-anything is packed, though batches with rows before it have been given by then.
+A batch is filled up to ``max_batch_bytes`` before it is compressed. If compression does not make it smaller, the batch
+is sent uncompressed, which every reader accepts. A row that fits into no batch is refused by its number before its
+batch is compressed, but batches with the rows before it have been yielded by then.
 
-Columns are binary or string of either width, or what Arrow casts to that (views, dictionaries, fixed size); slices are
-taken as they are. Headers are lists of structs of a name and a value.
+Columns are binary or string of either width, or what Arrow casts to that (views, dictionaries, fixed size). Headers are
+lists of structs of a name and a value.
 """
 
 import time
@@ -32,30 +32,36 @@ from skep.records.compression import Codec, compress
 from skep.records.producer_identity import NO_PRODUCER, ProducerIdentity
 
 MAX_BATCH_RECORDS = 50_000
-"""Compacted topics have a limit for it: the broker's default is twice as many."""
+"""Compacted topics limit the records of a batch; the broker's default is twice as many."""
 _CRC_POSITION = 17
 _PER_MS = {"us": 1000, "ns": 1_000_000}
 _SEQUENCE_MASK = 0x7FFF_FFFF
 _Column = tuple[np.ndarray, np.ndarray, np.ndarray, int]
-"""Bytes, offsets, bitmap, first bit of the bitmap: as the kernels want it."""
+"""Bytes, offsets, bitmap, first bit of the bitmap, as the kernels take them."""
 
 
 class RecordTooLarge(Exception):
-    """A row does not fit into a batch."""
+    """A row does not fit into a batch; ``topic`` is the one whose ``max.message.bytes`` is the limit, if known."""
 
-    def __init__(self, row: int, size: int, limit: int) -> None:
-        super().__init__(f"row {row} makes a batch of {size} bytes, and {limit} is the most")
+    def __init__(self, row: int, size: int, limit: int, topic: str | None = None) -> None:
+        of_topic = "" if topic is None else f" that topic '{topic}' takes (max.message.bytes)"
+        super().__init__(f"row {row} makes a batch of {size} bytes, and {limit} is the most{of_topic}")
         self.row = row
         self.size = size
         self.limit = limit
+        self.topic = topic
 
-    def __reduce__(self) -> tuple[type["RecordTooLarge"], tuple[int, int, int]]:
-        # It may cross to another process, and Exception would hand its message to __init__.
-        return RecordTooLarge, (self.row, self.size, self.limit)
+    def with_row(self, row: int) -> "RecordTooLarge":
+        """Returns the same error for a row that is counted from elsewhere."""
+        return RecordTooLarge(row, self.size, self.limit, self.topic)
+
+    def __reduce__(self) -> tuple[type["RecordTooLarge"], tuple[int, int, int, str | None]]:
+        # It may be pickled to another process, and Exception would pass its message to __init__.
+        return RecordTooLarge, (self.row, self.size, self.limit, self.topic)
 
 
 class BadRow(ValueError):
-    """A row is no record."""
+    """A row cannot become a record."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(f"row {row}: {reason}")
@@ -71,14 +77,14 @@ class RecordColumns(NamedTuple):
     value: pa.Array
     headers: pa.Array | None = None
     timestamp_ms: pa.Array | np.ndarray | None = None
-    """Numbers of milliseconds, or Arrow's timestamps of any unit; now where it is null, or if there are none."""
+    """Milliseconds, or Arrow timestamps of any unit; the current time where it is null or missing."""
 
 
 class EncodedBatch(NamedTuple):
     data: bytes
     count: int  # type: ignore[assignment]  # hides tuple.count
     rows: tuple[int, int]
-    """First and last index (inclusive) into the rows that were given."""
+    """First and last index (inclusive) into the given rows."""
 
 
 def encode_batches(
@@ -92,11 +98,11 @@ def encode_batches(
     max_batch_records: int = MAX_BATCH_RECORDS,
     now_ms: int | None = None,
 ) -> Iterator[EncodedBatch]:
-    """The rows with these numbers (None: all), in this order, in as few batches as hold them.
+    """Yields the rows with these numbers (None: all), in this order, in as few batches as hold them.
 
-    RecordTooLarge names the first row that fits into none; BadRow one with a header that has no name,
-    or a timestamp that is out of range. Sequences
-    count on from ``base_sequence`` by the records of each batch, if there is a producer id.
+    Raises RecordTooLarge for the first row that fits into none, and BadRow for one with a header without a name or a
+    timestamp out of range. Sequences continue from ``base_sequence`` by the records of each batch, if there is a
+    producer id.
     """
     source = _Source(columns, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
     chosen = source.chosen(rows)
@@ -141,7 +147,7 @@ def encode_batches(
 
 
 def partitions_of_keys(key: pa.Array, partition_count: int) -> np.ndarray:
-    """The partition that the Java client's default partitioner gives to each key; -1 where it is null."""
+    """Returns the partition that the Java client's default partitioner gives to each key; -1 where it is null."""
     chosen = np.empty(len(key), np.int32)
     kernels.choose_partitions(_bytes_column(key, len(key), "key"), partition_count, chosen)
     return chosen
@@ -154,7 +160,7 @@ def _with_crc(header: bytes, body: Buffer) -> bytes:
 
 
 class _Source:
-    """The columns as the kernels want them; the Arrow arrays stay alive through the buffers in them."""
+    """The columns as the kernels take them; their buffers keep the Arrow arrays alive."""
 
     def __init__(self, columns: RecordColumns, now_ms: int) -> None:
         count = self.count = len(columns.value)
@@ -197,7 +203,7 @@ def _bytes_column(array: pa.Array | None, count: int, name: str) -> _Column:
 
 
 def _header_columns(array: pa.Array | None, count: int) -> tuple[_Column, _Column, _Column]:
-    """The lists, whose bytes are not looked at, and the names and values in them."""
+    """Returns the lists, whose bytes are not used, and the names and values in them."""
     if array is None or pa.types.is_null(array.type):
         return _nulls(count), _nulls(0), _nulls(0)
     if len(array) != count:
@@ -213,7 +219,7 @@ def _header_columns(array: pa.Array | None, count: int) -> tuple[_Column, _Colum
         _of_buffer(valid if array.null_count else None, np.uint8),
         array.offset,
     )
-    # Flattened, a field of a struct that is null is null too.
+    # Flattening makes a field null where its struct is null.
     names, values = array.values.flatten()
     return lists, _bytes_column(names, len(names), "header name"), _bytes_column(values, len(values), "header value")
 
@@ -229,9 +235,9 @@ def _times(column: pa.Array | np.ndarray | None, count: int, now_ms: int) -> np.
             numbers = _in_ms(column)
         numbers = numbers.cast(pa.int64())
         per_ms = _PER_MS.get(getattr(column.type, "unit", "ms"), 1)
-        # Rounded down as in Spark, which Arrow's division does not.
+        # Rounded down as in Spark; Arrow's division does not.
         numbers = numbers.fill_null(now_ms * per_ms).to_numpy(zero_copy_only=False) // per_ms
-    # A copy where it is Arrow's own, which cannot be written to: numba would compile for both.
+    # A copy of Arrow's read-only memory: numba would compile for both kinds.
     return np.require(numbers, np.int64, ["C", "W"])
 
 
@@ -258,7 +264,7 @@ def _offsets(buffer: pa.Buffer | None, width: type, array: pa.Array) -> np.ndarr
 
 
 def _of_buffer(buffer: pa.Buffer | None, kind: type) -> np.ndarray:
-    """Always without the right to write: for numba that is another type, to be compiled anew."""
+    """Returns a read-only array: a writable one is another type for numba, which would compile again."""
     array: np.ndarray = np.zeros(0, kind) if buffer is None else np.frombuffer(buffer, kind)
     array.flags.writeable = False
     return array

@@ -1,9 +1,9 @@
-"""The kernels, with a place for what numba has compiled of them, wherever the package is installed.
+"""Loads the kernels with a cache directory for their compiled code, wherever the package is installed.
 
 numba keeps compiled code beside the source or in the user's cache directory. Where it can write to neither, as on
-executors of a cluster that run as nobody in particular, it refuses to define the functions at all; then a directory of
-our own below the one for temporary files is used, the same for all processes of a user, for compiling takes seconds.
-What lies there is code that will be run: nobody else may be able to write to it.
+executors of a cluster that run as a user without a home, it refuses to define the functions at all. Then a directory
+below the one for temporary files is used, the same for all processes of a user, because compiling takes seconds. Its
+content is code that will be run, so no other user may be able to write to it.
 """
 
 import importlib
@@ -33,7 +33,7 @@ def _load() -> ModuleType:
 
 
 def own_directory() -> str:
-    """One that only this user can write to: the usual one, or if that is not ours, a new one."""
+    """Returns a directory that only this user can write to: the usual one, or a new one if another user owns that."""
     path = os.path.join(tempfile.gettempdir(), f"skep-kernels-{os.getuid()}")
     try:
         os.mkdir(path, 0o700)

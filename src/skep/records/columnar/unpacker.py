@@ -1,8 +1,8 @@
-"""A buffer in which the records of many batches lie one behind the other, unpacked.
+"""A buffer that holds the decompressed records of many batches, one after the other.
 
-It is used again for each group of batches, so its memory is taken from the system once and not for each batch. Where it
-has no room, and where the bytes are damaged, ``compression.decompress`` does the work: it knows how far a buffer may
-grow and says what is wrong. So that it has room the next time, the buffer is then made larger.
+It is reused for each group of batches, so its memory is allocated once and not for each batch. When the records do not
+fit, or are damaged, ``compression.decompress`` does the work: it limits how far a buffer grows and reports what is
+wrong. The buffer is then enlarged for the next time.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Unpacker:
     """Owns the buffer; ``size`` bytes of it are in use since the last ``clear``."""
 
     def __init__(self, expected_size: int) -> None:
-        # Pages that are never written to cost nothing.
+        # Pages that are never written cost nothing.
         self._buffer = np.empty(expected_size, np.uint8)
         self.size = 0
 
@@ -33,7 +33,7 @@ class Unpacker:
         self.size = 0
 
     def add(self, codec: int, records: Buffer) -> None:
-        """Unpacks ``records`` behind what is there; KafkaError when they are damaged or too large."""
+        """Decompresses ``records`` after what is there. Raises KafkaError when they are damaged or too large."""
         into = _INTO.get(codec)
         if into is not None:
             try:
@@ -51,7 +51,7 @@ class Unpacker:
         self.size = end
 
     def content(self) -> np.ndarray:
-        """What is there; changed by what comes after ``clear``."""
+        """Returns the content, which is overwritten after ``clear``."""
         content = self._buffer[: self.size]
         content.flags.writeable = False
         return content

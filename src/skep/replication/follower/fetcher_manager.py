@@ -1,10 +1,10 @@
-"""Which partitions are followed, and from whom: a fetcher for each leader, as the roles of partitions say."""
+"""Assigns the partitions that this broker follows to fetchers, one or more per leader."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 from skep.base.clock import Clock
-from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.current_config import CurrentConfig
 from skep.base.ids import BrokerId
 from skep.base.loop.supervisor import Supervisor
 from skep.metadata.cluster_image import ClusterImage
@@ -14,30 +14,30 @@ from skep.replication.follower.throttle import Throttle
 from skep.replication.partition.partition import Partition
 
 _Place = tuple[BrokerId, int]
-"""The leader, and which of the fetchers that follow it."""
+"""The leader, and the number of one of the fetchers that follow it."""
 
 
-class Following:
+class FetcherManager:
     """Owns the fetchers. Between calls each partition that is followed here belongs to one fetcher of its leader.
 
-    ``num.replica.fetchers`` is how many there are for each leader; a partition always has the same one.
+    ``num.replica.fetchers`` is the number of fetchers per leader; a partition always has the same one.
     """
 
     def __init__(
         self,
         node: Callable[[], BrokerRecord],
         image: Callable[[], ClusterImage],
-        settings: Callable[[], BrokerConfig],
+        config: CurrentConfig,
         clock: Clock,
         before_truncation: Callable[[Partition], Awaitable[None]],
     ) -> None:
         self._node = node
         self._image = image
-        self._settings = settings
+        self._config = config
         self._clock = clock
         self._before_truncation = before_truncation
-        self._throttle = Throttle(lambda: settings().follower_replication_throttled_rate)
-        self._count = settings().num_replica_fetchers
+        self._throttle = Throttle(lambda: config.value.cluster.follower_replication_throttled_rate)
+        self._count = config.value.cluster.num_replica_fetchers
         self._fetchers: dict[_Place, Fetcher] = {}
         self._tasks: dict[_Place, asyncio.Task[None]] = {}
         self._leaders: dict[Partition, BrokerId] = {}
@@ -45,7 +45,7 @@ class Following:
         self._supervisor = Supervisor()
 
     def role_changed(self, partition: Partition, record: PartitionRecord | None) -> None:
-        """As ``Replicas.on_role`` tells it."""
+        """Called by ``ReplicaManager.on_role_change``."""
         if self._is_stopped:
             return
         leader = NO_LEADER if record is None or partition.is_leader else record.leader
@@ -80,7 +80,7 @@ class Following:
                 leader,
                 lambda broker: self._image().brokers.get(broker),
                 self._node,
-                self._settings,
+                self._config,
                 self._clock,
                 self._throttle,
                 self._before_truncation,
@@ -94,7 +94,7 @@ class Following:
                 fetcher.brokers_changed()
 
     async def stop(self) -> None:
-        """From now on nothing is followed, whatever roles partitions are given."""
+        """Stops all fetchers. Nothing is followed afterwards, whatever roles partitions get."""
         self._is_stopped = True
         await self._supervisor.close()
         self._fetchers.clear()

@@ -1,14 +1,15 @@
-"""Cutting the logs of followed partitions: in a thread, while nobody else uses the log.
+"""Truncates the logs of followed partitions: in a thread, while nothing else uses the log.
 
-To know the producers of a cut log, the headers behind the newest snapshot have to be read again: of a segment with
-small batches that takes seconds. So the event loop only begins and ends a cut. In between ``log.is_being_cut`` is true:
+To know the producers of a truncated log, the batch headers after the newest snapshot have to be read again, which takes
+seconds in a segment of small batches. So the event loop only begins and ends a truncation. In between
+``log.is_being_cut`` is true:
 
-- reads are refused with KAFKA_STORAGE_ERROR: consumers that read from this replica ask again, or another one;
-- the partition takes no role. Were it elected meanwhile, it would append to files that a thread is cutting. It leads,
-  or follows somebody else, when the cut has ended; until then clients are told NOT_LEADER_OR_FOLLOWER;
-- syncs, retention and compaction leave it alone, and whoever takes its files away waits for the end.
+- reads are refused with KAFKA_STORAGE_ERROR: consumers of this replica retry, or read from another one;
+- the partition takes no role. If it became the leader, it would append to files that a thread is truncating. It leads,
+  or follows another leader, when the truncation has ended; until then clients get NOT_LEADER_OR_FOLLOWER;
+- syncs, retention and compaction skip the log, and a deletion of its files waits for the end.
 
-A cut that was begun is carried out, also when the broker is stopping or the partition is deleted.
+A truncation that was begun is completed, even when the broker is stopping or the partition is deleted.
 """
 
 import asyncio
@@ -22,9 +23,9 @@ from skep.replication.partition.partition import Partition
 
 
 class Truncations:
-    """Owns the cuts that are under way, at most one for each partition.
+    """Owns the truncations in progress, at most one per partition.
 
-    ``write_checkpoints`` lowers what the checkpoints on disk promise; ``ended`` is told when the partition may take a
+    ``write_checkpoints`` lowers the offsets in the checkpoint files; ``ended`` is called when the partition may take a
     role again.
     """
 
@@ -42,15 +43,15 @@ class Truncations:
         self._under_way: dict[Partition, asyncio.Future[None]] = {}
 
     def truncate(self, partition: Partition, offset: Offset) -> "asyncio.Future[None]":
-        """Begins to cut the log to ``offset``. The future fails with StorageError when the disk refuses."""
+        """Begins to truncate the log to ``offset``. The future fails with StorageError when the disk refuses."""
         return self._begin(partition, self._truncate(partition, offset))
 
     def start_anew(self, partition: Partition, offset: Offset) -> "asyncio.Future[None]":
-        """Begins to replace the log by an empty one that begins at ``offset``."""
+        """Begins to replace the log by an empty one that starts at ``offset``."""
         return self._begin(partition, self._start_anew(partition, offset))
 
     async def idle(self, partition: Partition) -> None:
-        """Returns when the partition is not being cut."""
+        """Returns when the partition is not being truncated."""
         while (under_way := self._under_way.get(partition)) is not None:
             await asyncio.wait([under_way])
 
@@ -59,17 +60,17 @@ class Truncations:
             await asyncio.wait(self._under_way.values())
 
     def _begin(self, partition: Partition, cut: Awaitable[None]) -> "asyncio.Future[None]":
-        assert not partition.log.is_being_cut, "one cut at a time"
+        assert not partition.log.is_being_cut, "one truncation at a time"
         partition.log.is_being_cut = True
-        # Not the caller's task: a fetcher that is stopped in the middle must not leave half a cut.
+        # A task of its own: a fetcher that is stopped meanwhile must not leave a log half truncated.
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         ended.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._under_way[partition] = ended
-        self._supervisor.spawn(f"cut {partition.topic_partition}", self._run(partition, cut, ended))
+        self._supervisor.spawn(f"truncate {partition.topic_partition}", self._run(partition, cut, ended))
         return ended
 
     async def _run(self, partition: Partition, cut: Awaitable[None], ended: "asyncio.Future[None]") -> None:
-        failure: Exception = StorageError(f"{partition.topic_partition}: the cut was given up")
+        failure: Exception = StorageError(f"{partition.topic_partition}: the truncation was given up")
         is_done = False
         try:
             await cut
@@ -85,43 +86,44 @@ class Truncations:
             self._ended(partition)
 
     async def _truncate(self, partition: Partition, offset: Offset) -> None:
-        log = partition.log
-        cut = log.begin_cut(offset)
+        log, truncator = partition.log, partition.log.truncator
+        cut = truncator.begin_cut(offset)
         if isinstance(cut, int):
             await self._start_anew(partition, cut)
         elif cut is not None:
-            # At once: a checkpoint that is collected meanwhile is not to promise more.
+            # Now, before the await: a checkpoint that is collected meanwhile must not contain a higher offset.
             partition.high_watermark = min(partition.high_watermark, max(cut.end_offset, log.log_start_offset))
             if cut.must_write_checkpoints:
                 await self._lower_checkpoints(partition)
             try:
-                await self._in_thread(lambda: log.cut(cut))
+                await self._in_thread(lambda: truncator.cut(cut))
             finally:
                 if not log.is_half_cut:
-                    log.end_cut()
+                    truncator.end_cut()
 
     async def _start_anew(self, partition: Partition, offset: Offset) -> None:
-        """As ``ReplicaLog.start_anew_at``: the directory is renamed, and a first segment made, here and now, for that
-        reads nothing and waits for nothing; the sync in between runs in a thread."""
-        log = partition.log
-        if log.begin_anew():
+        """As ``Truncator.start_over_at``. Renaming the directory and creating the first segment read nothing and wait
+        for nothing, so they run here; the sync between them runs in a thread."""
+        truncator = partition.log.truncator
+        if truncator.begin_start_over():
             await self._lower_checkpoints(partition)
         try:
-            if log.empty_at(offset):
-                await self._in_thread(log.sync_move)
-            log.begin()
+            if truncator.empty_at(offset):
+                await self._in_thread(truncator.sync_move)
+            truncator.create_segment()
         finally:
-            log.end_cut()
+            truncator.end_cut()
 
     async def _lower_checkpoints(self, partition: Partition) -> None:
         try:
             await self._write_checkpoints()
         except BaseException:
-            partition.log.end_cut()
+            partition.log.truncator.end_cut()
             raise
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
-        """Cancelled, it waits for the thread first: the log is no one's to use before."""
+        """Runs ``work`` in a thread. When cancelled it waits for the thread first: nothing may use the log before
+        that."""
         future = asyncio.get_running_loop().run_in_executor(self._executor, work)
         try:
             await asyncio.shield(future)

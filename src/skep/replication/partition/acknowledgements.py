@@ -1,4 +1,5 @@
-"""Who waits for the high watermark: produce requests with acks=all, and coordinators before they answer."""
+"""Futures that wait for the high watermark: of produce requests with acks=all, and of coordinators before they
+respond."""
 
 import asyncio
 from bisect import bisect_right
@@ -8,11 +9,11 @@ from skep.base.ids import Offset
 
 
 class Acknowledgements:
-    """A future for everybody who waits; ``offsets`` has what each of them waits for, in ascending order.
+    """One future per waiter; ``offsets`` has the offset that each waits for, in ascending order.
 
-    Nobody shares a future, so whoever gives up may cancel it, and a task can await it without a shield around it. A
-    future that is done before its offset is reached stays in the list until then, or until somebody else waits for the
-    same offset: a batch that is sent again and again does not make the list longer.
+    Waiters do not share a future, so each may cancel its own, and a task can await it without a shield. A future that
+    is cancelled before its offset is reached stays in the list until then, or until another waiter asks for the same
+    offset: a batch that is retried again and again does not make the list longer.
     """
 
     __slots__ = ("_futures", "offsets")
@@ -22,11 +23,11 @@ class Acknowledgements:
         self.offsets: list[Offset] = []
 
     def at(self, offset: Offset) -> "asyncio.Future[None]":
-        """Done when the high watermark is at ``offset``. Who does not care need not await it."""
+        """Returns a future that is done when the high watermark reaches ``offset``. It need not be awaited."""
         offsets, futures = self.offsets, self._futures
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(_look_at)
-        # At the end, but for a batch that is sent again after it was given up.
+        future.add_done_callback(_mark_retrieved)
+        # Normally at the end of the list. A retried batch may have a lower offset.
         place = bisect_right(offsets, offset)
         if place and offsets[place - 1] == offset and futures[place - 1].done():
             futures[place - 1] = future
@@ -36,7 +37,7 @@ class Acknowledgements:
         return future
 
     def reached(self, high_watermark: Offset, refusal: KafkaError | None) -> None:
-        """Answers all up to here; with ``refusal`` when they are too few copies to be promised."""
+        """Completes all futures up to ``high_watermark``; with ``refusal`` if too few replicas have the records."""
         if self.offsets[0] > high_watermark:
             return
         count = bisect_right(self.offsets, high_watermark)
@@ -50,14 +51,14 @@ class Acknowledgements:
             else:
                 future.set_exception(refusal)
 
-    def give_up(self, error: KafkaError) -> None:
+    def fail_all(self, error: KafkaError) -> None:
         futures, self._futures, self.offsets = self._futures, [], []
         for future in futures:
             if not future.done():
                 future.set_exception(error)
 
 
-def _look_at(future: "asyncio.Future[None]") -> None:
-    """That nobody awaits it is no mistake: the client may have gone."""
+def _mark_retrieved(future: "asyncio.Future[None]") -> None:
+    """Retrieves the exception, so that asyncio does not log it: the client may have disconnected."""
     if not future.cancelled():
         future.exception()

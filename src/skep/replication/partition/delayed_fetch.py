@@ -1,8 +1,8 @@
-"""Fetches that wait for data: parked on the partitions they read, woken by appends or by their own timer.
+"""Delayed fetches: they wait for data on the partitions they read, and are woken by appends or by their own timer.
 
-A parked fetch does not look at its partitions again until enough bytes have come in sum, so an append costs one
-addition for each fetch parked on the partition, and a fetch that waits costs nothing at all. In a partition with
-undecided transactions the bytes say nothing to a read_committed reader: it is woken when the last stable offset moves.
+A delayed fetch does not read its partitions again until enough bytes have arrived in sum. So an append costs one
+addition per delayed fetch of the partition, and a waiting fetch costs nothing. In a partition with undecided
+transactions the number of bytes says nothing to a read_committed reader: it is woken when the last stable offset moves.
 """
 
 import asyncio
@@ -10,16 +10,16 @@ from typing import Protocol
 
 
 class Watched(Protocol):
-    """Something with readers that want to know when more can be read."""
+    """Something that delayed fetches watch."""
 
-    parked: "set[ParkedFetch]"
+    delayed_fetches: "set[DelayedFetch]"
 
 
-class ParkedFetch:
-    """One fetch that found less than ``missing_bytes``. Owns its place in the ``parked`` sets of its partitions.
+class DelayedFetch:
+    """One fetch that found ``missing_bytes`` too few. Owns its entries in the ``delayed_fetches`` of its partitions.
 
-    It is in the set of a partition from ``watch`` until it is woken or ``leave`` is called. Whoever parks a fetch looks
-    at each partition again when it has called ``watch``: what came between the first look and this one woke nobody.
+    It is in the set of a partition from ``watch`` until it is woken or ``leave`` is called. The caller of ``watch`` has
+    to check each partition again afterwards: what arrived between its first check and ``watch`` woke nobody.
     """
 
     __slots__ = ("_missing_bytes", "_watched", "_woken", "read_committed")
@@ -35,10 +35,10 @@ class ParkedFetch:
         return self._woken.done()
 
     def watch(self, watched: Watched) -> None:
-        """Have this partition wake it, too."""
+        """Adds a partition that wakes this fetch."""
         if not self._woken.done():
             self._watched.append(watched)
-            watched.parked.add(self)
+            watched.delayed_fetches.add(self)
 
     def more(self, size: int) -> None:
         """``size`` more bytes can be read from one of the partitions."""
@@ -47,13 +47,14 @@ class ParkedFetch:
             self.wake()
 
     def wake(self) -> None:
-        """Have the fetch look again: enough came, the time is up, or a partition went away."""
+        """Completes the wait: enough bytes have arrived, the time is up, or a partition was removed."""
         if not self._woken.done():
             self._woken.set_result(None)
             self.leave()
 
     async def wait(self, timeout_ms: float) -> None:
-        """Returns when it is woken, or when the time is up. Cancelled (the client left), it leaves every partition."""
+        """Returns when the fetch is woken or the time is up. When cancelled (the client disconnected) it leaves every
+        partition."""
         if self._woken.done():
             return
         timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self.wake)
@@ -65,12 +66,12 @@ class ParkedFetch:
 
     def leave(self) -> None:
         for watched in self._watched:
-            watched.parked.discard(self)
+            watched.delayed_fetches.discard(self)
         self._watched.clear()
 
 
 class Watch(Protocol):
-    """Somebody who is told about a partition as long as it is there, and not only while a fetch is parked."""
+    """An observer of a partition that stays for as long as the partition does, not only for one fetch."""
 
     def moved(self) -> None:
         """The high watermark has moved."""
@@ -79,14 +80,14 @@ class Watch(Protocol):
         """``size`` bytes were appended."""
 
     def wake(self) -> None:
-        """The partition goes away or changes hands."""
+        """The partition was removed, or its leader has changed."""
 
 
 class Tail:
-    """Where fetches of followers are parked: they wait for appends, not for the high watermark."""
+    """The delayed fetches of followers, which wait for appends instead of the high watermark."""
 
-    __slots__ = ("parked", "watches")
+    __slots__ = ("delayed_fetches", "watches")
 
     def __init__(self) -> None:
-        self.parked: set[ParkedFetch] = set()
+        self.delayed_fetches: set[DelayedFetch] = set()
         self.watches: set[Watch] = set()

@@ -1,7 +1,8 @@
-"""Group commit: many acknowledgements wait, one fsync serves them all.
+"""Group commit: one fsync serves many acknowledgements.
 
-While a sync runs in a thread, appends go on and their acknowledgements queue up; the next sync, begun when the first
-ends, takes all of them. So under load the number of syncs is bounded by the disk and not by the number of requests.
+While a sync runs in a thread, appends go on and their acknowledgements queue up. The next sync begins when the first
+has ended and serves all of them. So under load the number of syncs is bounded by the disk and not by the number of
+requests.
 """
 
 import asyncio
@@ -14,10 +15,10 @@ from skep.storage.log.log import Log
 
 
 class GroupCommit:
-    """Syncs one log and tells who waits for it.
+    """Syncs one log and completes the acknowledgements that wait for it. Owns these acknowledgements.
 
-    Owns the waiting acknowledgements. Between calls a sync runs if and only if somebody waits; ``on_flushed`` has been
-    called for every sync that succeeded.
+    Between calls a sync runs if and only if an acknowledgement waits; ``on_flushed`` has been called for every sync
+    that succeeded.
     """
 
     __slots__ = ("_executor", "_log", "_on_flushed", "_running", "_waiting")
@@ -30,12 +31,10 @@ class GroupCommit:
         self._running: asyncio.Task[None] | None = None
 
     def flushed(self, up_to: Offset) -> asyncio.Future[None]:
-        """Done when everything below ``up_to`` is on the disk; fails with StorageError when the disk refuses.
-
-        Whoever does not care need not await it.
-        """
+        """Returns a future that is done when everything below ``up_to`` is on the disk. It fails with StorageError when
+        the disk refuses. It need not be awaited."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(_look_at)
+        future.add_done_callback(_mark_retrieved)
         if self._log.flushed_offset >= up_to and self._log.failure is None and not self._log.is_config_waiting:
             future.set_result(None)
             return future
@@ -49,7 +48,7 @@ class GroupCommit:
         return self._running is None
 
     async def idle(self) -> None:
-        """Returns when no sync is under way."""
+        """Returns when no sync is in progress."""
         while self._running is not None:
             await asyncio.wait([self._running])
 
@@ -64,9 +63,9 @@ class GroupCommit:
                     self._fail(served, error)
                 else:
                     self._on_flushed()
-                    self._answer(served)
+                    self._complete(served)
         finally:
-            # Stopped, or failed in a way that nobody foresaw: in no case may somebody wait for ever.
+            # Cancelled, or failed unexpectedly: no acknowledgement may wait for ever.
             self._running = None
             self._fail([*served, *self._waiting], StorageError("the sync was given up"))
             self._waiting = []
@@ -88,7 +87,7 @@ class GroupCommit:
                 self._log.flush_failed(plan, failure)
         self._log.flushed(plan)
 
-    def _answer(self, served: list[tuple[Offset, asyncio.Future[None]]]) -> None:
+    def _complete(self, served: list[tuple[Offset, asyncio.Future[None]]]) -> None:
         for up_to, future in served:
             if self._log.flushed_offset < up_to:
                 self._waiting.append((up_to, future))
@@ -102,7 +101,7 @@ class GroupCommit:
                 future.set_exception(error)
 
 
-def _look_at(future: "asyncio.Future[None]") -> None:
-    """A failure that nobody awaits is no news: the log itself remembers it."""
+def _mark_retrieved(future: "asyncio.Future[None]") -> None:
+    """Retrieves the exception, so that asyncio does not log it: the log itself records the failure."""
     if not future.cancelled():
         future.exception()

@@ -1,11 +1,12 @@
-"""What a leader knows of its followers, and what follows from it: the high watermark, who is in sync, who is not.
+"""The followers of a partition as its leader sees them: the high watermark, and which of them are in sync.
 
-No clock, no disk and no network here, so that a simulation can run the very rules that brokers run.
+This module has no clock, no disk and no network, so that the simulation runs the same rules as the brokers.
 
-``isr`` is what the metadata store says. A change of it is *proposed* first, and stands when the store has it. As long
-as we do not know, both count: a follower that we want to add must hold what is committed from now on, since the store
-may have it in the set already; one that we want to remove still must, since the store may not have let it go. So a
-leader that is elected from either set has everything that was acknowledged.
+``isr`` is what the metadata store has. A change of it is *proposed* first, and takes effect when the store has it.
+While the outcome is unknown, both sets count. A follower that we want to add must have everything that is committed
+from now on, because the store may already have it in the ISR; a follower that we want to remove must have it as well,
+because the store may still have it in the ISR. So a leader that is elected from either set has everything that was
+acknowledged.
 """
 
 import math
@@ -19,13 +20,13 @@ UNKNOWN_EPOCH = -1
 
 
 class Follower:
-    """How far one follower is. ``caught_up_at`` is the last moment at which it had all that the leader had then,
-    ``fetched_at`` the last at which it was heard of."""
+    """The progress of one follower. ``caught_up_at`` is the last moment at which it had everything that the leader had
+    at that moment, ``fetched_at`` the moment of its last fetch."""
 
     __slots__ = ("_leader_end", "broker_epoch", "caught_up_at", "fetched_at", "log_end_offset", "log_start_offset")
 
     def __init__(self, now: float, *, is_in_sync: bool) -> None:
-        # One that was in sync when we began to lead has the whole time to show itself.
+        # A follower that is in sync when we begin to lead has the whole lag time to fetch.
         self.caught_up_at = now if is_in_sync else float("-inf")
         self.log_end_offset = UNKNOWN_OFFSET
         self.log_start_offset: int = UNKNOWN_OFFSET
@@ -37,7 +38,8 @@ class Follower:
         if offset >= leader_end:
             self.caught_up_at = now
         elif 0 <= self._leader_end <= offset:
-            # It has what we had at its last fetch. Without this a follower of a busy leader would never be in sync.
+            # It has everything that we had at its previous fetch. Without this rule a follower of a busy leader would
+            # never be in sync.
             self.caught_up_at = max(self.caught_up_at, self.fetched_at)
         self.log_end_offset = offset
         self.broker_epoch = broker_epoch
@@ -46,7 +48,7 @@ class Follower:
 
 
 class InSyncReplicas:
-    """The followers of a partition in one leader epoch. Owns the proposal that is under way, if any."""
+    """The followers of a partition in one leader epoch. Owns the proposal in progress, if there is one."""
 
     __slots__ = (
         "_members",
@@ -73,7 +75,7 @@ class InSyncReplicas:
         self.follow(record, now)
 
     def follow(self, record: PartitionRecord, now: float) -> None:
-        """The store has this now, in the same leader epoch; what is proposed is not settled by it, see ``settle``."""
+        """Takes over the store's record, of the same leader epoch. This does not settle a proposal; see ``settle``."""
         self.isr = frozenset(record.isr)
         self.has_last_isr = bool(record.last_isr)
         self.replicas = record.replicas
@@ -85,14 +87,14 @@ class InSyncReplicas:
         self._count_members()
 
     def propose(self, isr: Collection[BrokerId]) -> None:
-        """The store is asked to make the ISR this. It counts until ``settle``."""
+        """Proposes an ISR to the store. Its members count until ``settle``."""
         proposed = frozenset(isr)
-        # Of several proposals nobody knows which the store took: all of them count.
+        # It is unknown which of several proposals the store has accepted: all of them count.
         self._proposed = proposed if self._proposed is None else self._proposed | proposed
         self._count_members()
 
     def settle(self) -> None:
-        """No proposal can take effect any more: ``isr`` is what there is."""
+        """No proposal can take effect any more: ``isr`` is current."""
         self._proposed = None
         self.is_in_doubt = False
         self._count_members()
@@ -108,7 +110,8 @@ class InSyncReplicas:
     def fetched(
         self, broker: BrokerId, offset: Offset, leader_end: Offset, now: float, broker_epoch: int = UNKNOWN_EPOCH
     ) -> bool:
-        """The follower asks for ``offset``, so it has all before, of our history. Whether it is one of ours."""
+        """The follower asks for ``offset``, so it has everything before it, of our history. Returns whether it is a
+        replica."""
         follower = self.followers.get(broker)
         if follower is None:
             return False
@@ -116,7 +119,7 @@ class InSyncReplicas:
         return True
 
     def committed_end(self, own_end: Offset) -> Offset:
-        """Below this offset every member of the ISR, as it is or may be, has everything."""
+        """Returns the offset below which every member of the current and of a proposed ISR has everything."""
         end = own_end
         for follower in self._members:
             if follower.log_end_offset < end:
@@ -124,25 +127,27 @@ class InSyncReplicas:
         return end
 
     def all_heard_at(self) -> float:
-        """The moment since which every member of the ISR, as it is or may be, has fetched; infinity: there is none."""
+        """Returns the moment since which every member of the current and of a proposed ISR has fetched; infinity
+        without members."""
         return min((follower.fetched_at for follower in self._members), default=math.inf)
 
     def too_few(self, min_insync_replicas: int) -> str | None:
-        """How many are in sync and how many should be; None when there are enough."""
-        # A topic of two replicas cannot have three in sync: as in Kafka, no more is asked than there are.
+        """Returns a text with the number of in-sync replicas and the number required; None when there are enough."""
+        # As in Kafka, no more than the number of replicas is required: a topic with two replicas cannot have three in
+        # sync.
         wanted = min(min_insync_replicas, len(self.replicas))
         count = len(self.isr)
-        return None if count >= wanted else f"{count} in-sync replicas, min.insync.replicas is {wanted}"
+        return None if count >= wanted else f"{count} in-sync replicas; min.insync.replicas is {wanted}"
 
     def can_join(self, broker: BrokerId, high_watermark: Offset) -> bool:
-        """Whether to ask the store for a follower outside the ISR."""
+        """Whether to propose a follower that is not in the ISR."""
         return broker not in self.isr and not self.is_proposing and self.may_be_added(broker, high_watermark)
 
     def may_be_added(self, broker: BrokerId, high_watermark: Offset) -> bool:
-        """Whether a follower has what a member must have: all that is committed, and our epoch.
+        """Whether a follower has what a member must have: everything that is committed, and our epoch.
 
-        To be asked in the same step in which it is proposed: a moment later more may be committed. One that is proposed
-        already has been waited for since.
+        Must be called in the same step of the event loop in which the follower is proposed: more may be committed a
+        moment later. A follower that is already proposed counts for the high watermark since then.
         """
         follower = self.followers.get(broker)
         if follower is None:
@@ -151,12 +156,13 @@ class InSyncReplicas:
         return is_counted or follower.log_end_offset >= max(high_watermark, self.epoch_start_offset)
 
     def lagging(self, leader_end: Offset, now: float, max_lag_s: float) -> frozenset[BrokerId]:
-        """Members that have not had all of our log for too long, and do not have it now."""
+        """Returns the members that have not had our whole log for too long, and do not have it now."""
         silent = self.silent(now, max_lag_s)
         return frozenset(broker for broker in silent if self.followers[broker].log_end_offset < leader_end)
 
     def silent(self, now: float, max_lag_s: float) -> list[BrokerId]:
-        """Members that have not said for too long that they have all; they may have it, if nothing was appended."""
+        """Returns the members that have not shown for too long that they have our whole log; they may have it, if
+        nothing was appended."""
         return [
             broker
             for broker, follower in self.followers.items()

@@ -1,23 +1,27 @@
-"""Until when a leader may take its own word for it that it leads.
+"""The lease by which a leader believes that it still leads.
 
-A leader that was succeeded is told by the metadata store. One that is cut off from the store, or was frozen, is not
-told in time, and would go on answering from an old log. What it knows for sure is when it last heard of others:
+The metadata store tells a leader that it was succeeded. A leader that is cut off from the store, or was frozen, does
+not learn it in time, and would keep serving reads from an old log. What it does know is when it last heard from others:
 
-- *The store* said at some moment that our registration is there. Whoever asked it then has a session that lives for at
-  least ``bound_s`` longer, and nobody succeeds a broker whose session lives without its watch being told.
-- *A follower* fetched at some moment, in our epoch. A successor is elected from the ISR, and no longer fetches from us
-  from the moment on at which it leads. So while every member of the ISR fetches, none of them leads.
+- *The store* said at some moment that our registration exists. The session then lives for at least ``bound_s`` more,
+  and
+  no broker succeeds one whose session lives without the watch of that one being notified.
+- *A follower* fetched at some moment, in our epoch. A successor is elected from the ISR, and stops fetching from us
+  when
+  it begins to lead. So while every member of the ISR fetches, none of them leads.
 
-When neither holds, the lease is over: another broker may lead by now. What must not be stale is then refused; see
-``Partition.check_leads``. A leader that hears its followers is not stopped by a store that is away, nor one that hears
-the store by a follower that is slow. Where nobody else can be elected (one replica, or an ISR of one) it never ends.
+When neither holds, the lease has expired: another broker may lead by now. Responses that must not be stale are then
+refused; see ``Partition.check_leads``. A leader that hears its followers is not stopped by an unavailable store, nor
+one that hears the store by a slow follower. Where no other broker can be elected (one replica, or an ISR of one) the
+lease never expires.
 
-``bound_s`` is half of the session timeout. It bounds for how long an old leader is believed; it proves nothing, for
-clocks may differ in speed, a virtual machine may be frozen together with its clock, and a fetch may have been under way
-for long. What has to be certain is written and waits for its acknowledgement, which only the leader of now gives.
+``bound_s`` is half of the session timeout. It bounds how long an old leader is believed; it proves nothing, because
+clocks may run at different speeds, a virtual machine may be frozen together with its clock, and a fetch may have been
+in flight for long. What has to be certain is written and waits for its acknowledgement, which only the current leader
+gets.
 
-After a freeze the sockets are full of fetches from before it. They do not count: a broker that finds that its clock has
-jumped by more than ``bound_s`` between two ticks asks the store first.
+After a freeze the sockets are full of fetches from before it. They do not count: a broker whose clock has jumped by
+more than ``bound_s`` between two ticks asks the store first.
 """
 
 import math
@@ -30,7 +34,7 @@ RENEWALS_PER_BOUND = 4
 
 
 class LeadershipLease:
-    """One for all partitions of a broker. ``tick`` and ``renew`` are to be called every ``interval_s``."""
+    """The lease of all partitions of a broker. ``tick`` and ``renew`` must be called every ``interval_s``."""
 
     def __init__(self, clock: Clock, session_timeout_s: float) -> None:
         self._clock = clock
@@ -44,14 +48,14 @@ class LeadershipLease:
         return self.bound_s / RENEWALS_PER_BOUND
 
     def tick(self) -> None:
-        """Notices that the process stood still."""
+        """Notices that the process was frozen."""
         now = self._clock.monotonic()
         if now - self._ticked_at > self.bound_s:
             self._followers_count_from = math.inf
         self._ticked_at = now
 
     async def renew(self, is_registered: Callable[[], Awaitable[bool]]) -> None:
-        """Asks the store whether our registration is there. The lease counts from the question, not the answer."""
+        """Asks the store whether our registration exists. The lease counts from the request, not from the response."""
         asked_at = self._clock.monotonic()
         try:
             if not await is_registered():
@@ -64,9 +68,9 @@ class LeadershipLease:
             if self._followers_count_from == math.inf:
                 self._followers_count_from = now
 
-    def is_over(self, followers_heard_at: Callable[[], float]) -> bool:
-        """``followers_heard_at`` gives the moment since which every member of the ISR has fetched; infinity: there is
-        none. It is asked only when the store was not heard of."""
+    def is_expired(self, followers_heard_at: Callable[[], float]) -> bool:
+        """``followers_heard_at`` returns the moment since which every member of the ISR has fetched; infinity without
+        members. It is called only when the store was not heard from."""
         now = self._clock.monotonic()
         if now < self._until:
             return False

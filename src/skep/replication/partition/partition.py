@@ -1,15 +1,17 @@
-"""One partition as this broker holds it: appends, the high watermark, reads below it, and those who wait.
+"""One partition on this broker: appends, the high watermark, reads below it, and those that wait for it.
 
-The marks, always in this order::
+The offsets, always in this order::
 
     log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset
 
-``high_watermark`` is what readers may see: what every in-sync replica holds. With one replica that is all that was
-appended; for a topic that syncs before it acknowledges, all that was synced, so nobody reads what a power cut can
-still take back. ``last_stable_offset`` is what read_committed readers may see: below it every transaction is decided.
+``high_watermark`` bounds what readers may see: what every in-sync replica has. With one replica that is everything that
+was appended or, in a topic that syncs before it acknowledges, everything that was synced, so that nobody reads what a
+power cut can still take back. ``last_stable_offset`` bounds what read_committed readers may see: every transaction
+below it is decided.
 
-A partition is led or followed. A leader appends what clients send and counts its followers (``in_sync.py``); a follower
-appends what its leader has, byte for byte, and takes the marks from it (``fetcher.py``).
+A partition is led or followed here. A leader appends what clients send and tracks its followers
+(``in_sync_replicas.py``). A follower appends what its leader has, byte for byte, and takes over the leader's high
+watermark and log start (``follower/fetcher.py``).
 """
 
 import asyncio
@@ -27,7 +29,7 @@ from skep.metadata.model import PartitionRecord
 from skep.records.batch import BatchHeader, Buffer
 from skep.records.end_txn_marker import MARKER_SIZE
 from skep.replication.partition.acknowledgements import Acknowledgements
-from skep.replication.partition.delayed_fetch import ParkedFetch, Tail
+from skep.replication.partition.delayed_fetch import DelayedFetch, Tail
 from skep.replication.partition.group_commit import GroupCommit
 from skep.replication.partition.in_sync_replicas import InSyncReplicas
 from skep.replication.partition.leadership_lease import LeadershipLease
@@ -35,12 +37,14 @@ from skep.storage.log.log import Appended, Log
 from skep.storage.log.log_slice import LogSlice
 
 _UNKNOWN_EPOCH = -1
-_IN_DOUBT = "its leader hears neither its followers nor the metadata store: ask another broker"
-_LEASE_IS_OVER = "another broker may lead it by now: this one has not heard of the metadata store and of its followers"
+_IN_DOUBT = "this leader hears neither its followers nor the metadata store; refresh metadata from another broker"
+_LEASE_EXPIRED = (
+    "another broker may lead: this one hears neither the metadata store nor its followers; refresh metadata"
+)
 
 
-class Cutter(Protocol):
-    """Cuts logs in the background; see ``truncation.py``."""
+class BackgroundTruncation(Protocol):
+    """Truncates logs in the background; see ``follower/truncations.py``."""
 
     def truncate(self, partition: "Partition", offset: Offset) -> "asyncio.Future[None]": ...
 
@@ -48,11 +52,11 @@ class Cutter(Protocol):
 
 
 class Partition:
-    """Owns the log's high watermark, the acknowledgements that wait for it, and the fetches parked on it.
+    """Owns the high watermark of the log, the acknowledgements that wait for it, and the delayed fetches.
 
-    Between calls the order of the marks above holds, and nobody who waits has been owed a wake-up. ``in_sync`` is there
-    on a leader that has followers. Made, it leads alone; ``lead`` and ``follow`` say otherwise. Without a ``cutter``
-    the log is cut here and now.
+    Between calls the order of offsets above holds, and every waiter that is due has been woken. ``in_sync`` is set on a
+    leader that has followers. A new partition leads alone until ``lead`` or ``follow`` is called. Without
+    ``truncations`` the log is truncated synchronously.
     """
 
     __slots__ = (
@@ -63,7 +67,7 @@ class Partition:
         "_leader_high_watermark",
         "_transactions",
         "_unannounced_bytes",
-        "cutter",
+        "delayed_fetches",
         "high_watermark",
         "in_sync",
         "is_leader",
@@ -71,9 +75,9 @@ class Partition:
         "lease",
         "log",
         "on_follower_caught_up",
-        "parked",
         "tail",
         "topic_id",
+        "truncations",
     )
 
     def __init__(
@@ -85,7 +89,7 @@ class Partition:
         executor: Executor,
         high_watermark: Offset | None = None,
     ) -> None:
-        """``high_watermark`` is the last known one of a partition that has several replicas."""
+        """``high_watermark`` is the last known one of a partition with several replicas."""
         self.log = log
         self.topic_id = topic_id
         self.leader_epoch = leader_epoch
@@ -93,14 +97,15 @@ class Partition:
         self.in_sync: InSyncReplicas | None = None
         self.on_follower_caught_up: Callable[[Partition], None] = _ignore
         self.lease: LeadershipLease | None = None
-        self.cutter: Cutter | None = None
+        self.truncations: BackgroundTruncation | None = None
         if high_watermark is not None:
             self.high_watermark = Offset(min(max(high_watermark, log.log_start_offset), log.log_end_offset))
         else:
-            # After a crash nothing may be known to be synced, if the disk refused that; readers then wait for it.
+            # After a crash nothing may be known to be synced, if the disk refused to sync. Readers then wait for a
+            # sync.
             flushed_offset = max(log.log_start_offset, log.flushed_offset)
             self.high_watermark = flushed_offset if log.config.syncs_before_acknowledging else log.log_end_offset
-        self.parked: set[ParkedFetch] = set()
+        self.delayed_fetches: set[DelayedFetch] = set()
         self.tail = Tail()
         self._unannounced_bytes = 0
         self._leader_high_watermark = 0
@@ -117,22 +122,23 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> Offset:
-        """Where a read_committed reader stops; without undecided transactions, at the high watermark."""
+        """The offset at which read_committed reads stop: the high watermark if there are no undecided transactions."""
         unstable = self._transactions.first_unstable_offset
         if unstable is None:
             return self.high_watermark
-        # What DeleteRecords has left of the transaction, if it took its beginning.
+        # DeleteRecords may have deleted the beginning of the transaction.
         return min(self.high_watermark, max(unstable, self.log.log_start_offset))
 
     @property
     def lag(self) -> int:
-        """How many offsets that are committed a follower does not have yet, as far as its leader has told."""
+        """The number of committed offsets that a follower does not have yet, as far as its leader has told."""
         return 0 if self.is_leader else max(0, self._leader_high_watermark - self.log.log_end_offset)
 
-    # Leading and following.
+    # Roles.
 
     def lead(self, node_id: BrokerId, record: PartitionRecord) -> None:
-        """This broker leads, in the record's epoch; again in the same epoch: its replicas or its ISR changed."""
+        """This broker leads, in the record's epoch. Called again in the same epoch when the replicas or the ISR have
+        changed."""
         now = self._clock.monotonic()
         is_new = not self.is_leader or record.leader_epoch != self.leader_epoch
         if is_new:
@@ -150,17 +156,18 @@ class Partition:
         self._advance()
 
     def isr_settled(self, node_id: BrokerId, record: PartitionRecord) -> None:
-        """The store has answered what was proposed, and this is what it has."""
+        """The store has responded to the proposed ISR, and has this record."""
         if self.in_sync is not None:
             self.in_sync.settle()
         self.lead(node_id, record)
 
-    def doubt(self, is_in_doubt: bool) -> None:
-        """Whether another broker may lead (``isr_changes.py``). Who waits for silent followers is sent to look."""
+    def set_in_doubt(self, is_in_doubt: bool) -> None:
+        """Sets whether another broker may lead (``isr_updater.py``). If so, pending acknowledgements fail: clients look
+        for the leader."""
         if self.in_sync is not None:
             self.in_sync.is_in_doubt = is_in_doubt
             if is_in_doubt:
-                self._acknowledgements.give_up(self._not_leader(_IN_DOUBT))
+                self._acknowledgements.fail_all(self._not_leader(_IN_DOUBT))
 
     def follow(self, leader_epoch: LeaderEpoch) -> None:
         """Another broker leads, or none does."""
@@ -172,69 +179,77 @@ class Partition:
             return
         self.is_leader = False
         self.in_sync = None
-        self._acknowledgements.give_up(self._not_leader())
+        self._acknowledgements.fail_all(self._not_leader())
         self.wake_all()
 
-    def _not_leader(self, why: str = "this broker does not lead it (any more)") -> KafkaError:
+    def _not_leader(self, why: str = "this broker does not lead it") -> KafkaError:
         return KafkaError(ErrorCode.not_leader_or_follower, f"{self.topic_partition}: {why}")
 
     def check_leader_epoch(self, epoch: int) -> None:
-        """Refuses a client whose idea of the leader is older or newer than ours (KIP-320); -1 asks for no check."""
+        """Refuses a client whose leader epoch is older or newer than ours (KIP-320); -1 skips the check."""
         if epoch == _UNKNOWN_EPOCH or epoch == self.leader_epoch:
             return
         if epoch < self.leader_epoch:
-            raise KafkaError(ErrorCode.fenced_leader_epoch, f"epoch {epoch} is over, this is {self.leader_epoch}")
-        raise KafkaError(ErrorCode.unknown_leader_epoch, f"epoch {epoch} is not known here yet")
+            raise KafkaError(
+                ErrorCode.fenced_leader_epoch, f"leader epoch {epoch} is fenced; the current one is {self.leader_epoch}"
+            )
+        raise KafkaError(
+            ErrorCode.unknown_leader_epoch,
+            f"leader epoch {epoch} is newer than {self.leader_epoch}, the one that is known here",
+        )
 
     @property
     def is_replicated(self) -> bool:
-        """Whether there are others that can come to lead it."""
+        """Whether another replica could become the leader."""
         return self.in_sync is not None
 
     @property
-    def is_lease_over(self) -> bool:
-        """Whether another broker may lead by now, and nobody told us (``lease.py``)."""
+    def is_lease_expired(self) -> bool:
+        """Whether another broker may lead by now without our knowing (``leadership_lease.py``)."""
         if self.in_sync is None or self.lease is None:
             return False
-        return self.lease.is_over(self.in_sync.all_heard_at)
+        return self.lease.is_expired(self.in_sync.all_heard_at)
 
     def check_leads(self) -> None:
-        """NOT_LEADER_OR_FOLLOWER when what we know may be old; for those who read what must not be."""
-        if self.is_lease_over:
-            raise self._not_leader(_LEASE_IS_OVER)
+        """Raises NOT_LEADER_OR_FOLLOWER when what we know may be stale. Called before reads that must not be."""
+        if self.is_lease_expired:
+            raise self._not_leader(_LEASE_EXPIRED)
 
-    def give_up_waiting(self) -> None:
-        """Whoever waits for its in-sync replicas gets NOT_LEADER_OR_FOLLOWER. What was appended stays."""
-        self._acknowledgements.give_up(self._not_leader(_LEASE_IS_OVER))
+    def fail_pending_acks(self) -> None:
+        """Fails pending acknowledgements with NOT_LEADER_OR_FOLLOWER. What was appended stays in the log."""
+        self._acknowledgements.fail_all(self._not_leader(_LEASE_EXPIRED))
 
     def check_knows_committed(self) -> None:
-        """OFFSET_NOT_AVAILABLE while what the leader before us had committed may lie past our high watermark."""
+        """Raises OFFSET_NOT_AVAILABLE while offsets that the previous leader had committed may lie past our high
+        watermark."""
         if self.in_sync is not None and self.high_watermark < self.in_sync.epoch_start_offset:
-            raise KafkaError(ErrorCode.offset_not_available, "the new leader does not know the high watermark yet")
+            raise KafkaError(
+                ErrorCode.offset_not_available, "the new leader does not know the high watermark yet; retry"
+            )
 
-    # Appending, as the leader.
+    # Appends of the leader.
 
     def append(
         self, batch: Buffer, header: BatchHeader, *, acks_all: bool = True
     ) -> tuple[Appended, "asyncio.Future[None] | None"]:
-        """Appends one checked batch. The future, where there is one, says when it may be acknowledged.
+        """Appends one checked batch. The future, if there is one, is done when the batch may be acknowledged.
 
-        NOT_LEADER_OR_FOLLOWER, and with ``acks_all`` NOT_ENOUGH_REPLICAS, refuse it before anything is written.
+        Raises NOT_LEADER_OR_FOLLOWER and, with ``acks_all``, NOT_ENOUGH_REPLICAS before anything is written.
         """
         if not self.is_leader:
             raise self._not_leader()
         log, in_sync = self.log, self.in_sync
         if in_sync is not None and acks_all:
             self._check_promise(in_sync)
-        # No await from here to the append: the event loop is our lock. With one in between, a retry of the same
-        # batch could pass the sequence check before the first copy is recorded, and the log would hold it twice.
+        # No await from here to the append: the event loop is our lock. With an await in between, a retry of the same
+        # batch could pass the sequence check before the first copy is recorded, and the log would hold the batch twice.
         appended = log.append(batch, header, self.leader_epoch, self._clock.now_ms())
         self._unannounced_bytes += len(batch)
         if in_sync is not None:
             return appended, self._replicate(appended, len(batch), acks_all)
-        if log.config.flush_messages == NEVER:
-            # As _advance finds, by a longer way: nobody has to be waited for.
-            self._move_high_watermark(log.log_end_offset)
+        if log.state.config.flush_messages == NEVER:
+            # The result of _advance, computed faster: there is nothing to wait for.
+            self._move_high_watermark(log.state.log_end_offset)
             return appended, None
         if (synced := self._sync_for(appended)) is not None:
             return appended, synced
@@ -244,7 +259,8 @@ class Partition:
     def append_marker(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, committed: bool
     ) -> tuple[Appended, "asyncio.Future[None] | None"]:
-        """Ends a producer's transaction here; see ``Log.append_marker``. The future is as that of ``append``."""
+        """Ends a producer's transaction in this partition; see ``Log.append_marker``. The future is as that of
+        ``append``."""
         if not self.is_leader:
             raise self._not_leader()
         if self.in_sync is not None:
@@ -261,21 +277,21 @@ class Partition:
         return appended, synced
 
     def _check_promise(self, in_sync: InSyncReplicas) -> None:
-        """Refuses what could not be acknowledged by all in sync."""
+        """Refuses an append that could not be acknowledged by all in-sync replicas."""
         if in_sync.is_in_doubt:
             raise self._not_leader(_IN_DOUBT)
         if (refusal := self._too_few(ErrorCode.not_enough_replicas)) is not None:
             raise refusal
 
     def _too_few(self, code: ErrorCode) -> KafkaError | None:
-        """Why acks=all cannot be promised; None when enough replicas are in sync."""
+        """Returns why acks=all cannot be promised, None when enough replicas are in sync."""
         told = self.in_sync and self.in_sync.too_few(self.log.config.min_insync_replicas)
         return KafkaError(code, f"{self.topic_partition} has {told}") if told else None
 
     def _replicate(self, appended: Appended, size: int, acks_all: bool) -> "asyncio.Future[None] | None":
-        """The followers are told; what has to be waited for."""
-        for parked in tuple(self.tail.parked):
-            parked.more(size)
+        """Wakes the followers' fetches. Returns what the acknowledgement has to wait for."""
+        for delayed in tuple(self.tail.delayed_fetches):
+            delayed.more(size)
         for watch in self.tail.watches:
             watch.more(size)
         synced = self._sync_for(appended) if self.log.config.flush_messages != NEVER else None
@@ -286,7 +302,7 @@ class Partition:
         return None if self.high_watermark >= end else self._acknowledgements.at(end)
 
     def _sync_for(self, appended: Appended) -> "asyncio.Future[None] | None":
-        """What has to be waited for before the append is acknowledged, in a topic that asks for syncs by number."""
+        """Returns what the acknowledgement has to wait for in a topic with ``flush.messages``."""
         log, config = self.log, self.log.config
         if config.syncs_before_acknowledging:
             return self._commit.flushed(Offset(appended.last_offset + 1))
@@ -295,7 +311,7 @@ class Partition:
         return None
 
     def committed(self) -> "asyncio.Future[None] | None":
-        """When all that is in the log now may be acknowledged and read; None: now."""
+        """Returns a future that is done when everything in the log now may be acknowledged and read; None means now."""
         end = self.log.log_end_offset
         if self.high_watermark >= end:
             return None
@@ -307,16 +323,19 @@ class Partition:
             self.flush()
         return self._acknowledgements.at(end)
 
-    # The followers, as their leader sees them.
+    # Followers, as their leader sees them.
 
     def follower_fetched(self, broker: BrokerId, offset: Offset, broker_epoch: int, log_start_offset: int = -1) -> None:
-        """A follower asks for ``offset``: it has all before, and ``diverging`` found that it has it from us."""
+        """A follower asks for ``offset``: it has everything before it, and ``diverging`` has found that it is our
+        history."""
         in_sync = self.in_sync
         if in_sync is None:
             return
         end = self.log.log_end_offset
         if not in_sync.fetched(broker, offset, end, self._clock.monotonic(), broker_epoch):
-            raise KafkaError(ErrorCode.not_leader_or_follower, f"broker {broker} holds no replica of this partition")
+            raise KafkaError(
+                ErrorCode.not_leader_or_follower, f"broker {broker} is not a replica of {self.topic_partition}"
+            )
         in_sync.followers[broker].log_start_offset = log_start_offset
         if offset > self.high_watermark:
             self._advance()
@@ -324,7 +343,7 @@ class Partition:
             self.on_follower_caught_up(self)
 
     def is_deleted_everywhere(self, before: Offset) -> bool:
-        """Whether no member of the ISR would bring records below ``before`` back if it were elected."""
+        """Whether no member of the ISR would bring back records below ``before`` if it were elected."""
         in_sync = self.in_sync
         return in_sync is None or all(
             follower.log_start_offset >= before
@@ -333,21 +352,25 @@ class Partition:
         )
 
     def diverging(self, offset: Offset, last_fetched_epoch: int) -> tuple[int, int] | None:
-        """Where a follower's history, which ends at ``offset`` in that epoch, leaves ours: the epoch and its end here.
+        """Returns where a follower's history, which ends at ``offset`` in that epoch, diverges from ours: the epoch and
+        its end here. None if it does not diverge.
 
-        None: it does not. OFFSET_OUT_OF_RANGE when its epoch is older than all that we still know of.
+        Raises OFFSET_OUT_OF_RANGE when the epoch is older than all that are known here.
         """
         if last_fetched_epoch < 0:
             return None
         epoch, end = self.log.end_offset_for_epoch(LeaderEpoch(last_fetched_epoch))
         if epoch < 0:
-            raise KafkaError(ErrorCode.offset_out_of_range, f"epoch {last_fetched_epoch} is not known here")
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"leader epoch {last_fetched_epoch} is older than all that are known here",
+            )
         return (epoch, end) if epoch < last_fetched_epoch or end < offset else None
 
     # Following.
 
     def append_fetched(self, records: memoryview, leader_high_watermark: int, leader_log_start: int) -> None:
-        """Appends what the leader sent, and takes over its marks."""
+        """Appends what the leader sent, and takes over its high watermark and log start."""
         if len(records):
             self._unannounced_bytes += self.log.append_replicated(records, self._clock.now_ms())
         if self.log.log_start_offset < leader_log_start <= self.log.log_end_offset:
@@ -357,39 +380,41 @@ class Partition:
         self._move_high_watermark(Offset(max(end, self.log.log_start_offset)))
 
     def truncate_to(self, offset: Offset) -> "asyncio.Future[None] | None":
-        """Takes back what the leader does not have. None: it is done; otherwise the future says when it is.
+        """Truncates what the leader does not have. Returns None when that is done, otherwise a future.
 
-        Nobody may be syncing the log, see ``synced``. Fails with StorageError when the disk refuses.
+        No sync of the log may be in progress, see ``synced``. Raises StorageError, or fails with it, when the disk
+        refuses.
         """
-        if self.cutter is not None:
-            return self.cutter.truncate(self, offset)
+        if self.truncations is not None:
+            return self.truncations.truncate(self, offset)
         self.log.truncate_to(offset)
         self.truncated()
         return None
 
     def start_anew_at(self, offset: Offset) -> "asyncio.Future[None] | None":
-        """Forgets everything: the leader's log begins past the end of this one. Otherwise as ``truncate_to``."""
-        if self.cutter is not None:
-            return self.cutter.start_anew(self, offset)
+        """Drops the whole log: the leader's log begins past its end. Otherwise like ``truncate_to``."""
+        if self.truncations is not None:
+            return self.truncations.start_anew(self, offset)
         self.log.start_anew_at(offset)
         self.truncated()
         return None
 
     def truncated(self) -> None:
-        """The log has another end, or at least its producers are other objects: told by ``cutter``."""
+        """Called after a truncation: the log has another end, or at least its producers are other objects."""
         log = self.log
         self.high_watermark = Offset(max(log.log_start_offset, min(self.high_watermark, log.log_end_offset)))
         self._transactions = log.producers.transactions
         self._transactions.high_watermark_moved(self.high_watermark)
         self.wake_all()
 
-    # Reading, and the high watermark.
+    # Reads and the high watermark.
 
     def read(self, offset: Offset, max_bytes: int, *, up_to: Offset, at_least_one: bool) -> LogSlice:
         return self.log.read(offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
 
     def flush(self) -> "asyncio.Future[None]":
-        """Syncs what is there now, together with whoever else waits for it; also what keeps a failed log failed."""
+        """Syncs everything that is in the log now, in one group commit with other waiters. A failed log fails here as
+        well."""
         return self._commit.flushed(self.log.log_end_offset)
 
     @property
@@ -397,11 +422,11 @@ class Partition:
         return not self._commit.is_idle
 
     async def synced(self) -> None:
-        """Returns when no sync is under way; for those who take the log's files away."""
+        """Returns when no sync is in progress. Called before the files of the log are removed or truncated."""
         await self._commit.idle()
 
     def _advance(self) -> None:
-        """The leader's log or its followers' have moved."""
+        """Called when the log of the leader, or what a follower has, has moved."""
         if not self.is_leader:
             return
         log = self.log
@@ -414,49 +439,53 @@ class Partition:
     def _move_high_watermark(self, end: Offset) -> None:
         if end <= self.high_watermark:
             return
-        log = self.log
+        log = self.log.state
         is_stable = self._transactions.first_unstable_offset is None
         stable_offset = end if is_stable else self.last_stable_offset
         self.high_watermark = end
         for watch in self.tail.watches:
             watch.moved()
         assert log.log_start_offset <= end <= log.log_end_offset
-        # When a sync took only a part, its bytes are announced again with the rest: whoever is woken for nothing looks
-        # and waits on, while bytes that were announced too early would wake nobody when they can be read.
+        # If a sync covered only a part, its bytes are announced again with the rest: a fetch that is woken for nothing
+        # reads again and goes on waiting, while bytes that were announced too early would wake nobody when they can be
+        # read.
         size = self._unannounced_bytes
         if end == log.log_end_offset:
             self._unannounced_bytes = 0
         if self._acknowledgements.offsets:
             self._acknowledgements.reached(end, self._too_few(ErrorCode.not_enough_replicas_after_append))
         if is_stable:
-            for parked in tuple(self.parked):
-                parked.more(size)
+            for delayed in tuple(self.delayed_fetches):
+                delayed.more(size)
         else:
             self._announce_amid_transactions(size, stable_offset)
 
     def _announce_amid_transactions(self, size: int, stable_offset: Offset) -> None:
-        """The high watermark has moved; ``stable_offset`` is the last stable offset as it was before that."""
+        """Wakes fetches after the high watermark has moved. ``stable_offset`` is the last stable offset from before the
+        move."""
         self._transactions.high_watermark_moved(self.high_watermark)
         has_moved = self.last_stable_offset > stable_offset
-        for parked in tuple(self.parked):
-            if not parked.read_committed:
-                parked.more(size)
+        for delayed in tuple(self.delayed_fetches):
+            if not delayed.read_committed:
+                delayed.more(size)
             elif has_moved:
-                parked.wake()
+                delayed.wake()
 
     def wake_all(self) -> None:
-        """The partition goes away or changes hands: whoever waits looks again and gets the error."""
-        for parked in (*self.parked, *self.tail.parked):
-            parked.wake()
+        """Wakes all delayed fetches: the partition was removed or its leader has changed, and they read again and get
+        the error."""
+        for delayed in (*self.delayed_fetches, *self.tail.delayed_fetches):
+            delayed.wake()
         for watch in tuple(self.tail.watches):
             watch.wake()
 
 
 def _advance(partition: "weakref.ref[Partition]") -> None:
-    """Told by a group commit, which does not keep its partition alive: no garbage collector looks for such cycles."""
+    """Called by a group commit, which holds its partition by a weak reference: no garbage collector looks for such
+    cycles."""
     if (alive := partition()) is not None:
         alive._advance()
 
 
 def _ignore(partition: Partition) -> None:
-    """There is nobody to tell."""
+    """The default callback."""

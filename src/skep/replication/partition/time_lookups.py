@@ -1,8 +1,9 @@
-"""Looking up times in logs: ListOffsets by time.
+"""Looks up offsets by timestamp (ListOffsets).
 
-The indexes narrow most lookups down to a few batches. Some have to look at every header of a log: the largest timestamp
-below the last stable offset, for one. So they run in threads of their own, a few at a time. The others wait here, where
-whoever leaves is taken out of the line; a search that nobody waits for any more ends at its next look.
+The indexes narrow most lookups down to a few batches. Some have to read every batch header of a log, for example the
+largest timestamp below the last stable offset. So lookups run in threads of their own, a few at a time. The others wait
+here, and a lookup whose client disconnects leaves the queue; a running search that is no longer wanted stops at its
+next check.
 """
 
 import asyncio
@@ -16,11 +17,11 @@ from skep.storage.log.log import Log
 from skep.storage.log.timestamps import SearchGivenUp, TimestampOffset
 
 MAX_TIMESTAMP = -3
-STOPPING = "the search was given up, the broker is stopping"
+STOPPING = "the search was stopped because the broker is stopping"
 
 
 class TimeLookups:
-    """Owns the searches that are under way. After ``stop`` none is begun, and those that run end soon."""
+    """Owns the searches in progress. After ``stop`` none is begun, and running ones end soon."""
 
     def __init__(self, executor: Executor, at_once: int = SEARCHES) -> None:
         self._executor = executor
@@ -29,10 +30,11 @@ class TimeLookups:
         self._is_stopped = False
 
     async def find(self, log: Log, timestamp: int, up_to: Offset) -> TimestampOffset | None:
-        """The first record at or after ``timestamp`` and before ``up_to``; for MAX_TIMESTAMP the one with the largest.
+        """Returns the first record at or after ``timestamp`` and before ``up_to``; for MAX_TIMESTAMP the one with the
+        largest.
 
-        StorageError when the disk refuses, or when the broker is stopping. Cancelled, it gives its place to the next
-        when the thread has noticed.
+        Raises StorageError when the disk refuses or the broker is stopping. When cancelled, it frees its slot as soon
+        as the thread has noticed.
         """
         async with self._turns:
             if self._is_stopped:

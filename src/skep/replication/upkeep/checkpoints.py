@@ -1,4 +1,4 @@
-"""Writing the checkpoints of the data directory while the broker serves."""
+"""Writes the checkpoint files of the data directory while the broker serves."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -10,9 +10,10 @@ from skep.storage.directory.log_directory import LogDirectory
 
 
 class Checkpoints:
-    """One is written at a time: collected in slices, written in a thread. Whoever asks meanwhile shares the next.
+    """Writes one checkpoint at a time: collects it in slices and writes it in a thread. Callers that arrive meanwhile
+    share the next one.
 
-    ``_begun`` counts them; ``_written`` is the number of the last that is on the disk.
+    ``_begun`` counts the checkpoints; ``_written`` is the number of the last one that is on the disk.
     """
 
     def __init__(
@@ -31,7 +32,8 @@ class Checkpoints:
         self._written = 0
 
     async def write(self) -> None:
-        """Recovery points, log starts and high watermarks as they are now, or newer, are durable when this returns."""
+        """Returns when recovery points, log start offsets and high watermarks as they are now, or newer, are
+        durable."""
         asked = self._begun
         async with self._turn:
             if self._written > asked:

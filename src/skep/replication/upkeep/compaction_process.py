@@ -1,4 +1,4 @@
-"""The broker's end of the helper process that compacts (``storage/compaction/compaction_helper.py``)."""
+"""The broker's side of the helper process that compacts (``storage/compaction/compaction_helper.py``)."""
 
 import asyncio
 import contextlib
@@ -14,21 +14,21 @@ from skep.storage.compaction.compaction_helper import LENGTH, encode
 from skep.storage.compaction.compaction_plan import CleanedGroup, CompactionRequest, PassResult
 
 CACHE_DIRECTORY = ".kernels"
-"""In the data directory; made only where compiled kernels can be kept nowhere else."""
+"""In the data directory; created only where compiled kernels cannot be cached elsewhere."""
 
 
 class DamagedLog(Exception):
-    """The log's bytes are not what they should be; trying again would change nothing."""
+    """The log is damaged; another attempt would have the same result."""
 
 
 class HelperFailed(Exception):
-    """The process could not be started, or ended before it had answered; it is started anew the next time."""
+    """The process could not be started, or ended before it responded; the next pass starts a new one."""
 
 
 class CompactionProcess:
-    """Owns the process, which is started when it is first needed. One request at a time.
+    """Owns the process, which is started when first needed. Runs one request at a time.
 
-    It dies with the broker, however that ends: its standard input is a pipe from here.
+    The process ends with the broker, however the broker ends: its standard input is a pipe from here.
     """
 
     def __init__(self, data_directory: str, executor: Executor) -> None:
@@ -42,19 +42,20 @@ class CompactionProcess:
         return self._process.pid if self._process is not None else None
 
     async def run(self, request: CompactionRequest, on_group: Callable[[CleanedGroup], Awaitable[None]]) -> PassResult:
-        """One pass. DamagedLog, StorageError, HelperFailed; cancelled or failed, the process is gone afterwards."""
+        """Runs one pass. Raises DamagedLog, StorageError or HelperFailed. When cancelled or failed, the process is gone
+        afterwards."""
         is_done = self._is_unwanted = False
         try:
             loop = asyncio.get_running_loop()
-            message = await loop.run_in_executor(self._executor, encode, request.to_json())
+            request_bytes = await loop.run_in_executor(self._executor, encode, request.to_json())
             process = await self._started()
             if self._is_unwanted:
-                raise HelperFailed("it was ended before it had begun")
+                raise HelperFailed("the compaction pass was cancelled before it began")
             assert process.stdin is not None and process.stdout is not None
-            process.stdin.write(message)
+            process.stdin.write(request_bytes)
             await process.stdin.drain()
-            while "group" in (answer := await _read(process.stdout)):
-                await on_group(CleanedGroup(**answer["group"]))
+            while "group" in (message := await _read(process.stdout)):
+                await on_group(CleanedGroup(**message["group"]))
             is_done = True
         except asyncio.IncompleteReadError as error:
             raise HelperFailed("the compaction process has ended") from error
@@ -63,11 +64,11 @@ class CompactionProcess:
         finally:
             if not is_done:
                 self.kill()
-        if "damaged" in answer:
-            raise DamagedLog(answer["damaged"])
-        if "refused" in answer:
-            raise StorageError(answer["refused"])
-        return PassResult(**answer["result"])
+        if "damaged" in message:
+            raise DamagedLog(message["damaged"])
+        if "refused" in message:
+            raise StorageError(message["refused"])
+        return PassResult(**message["result"])
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
@@ -84,14 +85,14 @@ class CompactionProcess:
         return self._process
 
     def kill(self) -> None:
-        """Ends the process, and the pass that is being asked for, also while the process is only being started."""
+        """Ends the process and the pass in progress, also while the process is still being started."""
         self._is_unwanted = True
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
 
     async def close(self) -> None:
-        """Returns when the process is gone."""
+        """Ends the process. Returns when it is gone."""
         if self._process is not None:
             self.kill()
             await self._process.wait()

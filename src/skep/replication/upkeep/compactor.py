@@ -1,8 +1,8 @@
-"""Compaction as the broker sees it: which log is next, a pass by the helper process, and its outcome put in place.
+"""Compacts logs: chooses the next log, has the helper process run a pass, and swaps the result in.
 
-One pass at a time, the dirtiest log first, until none is due. The helper reads and writes files; what the log reads
-from changes here, in one step of the event loop, so a reader gets a batch from the old segments or from the new ones
-and notices nothing: offsets are the same in both.
+One pass at a time, the dirtiest log first, until none is due. The helper reads and writes files. The list of segments
+that the log reads from changes here, in one step of the event loop, so a reader gets a batch from the old segments or
+from the new ones and notices nothing: offsets are the same in both.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from skep.base.ids import Offset
 from skep.base.loop.slicer import Slicer, Work
 from skep.replication.partition.partition import Partition
 from skep.replication.upkeep.compaction_process import CompactionProcess, DamagedLog, HelperFailed
-from skep.replication.upkeep.segment_deletion import Cleaner
+from skep.replication.upkeep.segment_deletion import SegmentDeletion
 from skep.storage.compaction.compaction_plan import Cleanable, CleanedGroup, PassResult, cleanable, request_for
 from skep.storage.directory.log_directory import LogDirectory
 from skep.storage.log.segment_swap import commit, remove_leftovers
@@ -28,20 +28,20 @@ from skep.storage.log.segment_swap import commit, remove_leftovers
 logger = logging.getLogger(__name__)
 
 RETRY_S = 60.0
-"""So long after a pass that failed, the log is tried again."""
+"""How long after a failed pass the log is tried again."""
 IDLE_MS = 60_000
-"""So long without a pass, and the helper process is ended."""
+"""After this time without a pass the helper process is ended."""
 _NO_LIMIT = float(1 << 60)
 
 T = TypeVar("T")
 
 
 class HalfSwapped(Exception):
-    """New segments are in use, but not all files have the names that they should have."""
+    """New segments are in use, but not all files have their final names."""
 
 
 class Holder(Protocol):
-    """What is needed of ``Replicas``."""
+    """What is needed of ``ReplicaManager``."""
 
     slicer: Slicer
 
@@ -51,10 +51,10 @@ class Holder(Protocol):
 
 
 class Compactor:
-    """Owns the helper process. ``_partition`` is the one that a pass is under way for.
+    """Owns the helper process. ``_partition`` is the partition whose pass is in progress.
 
-    While it is, the cleaner takes no segment of that partition away. ``_left_alone`` has the partitions that could not
-    be compacted, and until when they are not tried again.
+    During the pass no segment of that partition is deleted. ``_paused`` has the partitions that could not be compacted,
+    and the moment at which they are tried again.
     """
 
     def __init__(
@@ -62,34 +62,32 @@ class Compactor:
         directory: LogDirectory,
         clock: Clock,
         executor: Executor,
-        cleaner: Cleaner,
+        segment_deletion: SegmentDeletion,
         holder: Holder,
     ) -> None:
         self._directory = directory
         self._clock = clock
         self._executor = executor
-        self._cleaner = cleaner
+        self._segment_deletion = segment_deletion
         self._holder = holder
         self._process = CompactionProcess(directory.path, executor)
         self._partition: Partition | None = None
         self._ended = asyncio.Event()
         self._last_pass_s = 0.0
-        self._left_alone: dict[Partition, float] = {}
+        self._paused: dict[Partition, float] = {}
 
     @property
     def helper_pid(self) -> int | None:
-        """The helper process, while there is one."""
+        """The process id of the helper, while there is one."""
         return self._process.pid
 
     async def compact_due(self, partitions: Iterable[Partition], config: BrokerConfig) -> None:
-        """Pass after pass, until nothing is due. Cancelled, it leaves the log with its old segments or its new ones."""
+        """Runs passes until nothing is due. When cancelled, the log has either its old segments or its new ones."""
         known = list(partitions)
         now_s = self._clock.monotonic()
-        self._left_alone = {
-            one: until for one, until in self._left_alone.items() if until > now_s and self._holder.holds(one)
-        }
+        self._paused = {one: until for one, until in self._paused.items() if until > now_s and self._holder.holds(one)}
         while (chosen := await self._holder.slicer.finish(self._dirtiest(known))) is not None:
-            # Once more, and no await from here to the pass: segments may have gone since they were looked at.
+            # Checked once more, without an await before the pass: segments may have been deleted since the first check.
             if (what := self._due(chosen)) is not None:
                 await self._pass(chosen, what, config)
         if (self._clock.monotonic() - self._last_pass_s) * 1000 > IDLE_MS:
@@ -105,9 +103,9 @@ class Compactor:
         return dirtiest
 
     def _due(self, partition: Partition) -> Cleanable | None:
-        """What is to be compacted of it now."""
+        """Returns what to compact of the partition now, None if nothing is due."""
         log = partition.log
-        is_left_alone = partition in self._left_alone or log.is_being_cut
+        is_left_alone = partition in self._paused or log.is_being_cut
         if is_left_alone or not log.config.is_compacted or not self._holder.holds(partition):
             return None
         cleaned_up_to = self._directory.cleaned_up_to(log.topic_partition)
@@ -116,43 +114,44 @@ class Compactor:
 
     async def _pass(self, partition: Partition, what: Cleanable, config: BrokerConfig) -> None:
         name = partition.topic_partition
-        self._partition = self._cleaner.spared = partition
+        self._partition = self._segment_deletion.spared = partition
         self._ended.clear()
         begun = self._clock.monotonic()
         try:
             result = await self._compact(partition, what, config)
         except DamagedLog as error:
-            self._leave_alone(partition, f"is not compacted any more, it is damaged: {error}")
+            self._pause(partition, f"the log is damaged and is no longer compacted: {error}")
             await self._clear(partition)
         except HalfSwapped as error:
-            self._leave_alone(partition, f"is not compacted before the broker starts again: {error}")
+            self._pause(partition, f"not compacted until the broker is restarted: {error}")
         except (StorageError, HelperFailed) as error:
             if self._holder.holds(partition):
-                self._leave_alone(partition, f"compaction failed, and is tried again later: {error}", RETRY_S)
+                self._pause(partition, f"compaction failed, retrying later: {error}", RETRY_S)
                 await self._clear(partition)
         else:
-            _say_done(str(name), result, self._clock.monotonic() - begun)
+            _log_result(str(name), result, self._clock.monotonic() - begun)
         finally:
-            self._partition = self._cleaner.spared = None
+            self._partition = self._segment_deletion.spared = None
             self._last_pass_s = self._clock.monotonic()
             self._ended.set()
 
     async def _clear(self, partition: Partition) -> None:
-        """Removes what a pass that failed has written: the disk may be full of it."""
+        """Removes what a failed pass has written: the disk may be full of it."""
         await self._process.close()
         try:
             await self._in_thread(lambda: remove_leftovers(self._directory.files, partition.log.path))
         except StorageError as error:
-            logger.error("%s: cannot remove what compaction left: %s", partition.topic_partition, error)
+            logger.error("%s: cannot remove the files of a failed compaction: %s", partition.topic_partition, error)
 
-    def _leave_alone(self, partition: Partition, why: str, seconds: float = math.inf) -> None:
-        self._left_alone[partition] = self._clock.monotonic() + seconds
+    def _pause(self, partition: Partition, why: str, seconds: float = math.inf) -> None:
+        self._paused[partition] = self._clock.monotonic() + seconds
         logger.error("%s: %s", partition.topic_partition, why)
 
     async def _compact(self, partition: Partition, what: Cleanable, config: BrokerConfig) -> PassResult:
         log, directory = partition.log, self._directory
         await self._in_thread(lambda: remove_leftovers(directory.files, log.path))
-        # First the recovery point, and a note that there are passes: else recovery takes a missing offset for damage.
+        # First the recovery point, and an entry that there are passes: otherwise recovery takes a missing offset for
+        # damage.
         directory.note_cleaned(log.topic_partition, what.first_dirty_offset)
         await self._holder.write_checkpoints()
         rate = config.log_cleaner_io_max_bytes_per_second
@@ -184,17 +183,19 @@ class Compactor:
         try:
             await self._in_thread(swap.mark)
         except StorageError as error:
-            # The log reads what it should, under names that the next start puts right.
+            # The log reads the right files, under names that the next start corrects.
             raise HalfSwapped(str(error)) from error
-        self._cleaner.remove_later(partition, swap)
+        self._segment_deletion.remove_later(partition, swap)
 
     def _check_held(self, partition: Partition) -> None:
-        """To be asked after each await: the partition may have been deleted meanwhile, and its place be another's."""
+        """Must be called after each await: the partition may have been deleted meanwhile, and another may have its
+        directory."""
         if not self._holder.holds(partition):
-            raise HelperFailed("the partition is gone")
+            raise HelperFailed("the partition was deleted")
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Cancelled, it waits for the thread first: nobody may close the log's files under its hands."""
+        """Runs ``work`` in a thread. When cancelled it waits for the thread first: nothing may close the log's files
+        before that."""
         future = asyncio.get_running_loop().run_in_executor(self._executor, work)
         try:
             return await asyncio.shield(future)
@@ -203,7 +204,7 @@ class Compactor:
             raise
 
     async def abandon(self, partition: Partition) -> None:
-        """Returns when nothing works on the partition's files any more; a pass over it is given up."""
+        """Returns when nothing works on the partition's files any more. A pass over it is cancelled."""
         if self._partition is partition:
             self._process.kill()
             await self._ended.wait()
@@ -212,7 +213,7 @@ class Compactor:
         await self._process.close()
 
 
-def _say_done(name: str, result: PassResult, seconds: float) -> None:
+def _log_result(name: str, result: PassResult, seconds: float) -> None:
     logger.info(
         "%s: compacted %d bytes to %d, %d records to %d, up to offset %d, in %.1f s",
         name,

@@ -1,7 +1,7 @@
-"""Partitions that are no longer here: topics that were deleted, replicas that were given to other brokers.
+"""Deletes partitions that are no longer here: those of deleted topics, and replicas that were moved to other brokers.
 
-They are not found any more at once; their files go in the background, when nothing works on them. Until these are moved
-away no partition of the same name is opened.
+They are not found any more at once. Their files are removed in the background, when nothing works on them. Until the
+files are moved away no partition of the same name is opened.
 """
 
 import asyncio
@@ -31,29 +31,28 @@ LET_GO_PER_TURN = 100
 
 
 class Holder(Protocol):
-    """What is needed of ``Replicas``."""
+    """What is needed of ``ReplicaManager``."""
 
     slicer: Slicer
 
     def dropped(self, partition: Partition) -> None:
-        """Tells those who wait for the partition that it is gone."""
+        """Wakes those that wait for the partition, which is gone."""
         ...
 
-    async def let_go(self, partition: Partition) -> None:
+    async def quiesce(self, partition: Partition) -> None:
         """Returns when nothing works on the partition's files."""
         ...
 
     async def write_checkpoints(self) -> None: ...
 
-    def open_what_waited(self, name: str, index: int | None) -> None:
-        """The files of this partition, or of all of the topic, are out of the way of later ones."""
+    def reopen(self, name: str, index: int | None) -> None:
+        """The directories of this partition, or of the whole topic, are free for later ones."""
         ...
 
 
-class Departures:
-    """Owns what is under way. ``_going`` are names of deleted topics, each until its future is done; ``_leaving`` are
-    the replicas that other brokers have now, in the order in which they go.
-    """
+class ReplicaDeletion:
+    """Owns the deletions in progress. ``_going`` has the names of deleted topics, each until its future is done;
+    ``_leaving`` has the replicas that other brokers have now, in the order of their deletion."""
 
     def __init__(
         self, directory: LogDirectory, catalog: Catalog, executor: Executor, supervisor: Supervisor, holder: Holder
@@ -68,23 +67,23 @@ class Departures:
         self._is_removing = False
         self._some_left = asyncio.Event()
 
-    def is_going(self, name: str) -> bool:
+    def is_deleting(self, name: str) -> bool:
         return name in self._going
 
-    def holds_up(self, name: str, index: int) -> bool:
-        """Whether the place of this partition is still taken by an earlier one."""
+    def blocks(self, name: str, index: int) -> bool:
+        """Whether the directory of this partition is still occupied by an earlier one."""
         return name in self._going or TopicPartition(name, index) in self._leaving
 
-    # Replicas that are on other brokers now.
+    # Replicas that were moved to other brokers.
 
     def left(self, topic_partition: TopicPartition, partition: Partition | None) -> None:
-        """Its files go; ``partition`` if it was open."""
-        if self.holds_up(*topic_partition):
+        """Deletes the replica's files. ``partition`` is given if it was open."""
+        if self.blocks(*topic_partition):
             return
         self._leaving[topic_partition] = partition
         if not self._is_removing:
             self._is_removing = True
-            self._supervisor.spawn("remove replicas that left", self._remove_left())
+            self._supervisor.spawn("delete moved replicas", self._remove_left())
 
     async def _remove_left(self) -> None:
         try:
@@ -93,35 +92,36 @@ class Departures:
                 try:
                     for name in names:
                         if (partition := self._leaving[name]) is not None:
-                            await self._holder.let_go(partition)
+                            await self._holder.quiesce(partition)
                     paths, _ = await self._moved_away(names)
-                    await self._forget_in_checkpoints(names, "partitions that left")
+                    await self._forget_in_checkpoints(names, "moved partitions")
                 finally:
                     for name in names:
                         del self._leaving[name]
                     self._some_left.set()
                     self._some_left = asyncio.Event()
                 for name in names:
-                    logger.info("%s is on other brokers now, its files are removed", name)
-                    self._holder.open_what_waited(*name)
+                    logger.info("%s is on other brokers now, deleting its files", name)
+                    self._holder.reopen(*name)
                 try:
                     await self._in_thread(self._directory.removal(paths))
                 except StorageError as error:
-                    logger.error("cannot remove the files of replicas that left, the next start tries again: %s", error)
+                    logger.error("cannot delete the files of moved replicas, the next start retries: %s", error)
         finally:
             self._is_removing = False
             self._some_left.set()
 
     async def _until_left(self, topic: str) -> None:
-        """Returns when no replica of ``topic`` is being moved away: one directory is moved once."""
+        """Returns when no replica of ``topic`` is being moved away: each directory is moved once."""
         while self._is_removing and any(name.topic == topic for name in self._leaving):
             await self._some_left.wait()
 
     async def _moved_away(self, names: Sequence[TopicPartition]) -> tuple[list[str], bool]:
-        """Moves the directories of a few partitions out of the way; returns where they are now, and whether all are.
+        """Moves the directories of a few partitions out of the way. Returns their new paths, and whether all were
+        moved.
 
-        What could not be moved is left to the next start. Cancelled, this waits for the thread and takes note of what
-        it has done: a stop must not flush a log into a directory that is no longer its own.
+        What could not be moved is left to the next start. When cancelled, this waits for the thread and records what it
+        has done: a stop must not flush a log into a directory that is no longer its own.
         """
         away = {name: path for name in names if (path := self._directory.away_path(name)) is not None}
         moving = asyncio.get_running_loop().run_in_executor(self._executor, self._move, away)
@@ -131,7 +131,7 @@ class Departures:
             await asyncio.wait([moving])
             refused = moving.result()
             for name, error in refused.items():
-                logger.error("cannot delete %s, the next start tries again: %s", name, error)
+                logger.error("cannot delete %s, the next start retries: %s", name, error)
                 del away[name]
             for name in names:
                 self._directory.deleted(name, away.get(name))
@@ -164,12 +164,12 @@ class Departures:
     ) -> None:
         try:
             await self._holder.slicer.finish(self._tell(dropped))
-            # Of two deletions of one name the first comes first. Were the second quicker, it would move files away
-            # that the first still syncs, let a third topic of that name begin, and the first would then delete that.
+            # Two deletions of one name run in order. If the second were faster, it would move away files that the first
+            # still syncs and let a third topic of that name begin, and the first would then delete that one.
             if earlier is not None:
                 await asyncio.wait([earlier])
             for number, partition in enumerate(dropped):
-                await self._holder.let_go(partition)
+                await self._holder.quiesce(partition)
                 if number % LET_GO_PER_TURN == 0:
                     await asyncio.sleep(0)
             await self._holder.slicer.finish(_forgotten(dropped))
@@ -181,10 +181,10 @@ class Departures:
             if self._going[topic.name] is moved:
                 del self._going[topic.name]
             moved.set_result(None)
-        self._holder.open_what_waited(topic.name, None)
+        self._holder.reopen(topic.name, None)
         await self._remove_files(topic.name, paths)
         if is_all:
-            await self._note_deletion(topic.name, topic.topic_id)
+            await self._confirm_deletion(topic.name, topic.topic_id)
 
     def _tell(self, dropped: Iterable[Partition]) -> Slices[None]:
         for partition in dropped:
@@ -192,15 +192,16 @@ class Departures:
             yield
 
     async def _forget_in_checkpoints(self, names: Iterable[TopicPartition], whose: str) -> None:
-        """So that the first append to a later partition of that name need not write them before it is answered."""
+        """Rewrites the checkpoints, so that the first append to a later partition of that name need not do it."""
         if self._directory.must_write_checkpoints(names):
             try:
                 await self._holder.write_checkpoints()
             except StorageError as error:
-                logger.warning("the checkpoints still speak of %s: %s", whose, error)
+                logger.warning("the checkpoints still contain %s: %s", whose, error)
 
     async def _move_away(self, topic: TopicRecord) -> tuple[list[str], bool]:
-        """What is then to be removed, and whether that is all; what could not be moved is left to the next start."""
+        """Moves the directories of a topic away. Returns the paths to remove, and whether all were moved; what could
+        not be moved is left to the next start."""
         paths: list[str] = []
         is_all = True
         for start in range(0, len(topic.partitions), PARTITIONS_PER_MOVE):
@@ -215,23 +216,24 @@ class Departures:
             try:
                 await self._in_thread(self._directory.removal(paths[start : start + PARTITIONS_PER_MOVE]))
             except StorageError as error:
-                # The directory has its -delete name by now; the next start of the broker tries again.
-                logger.error("cannot remove the files of deleted topic %s: %s", name, error)
+                # The directory has its -delete name by now; the next start retries.
+                logger.error("cannot delete the files of deleted topic %s, the next start retries: %s", name, error)
 
-    async def _note_deletion(self, name: str, topic_id: UUID) -> None:
+    async def _confirm_deletion(self, name: str, topic_id: UUID) -> None:
         try:
             await self._catalog.deletion_done(topic_id)
         except StoreUnavailable as error:
-            logger.warning("the deletion of topic %s cannot be noted, which is tried again: %s", name, error)
+            logger.warning("cannot confirm the deletion of topic %s, retrying: %s", name, error)
         else:
             logger.info("deleted topic %s", name)
 
-    def finish_at_start(self) -> None:
-        """Goes on with what a stop has interrupted, or what was deleted while this broker was away."""
+    def resume_at_start(self) -> None:
+        """Resumes deletions that a stop has interrupted, and those of topics that were deleted while this broker was
+        down."""
         names = set(self._catalog.pending_deletions.values())
         removals: dict[UUID, list[str]] = {topic_id: [] for topic_id in self._catalog.pending_deletions}
         for partition in self._directory.partitions:
-            # The id decides: several topics of one name may have been deleted, and one may be there.
+            # The id decides: several topics of one name may have been deleted, and one may exist.
             if partition.topic not in names:
                 continue
             removal = removals.get(self._directory.topic_id_of(partition) or _NO_TOPIC)
@@ -243,10 +245,11 @@ class Departures:
 
     async def _finish(self, name: str, topic_id: UUID, paths: Sequence[str]) -> None:
         await self._remove_files(name, paths)
-        await self._note_deletion(name, topic_id)
+        await self._confirm_deletion(name, topic_id)
 
-    async def note_what_is_gone(self) -> None:
-        """Notes deletions that could not be noted before, and those of topics of which nothing was ever here."""
+    async def confirm_deletions(self) -> None:
+        """Confirms deletions that could not be confirmed before, and those of topics that this broker had no files
+        of."""
         pending = list(self._catalog.pending_deletions.items())
         names_here = {partition.topic for partition in self._directory.partitions} if pending else set()
         for topic_id, name in pending:
@@ -264,7 +267,7 @@ class Departures:
 
 
 def _forgotten(dropped: list[Partition]) -> Slices[None]:
-    """One by one: to free ten thousand of them in one go takes fifty milliseconds."""
+    """One by one: freeing ten thousand of them at once takes fifty milliseconds."""
     while dropped:
         dropped.pop()
         yield

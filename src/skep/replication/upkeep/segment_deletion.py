@@ -1,7 +1,7 @@
-"""Deleting segments: the log lets go of them at once, their files go a little later, in a thread.
+"""Deletes segments: the log drops them at once, their files are removed a little later, in a thread.
 
-The delay (``file.delete.delay.ms``) is for readers that are being sent a segment when it goes. On a disk that fills up
-there is none.
+The delay (``file.delete.delay.ms``) is for readers that are being sent a segment when it is deleted. On a disk that is
+filling up there is no delay.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ REMOVALS_AT_ONCE = 20
 
 
 class Removal(Protocol):
-    """Segments that no log reads from any more; both steps run in a thread."""
+    """Segments that no log reads from any more. Both steps run in a thread."""
 
     @property
     def size(self) -> int: ...
@@ -49,16 +49,16 @@ class _UnderWay:
     is_abandoned: bool = False
 
 
-class Cleaner:
-    """Deletes segments of partitions. Owns the removals that are under way or waiting for their delay.
+class SegmentDeletion:
+    """Deletes segments of partitions. Owns the removals that are in progress or waiting for their delay.
 
-    When the broker stops before a removal is done, the files have their ``.deleted`` name already and go when the log
-    is opened again. When the partition itself is deleted, its removals are ended first: a later topic of the same name
-    has files of the same names in the same place.
+    If the broker stops before a removal is done, the files already have their ``.deleted`` names and are removed when
+    the log is opened again. If the partition itself is deleted, its removals are ended first: a later topic of the same
+    name has files of the same names in the same place.
 
-    One task looks after all of them, a batch at a time: DeleteRecords may begin ten thousand in one request. ``_batch``
-    is what a thread works on just now; ``_waiting`` is a heap, by when the delay is over. ``spared`` is a partition
-    whose segments stay for now, because they are being compacted.
+    One task processes all removals in batches: one DeleteRecords request may begin ten thousand. ``_batch`` is what a
+    thread is working on; ``_waiting`` is a heap, ordered by the end of the delay. ``spared`` is a partition whose
+    segments are kept for now because they are being compacted.
     """
 
     def __init__(self, clock: Clock, executor: Executor, supervisor: Supervisor) -> None:
@@ -76,19 +76,19 @@ class Cleaner:
         self.spared: Partition | None = None
 
     def delete_expired(self, partition: Partition, *, at_once: bool = False) -> int:
-        """What retention or DeleteRecords allows to go, in bytes; ``at_once`` when the space is needed now.
+        """Deletes what retention or DeleteRecords permits and returns its size in bytes. ``at_once`` skips the delay.
 
-        StorageError when the disk refuses; it is tried again later.
+        Raises StorageError when the disk refuses; the deletion is retried later.
         """
         if partition is self.spared or partition.log.is_being_cut:
             return 0
         now_ms = self._clock.now_ms()
-        # One that was succeeded may not know that the topic keeps its records for longer by now.
-        if partition.is_leader and not partition.is_lease_over:
+        # A leader that was succeeded may not know that the topic now keeps its records for longer.
+        if partition.is_leader and not partition.is_lease_expired:
             segments = segments_to_delete(partition.log, now_ms, up_to=partition.high_watermark)
         else:
-            # What expires is the leader's to say, whose log start a follower takes over: with its own clock or its own
-            # disk it could delete what it may have to serve one day.
+            # The leader decides what expires, and a follower takes over its log start. With its own clock or its own
+            # disk a follower could delete what it may have to serve as the leader one day.
             segments = segments_below_start(partition.log)
         if not segments:
             return 0
@@ -98,14 +98,15 @@ class Cleaner:
         return size
 
     def delete_oldest(self, partition: Partition, count: int) -> None:
-        """The oldest segments although they have not expired, without delay: the space is needed now."""
+        """Deletes the oldest segments although they have not expired, without delay: the space is needed now."""
         if partition is self.spared or partition.log.is_being_cut:
             return
         segments = partition.log.segments[:count]
-        self._delete(partition, segments, self._clock.now_ms(), 0, "deleted early, the disk is filling up")
+        self._delete(partition, segments, self._clock.now_ms(), 0, "early, because the disk is filling up")
 
     def hurry(self) -> int:
-        """Ends the delay of all removals that wait; says how many bytes are about to go, those just going included."""
+        """Ends the delay of all waiting removals. Returns how many bytes will be freed, including removals in
+        progress."""
         freed_bytes = 0
         for removals in self._under_way.values():
             for under_way in removals:
@@ -120,7 +121,7 @@ class Cleaner:
         removal = partition.log.detach(segments, now_ms)
         partition.wake_all()
         logger.info(
-            "%s: %d segments %s, %d bytes; the log starts at %d now",
+            "%s: deleted %d segments (%s), %d bytes; the log now starts at %d",
             partition.topic_partition,
             len(removal.segments),
             why,
@@ -130,7 +131,7 @@ class Cleaner:
         self._begin(_UnderWay(partition, removal, delay_s))
 
     def remove_later(self, partition: Partition, removal: Removal) -> None:
-        """Segments that compaction has replaced, whose files have their ``.deleted`` names already."""
+        """Removes segments that compaction has replaced, whose files already have their ``.deleted`` names."""
         delay_s = partition.log.config.file_delete_delay_ms / 1000
         self._begin(_UnderWay(partition, removal, delay_s, is_marked=True))
 
@@ -150,14 +151,14 @@ class Cleaner:
         heapq.heappush(self._waiting, (due, next(self._numbers), under_way))
 
     async def abandon(self, partition: Partition) -> None:
-        """Returns when no removal works on the partition's files any more; those that wait do not go on."""
+        """Returns when no removal works on the partition's files any more. Waiting removals are abandoned."""
         for under_way in self._under_way.pop(partition, ()):
             under_way.is_abandoned = True
         while any(under_way.partition is partition for under_way in self._batch):
             await self._batch_ended.wait()
 
     async def _run(self) -> None:
-        """Until nothing waits any more: marks what is new, removes what is due."""
+        """Runs until nothing waits: marks new removals, removes those that are due."""
         try:
             while self._unmarked or self._waiting:
                 self._news.clear()
@@ -179,7 +180,7 @@ class Cleaner:
             self._is_running = False
 
     async def _in_thread(self, batch: list[_UnderWay], work: Callable[[_UnderWay], None]) -> list[_UnderWay]:
-        """Does the work for each; returns those for which it was done."""
+        """Runs ``work`` for each in a thread. Returns those for which it succeeded."""
 
         def done() -> list[tuple[_UnderWay, StorageError | None]]:
             return [(one, _failure(work, one)) for one in batch if not one.is_abandoned]
@@ -193,7 +194,7 @@ class Cleaner:
             self._batch_ended.set()
         for under_way, failure in outcomes:
             if failure is not None:
-                # What is still there without its .deleted name is found by the next start, and expires again.
+                # Files that still lack the .deleted name are found at the next start, and expire again.
                 logger.error("cannot remove deleted segments: %s", failure)
                 self._ended(under_way)
         return [under_way for under_way, failure in outcomes if failure is None]

@@ -1,7 +1,7 @@
-"""Reading a segment for compaction: many batches at a time, checked, unpacked, as a table for the kernels.
+"""Reads a segment for compaction: many batches at a time, checked and decompressed, as a table for the kernels.
 
 Every CRC is checked: a record that is dropped because a damaged one seemed to replace it would be lost, and a damaged
-batch that is written anew would get a CRC that hides the damage.
+batch that is rewritten would get a CRC that hides the damage.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,19 +19,19 @@ from skep.storage.compaction import kernels
 
 PIECE_BYTES = 2 << 20
 UNPACKED_BYTES = 32 << 20
-"""From so many unpacked bytes on, a group of batches is full; its last batch may be larger."""
+"""The number of decompressed bytes from which on a group of batches is full; its last batch may exceed it."""
 
 Array = Any
 """A numpy array."""
 
 
 class DamagedLog(Exception):
-    """A segment whose bytes are not what they should be; the log is left alone."""
+    """A segment is damaged; the log is not compacted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Neighbours in one segment. ``rows`` has a row for each, see ``kernels``."""
+    """Neighbouring batches of one segment. ``rows`` has a row for each, see ``kernels``."""
 
     data: bytes
     raw: Array
@@ -45,11 +45,11 @@ class Batches:
 
 class BatchReader:
     def __init__(self, spend: Callable[[int], None]) -> None:
-        """``spend`` is told of the bytes read, and may wait."""
+        """``spend`` is called with the number of bytes read, and may wait."""
         self._spend = spend
 
     def read(self, file: File, size: int) -> Iterator[Batches]:
-        """All batches in the first ``size`` bytes."""
+        """Yields all batches in the first ``size`` bytes."""
         position, wanted = 0, PIECE_BYTES
         while position < size:
             data = file.read(position, min(wanted, size - position))
@@ -58,7 +58,7 @@ class BatchReader:
             rows = np.empty((len(raw) // HEADER_SIZE + 1, kernels.COLUMNS), np.int64)
             count, end = kernels.find_batches(raw, 0, len(raw), rows)
             if count < 0:
-                raise DamagedLog(f"{file.path}: there is no batch at byte {position + end}")
+                raise DamagedLog(f"{file.path}: no record batch at byte {position + end}")
             if count == 0:
                 wanted = self._size_of_next(file, position, len(data), size)
                 continue
@@ -84,7 +84,7 @@ class BatchReader:
             row = rows[number]
             packed = memoryview(data)[row[kernels.AREA_START] : row[kernels.AREA_END]]
             try:
-                # An empty batch has nothing to unpack, whatever its codec.
+                # An empty batch has nothing to decompress, whatever its codec.
                 records = decompress(int(row[kernels.ATTRIBUTES] & CODEC_MASK), packed) if len(packed) else b""
             except KafkaError as error:
                 raise DamagedLog(f"{file.path}: batch at byte {position + row[kernels.POSITION]}: {error}") from None
@@ -101,7 +101,7 @@ class BatchReader:
 def _batches(file: File, position: int, data: bytes, raw: Array, rows: Array, pieces: list[bytes]) -> Batches:
     room = rows[:, kernels.AREA_END] - rows[:, kernels.AREA_START]
     if (rows[:, kernels.COUNT] * SMALLEST_RECORD > room).any():
-        raise DamagedLog(f"{file.path}: a batch behind byte {position} claims more records than fit into it")
+        raise DamagedLog(f"{file.path}: a batch after byte {position} claims more records than fit into it")
     return Batches(data, raw, rows, np.frombuffer(b"".join(pieces), np.uint8))
 
 

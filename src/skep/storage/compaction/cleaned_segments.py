@@ -1,8 +1,8 @@
-"""Writing what compaction leaves: segments with all their files, under names that end in ``.cleaned``.
+"""Writes the result of compaction: segments with all their files, under names that end in ``.cleaned``.
 
-A batch that stays as it is is copied. One that loses records keeps its base offset and its last offset, so that no
-offset changes and a producer's sequence numbers still end where they did; its header and CRC are written anew, and
-its records packed with the codec that it came with.
+A batch that does not change is copied. One that loses records keeps its base offset and its last offset, so that no
+offset changes and a producer's sequence numbers still end where they did; its header and CRC are rewritten, and its
+records are compressed with the codec that they had.
 """
 
 import struct
@@ -27,19 +27,19 @@ from skep.records.batch import (
 )
 from skep.records.compression import compress
 from skep.storage.file_names import CLEANED
-from skep.storage.producers.open_transactions import AbortedTransaction
 from skep.storage.segment.segment import Segment
+from skep.storage.segment.transaction_index import AbortedTransaction
 
 _PENDING_BYTES = 4 << 20
 _PENDING_BUFFERS = 500
-"""The kernel takes 1024 buffers in one write at the most."""
+"""The kernel takes at most 1024 buffers in one write."""
 _LARGEST = (1 << 31) - 1
 _KEPT_WHEN_EMPTY = APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG
 _CRC = struct.Struct(">I")
 
 
 def rewritten(header: BatchHeader, records: Buffer, count: int, max_timestamp: int, horizon_ms: int | None) -> bytes:
-    """The batch with only these records, and with a delete horizon if there is one to be set (KIP-534)."""
+    """Returns the batch with only these records, and with a delete horizon if one is given (KIP-534)."""
     packed = compress(header.attributes & CODEC_MASK, records)
     changed = header._replace(
         batch_length=HEADER_SIZE - LENGTH_END + len(packed), max_timestamp=max_timestamp, records_count=count
@@ -50,7 +50,7 @@ def rewritten(header: BatchHeader, records: Buffer, count: int, max_timestamp: i
 
 
 def emptied(header: BatchHeader) -> bytes:
-    """The header alone: what is kept of a batch for its offsets and its producer's sequence."""
+    """Returns the header alone, which keeps the batch's offsets and its producer's sequence."""
     changed = header._replace(
         batch_length=HEADER_SIZE - LENGTH_END,
         attributes=header.attributes & _KEPT_WHEN_EMPTY,
@@ -67,9 +67,9 @@ def _with_crc(header: BatchHeader, packed: bytes) -> bytes:
 
 
 class CleanedSegments:
-    """The segments that take the place of one group of sources: one, unless not everything fits into it.
+    """The segments that replace one group of segments: one, unless not everything fits into it.
 
-    Between calls all that was added is in ``_pending`` or in the file of the last one.
+    Between calls everything that was added is in ``_pending`` or in the file of the last segment.
     """
 
     def __init__(self, files: Files, directory: str, base_offset: int, now_ms: int, index_interval_bytes: int) -> None:
@@ -91,15 +91,15 @@ class CleanedSegments:
         if self.segments:
             self._write()
         segment = Segment.open(self._files, self._directory, base_offset, self._now_ms, create=True, suffix=CLEANED)
-        # A pass that did not come to its end may have left something.
+        # A pass that was interrupted may have left a file.
         segment.file.truncate(0)
         segment.keep_index(0, 0)
         self.segments.append(segment)
 
     def make_room(self, base_offset: int, last_offset: int, size: int) -> None:
-        """Before batches are added that have these offsets and this size: begins another segment if they do not fit.
+        """Begins another segment if batches with these offsets and this size do not fit into the current one.
 
-        Together the sources fit into one, but batches may grow when they are packed again.
+        Together the sources fit into one, but batches may grow when they are compressed again.
         """
         position = self._current.size + self._pending_bytes
         is_too_much = position + size > _LARGEST or last_offset - self._current.base_offset > _LARGEST
@@ -107,7 +107,7 @@ class CleanedSegments:
             self._begin(base_offset)
 
     def add(self, data: Buffer, batches: list[tuple[int, int, int]]) -> None:
-        """``data`` is these batches: (size, last offset, largest timestamp) of each."""
+        """Adds the batches in ``data``; ``batches`` has (size, last offset, largest timestamp) of each."""
         segment = self._current
         position = segment.size + self._pending_bytes
         for size, last_offset, timestamp in batches:
@@ -120,9 +120,9 @@ class CleanedSegments:
             self._write()
 
     def add_aborted(self, aborted: AbortedTransaction) -> None:
-        """An entry for the index of the segment that this transaction's marker was added to, which may not be the last.
+        """Adds an entry to the index of the segment that holds the transaction's marker, which may not be the last one.
 
-        In the index of a later one recovery would take it for damage.
+        In the index of a later segment recovery would take it for damage.
         """
         holds = bisect_right(self.segments, aborted.last_offset, key=lambda segment: segment.base_offset) - 1
         self.segments[holds].transaction_index.add(aborted)
@@ -133,7 +133,7 @@ class CleanedSegments:
             self._pending, self._pending_bytes = [], 0
 
     def finish(self) -> list[Offset]:
-        """Writes and syncs all of it; the base offsets of the segments."""
+        """Writes and syncs everything; returns the base offsets of the segments."""
         self._write()
         for segment in self.segments:
             segment.finish_indexes()

@@ -1,22 +1,23 @@
-"""What transactions mean for compaction: records of aborted ones go, and markers as soon as nobody needs them.
+"""Transactions in compaction: records of aborted ones are removed, and markers when they are no longer needed.
 
 A marker is needed as long as there are records of its transaction: without it a reader would take the committed for
-undecided, or the aborted for committed. So it stays while the pass sees a batch of its transaction; in the pass in
-which it sees none any more, the marker gets a delete horizon, as a tombstone does, and goes when that has passed
-(KIP-534): a reader that began before has met it by then.
+undecided, or the aborted for committed. So it stays while the pass finds a batch of its transaction. The first pass
+that finds none sets a delete horizon on the marker, as on a tombstone, and the marker is removed when that has passed
+(KIP-534): a reader that began before has read it by then.
 
-The batches of one log are shown in order, from some offset on. Only those that are transactional or control are shown.
+The batches of one log are passed in order, from some offset on, and only those that are transactional or control.
 """
 
 from collections.abc import Iterable, Sequence
 
 from skep.records.batch import BatchHeader
 from skep.records.end_txn_marker import read_marker
-from skep.storage.producers.open_transactions import AbortedTransaction
+from skep.storage.segment.transaction_index import AbortedTransaction
 
 
 class CleanedTransactions:
-    """``retained`` collects the aborted transactions whose entry in the index is still needed, by their markers."""
+    """``retained`` collects the aborted transactions whose index entry is still needed, in the order of their
+    markers."""
 
     def __init__(self, aborted: Iterable[Sequence[int]]) -> None:
         self.retained: list[AbortedTransaction] = []
@@ -26,7 +27,7 @@ class CleanedTransactions:
         self._committed_seen: set[int] = set()
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether the records of this transactional batch belong to an aborted transaction."""
+        """Returns whether this transactional batch belongs to an aborted transaction."""
         self._begin(header)
         if header.producer_id in self._aborted:
             self._aborted_seen.add(header.producer_id)
@@ -35,7 +36,7 @@ class CleanedTransactions:
         return False
 
     def is_marker_free(self, header: BatchHeader, batch: bytes) -> bool:
-        """Whether no record of this marker's transaction is left, or it is a marker that lost its own."""
+        """Returns whether no record of this marker's transaction is left, or the marker's own record is gone."""
         self._begin(header)
         if header.records_count == 0:
             return True
@@ -58,6 +59,6 @@ class CleanedTransactions:
     def _begin(self, header: BatchHeader) -> None:
         while self._coming and self._coming[-1].first_offset <= header.last_offset:
             aborted = self._coming.pop()
-            # The first batch shown may be behind the marker of an earlier transaction of the same producer.
+            # The first batch may follow the marker of an earlier transaction of the same producer.
             if aborted.last_offset >= header.base_offset:
                 self._aborted.setdefault(aborted.producer_id, aborted)

@@ -1,10 +1,10 @@
-"""The process that compacts: reads requests from standard input, answers on standard output, one pass at a time.
+"""The process that compacts: reads requests from standard input and writes responses to standard output.
 
-It is a process of its own because a pass takes all of a core for seconds, and because the broker's process does not
-import numba (half a second, 100 MB). It uses the log's files only by reading them, writes only ``.cleaned`` files, and
-never outlives the broker: when its standard input ends, so does the process, in the middle of a pass if need be.
+It is a process of its own because a pass uses a whole core for seconds, and because the broker's process does not
+import numba (half a second, 100 MB). It only reads the log's files, writes only ``.cleaned`` files, and never outlives
+the broker: it ends when its standard input ends, even in the middle of a pass. It runs one pass at a time.
 
-A message is its length (``uint32``, big endian) and JSON. One request gives any number of groups, then one end::
+A message is its length (``uint32``, big endian) and JSON. One request yields any number of groups, then one result::
 
     -> CompactionRequest
     <- {"group": CleanedGroup} ...
@@ -33,7 +33,7 @@ _PIECE_ROWS = 1000
 
 
 class Throttle:
-    """Waits so that no more than ``bytes_per_second`` are spent on average, since it was made; 0: never waits."""
+    """Waits so that no more than ``bytes_per_second`` are spent on average since it was created; 0: never waits."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ def encode(message: dict[str, Any]) -> bytes:
 
 
 def _as_text(value: Any) -> str:
-    """JSON; a long list in pieces, because the encoder keeps all other threads waiting until it returns."""
+    """Returns JSON; encodes a long list in pieces, because the encoder blocks all other threads until it returns."""
     if not isinstance(value, list):
         return json.dumps(value)
     pieces = (value[start : start + _PIECE_ROWS] for start in range(0, len(value), _PIECE_ROWS))
@@ -70,18 +70,18 @@ def _as_text(value: Any) -> str:
 
 def main(cache_directory: str) -> None:
     """Runs until standard input ends."""
-    # Ctrl-C goes to all processes of the terminal; the broker decides when this one ends.
+    # Ctrl-C is sent to all processes of the terminal; the broker decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICENESS)
-    # Nothing that a library prints may get between the messages.
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    # Output of a library must not get between the messages.
+    responses = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, requests), daemon=True).start()
     _choose_cache(cache_directory)
     while True:
-        for answer in _answers(CompactionRequest(**requests.get())):
-            answers.write(encode(answer))
+        for response in _responses(CompactionRequest(**requests.get())):
+            responses.write(encode(response))
 
 
 def _listen(stream: BinaryIO, requests: "queue.SimpleQueue[dict[str, Any]]") -> None:
@@ -91,7 +91,7 @@ def _listen(stream: BinaryIO, requests: "queue.SimpleQueue[dict[str, Any]]") -> 
     os._exit(0)
 
 
-def _answers(request: CompactionRequest) -> Any:
+def _responses(request: CompactionRequest) -> Any:
     from skep.storage.compaction.batch_reader import DamagedLog
     from skep.storage.compaction.compaction_pass import CompactionPass
 
@@ -107,12 +107,13 @@ def _answers(request: CompactionRequest) -> Any:
 
 
 def _choose_cache(directory: str) -> None:
-    """numba keeps compiled kernels beside their source, or in the user's cache; if it can write to neither, here."""
+    """Makes numba keep compiled kernels in ``directory`` if it can write neither beside their source nor to the user's
+    cache."""
     if "NUMBA_CACHE_DIR" in os.environ:
         return
-    from skep.storage import compaction
+    from skep import records
 
-    package = os.path.dirname(compaction.__file__)
+    package = os.path.dirname(records.__file__)
     home = os.path.expanduser("~/.cache")
     if not any(os.access(path, os.W_OK) for path in (os.path.join(package, "__pycache__"), package, home)):
         os.environ["NUMBA_CACHE_DIR"] = directory

@@ -1,17 +1,17 @@
-"""One pass of compaction over one log: notes the newest offset of each key, then writes the segments anew.
+"""One pass of compaction over one log: finds the newest offset of each key, then rewrites the segments.
 
-Runs in the helper process (``compaction_helper.py``), over nothing but the log's files and the request; it changes no
-file that the broker uses. Kafka's rules, for each record that is not past the end of the map:
+Runs in the helper process (``compaction_helper.py``) and uses only the log's files and the request; it changes no file
+that the broker uses. Kafka's rules, for each record that is not past the end of the map:
 
-- without a key, or with a newer record of its key: goes;
-- a tombstone (null value): stays until its batch's delete horizon, which is set ``delete.retention.ms`` ahead by the
+- without a key, or with a newer record of its key: removed;
+- a tombstone (null value): kept until its batch's delete horizon, which is set ``delete.retention.ms`` ahead by the
   first pass that finds it the newest of its key;
-- of an aborted transaction: goes; a transaction's marker: ``compaction_transactions.py``.
+- of an aborted transaction: removed; a transaction's marker: ``cleaned_transactions.py``.
 
-A batch without records goes, unless it is the last of its producer (its sequence would be lost with it) or ends at the
-high watermark.
+A batch without records is removed, unless it is the last of its producer (its sequence would be lost with it) or ends
+at the high watermark.
 
-Small neighbours become one segment, so that a log which is compacted again and again does not end in crumbs.
+Small neighbours become one segment, so that a log that is compacted again and again does not end in many tiny ones.
 """
 
 import os
@@ -37,10 +37,10 @@ _FIRST_MAP = 1 << 14
 
 
 class CompactionPass:
-    """The map, the state of the kernels and what has been counted so far."""
+    """Owns the map of keys, the state of the kernels and the counts of one pass."""
 
     def __init__(self, files: Files, request: CompactionRequest, spend: Callable[[int], None]) -> None:
-        """``spend`` is told of each byte that is read or written, and may wait."""
+        """``spend`` is called with the number of bytes read or written, and may wait."""
         self._files = files
         self._request = request
         self._spend = spend
@@ -56,7 +56,7 @@ class CompactionPass:
         self._bytes_before = self._bytes_after = self._records_after = 0
 
     def run(self) -> Iterator[CleanedGroup]:
-        """The groups as they are done; ``result`` is right afterwards. DamagedLog, StorageError."""
+        """Yields the groups as they are done; ``result`` is valid afterwards. Raises DamagedLog and StorageError."""
         self._map_dirty_part()
         end = int(self._state[kernels.LATEST]) + 1
         transactions = CleanedTransactions(self._request.aborted)
@@ -78,7 +78,7 @@ class CompactionPass:
     def _open(self, base_offset: int) -> File:
         return self._files.open(os.path.join(self._request.directory, offset_name(base_offset, LOG)))
 
-    # The first half: which offset is a key's newest
+    # The first half: the newest offset of each key.
 
     def _map_dirty_part(self) -> None:
         transactions = CleanedTransactions(self._request.aborted)
@@ -91,7 +91,7 @@ class CompactionPass:
             self._state[kernels.LATEST] = max(self._state[kernels.LATEST], end - 1)
 
     def _map_segment(self, base_offset: int, size: int, transactions: CleanedTransactions) -> bool:
-        """False when the map is full: the pass ends at the record before the one that did not fit."""
+        """Returns False when the map is full: the pass ends at the record before the one that did not fit."""
         file = self._open(base_offset)
         status = 0
         for batches in self._reader.read(file, size):
@@ -119,7 +119,7 @@ class CompactionPass:
         return status
 
     def _grow_map(self) -> bool:
-        """Twice as large, if it may be: a small map stays in the processor's cache."""
+        """Doubles the map, if it may grow; it starts small because a small map stays in the processor's cache."""
         if len(self._map) == self._most_slots:
             return False
         larger = np.zeros((min(2 * len(self._map), self._most_slots), 3), np.uint64)
@@ -128,7 +128,7 @@ class CompactionPass:
         return True
 
     def _modes(self, batches: Batches, transactions: CleanedTransactions) -> Array:
-        """What is to happen to each batch's records, as far as that does not depend on their keys."""
+        """Returns what happens to the records of each batch, as far as that does not depend on their keys."""
         modes = np.zeros(len(batches.rows), np.uint8)
         special = batches.rows[:, kernels.ATTRIBUTES] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)
         for number in np.flatnonzero(special).tolist():
@@ -144,10 +144,10 @@ class CompactionPass:
                 modes[number] = kernels.KEEP_MARKED
         return modes
 
-    # The second half: writing anew
+    # The second half: rewriting the segments.
 
     def _clean(self, group: list[tuple[int, int]], transactions: CleanedTransactions) -> list[int] | None:
-        """The base offsets of what takes the group's place; None when nothing would change."""
+        """Returns the base offsets of the segments that replace the group; None when nothing would change."""
         request = self._request
         output = CleanedSegments(
             self._files, request.directory, group[0][0], request.now_ms, request.index_interval_bytes
@@ -204,16 +204,14 @@ class CompactionPass:
         return bool((results[:, kernels.VERDICT] != kernels.COPY).any())
 
     def _room(self, size: int) -> Array:
-        """A buffer that is used again: new memory from the kernel for each piece would cost as much as the copying."""
+        """Returns a buffer that is reused: new memory from the kernel for each piece would cost as much as the
+        copying."""
         if len(self._out) < size:
             self._out = np.empty(size, np.uint8)
         return self._out
 
     def _keep_empty(self, batches: Batches, results: Array) -> None:
-        """Of the batches that are left without records, those that have to stay get the verdict REWRITE.
-
-        One that is empty already and has to stay is copied.
-        """
+        """Gives batches without records that have to stay the verdict REWRITE, or COPY if they were empty before."""
         rows = batches.rows
         is_empty = results[:, kernels.VERDICT] == kernels.EMPTY
         last_offsets = rows[:, kernels.BASE_OFFSET] + rows[:, kernels.LAST_DELTA]
@@ -231,7 +229,7 @@ class CompactionPass:
         rows = batches.rows[first:last]
         start, end = int(rows[0, kernels.POSITION]), int(rows[-1, kernels.POSITION] + rows[-1, kernels.SIZE])
         last_offsets = rows[:, kernels.BASE_OFFSET] + rows[:, kernels.LAST_DELTA]
-        # The timestamp of an empty batch is of a record that is gone.
+        # The timestamp of an empty batch is that of a removed record.
         timestamps = np.where(rows[:, kernels.COUNT] > 0, rows[:, kernels.MAX_TIMESTAMP], NO_TIMESTAMP)
         output.make_room(int(rows[0, kernels.BASE_OFFSET]), int(last_offsets[-1]), end - start)
         columns = (rows[:, kernels.SIZE].tolist(), last_offsets.tolist(), timestamps.tolist())
@@ -260,18 +258,18 @@ class CompactionPass:
 def _check_status(status: int, file: File, batches: Batches) -> None:
     if status < 0:
         offset = int(batches.rows[-1 - status, kernels.BASE_OFFSET])
-        raise DamagedLog(f"{file.path}: the records of the batch at offset {offset} make no sense")
+        raise DamagedLog(f"{file.path}: the records of the batch at offset {offset} cannot be decoded")
 
 
 def _runs(verdicts: Array) -> Iterator[tuple[int, int, int]]:
-    """Neighbours with the same verdict: first, behind the last, verdict."""
+    """Yields runs of the same verdict: first, one past the last, verdict."""
     edges = [0, *(np.flatnonzero(np.diff(verdicts)) + 1).tolist(), len(verdicts)]
     for first, last in pairwise(edges):
         yield first, last, int(verdicts[first])
 
 
 def group_segments(files: Files, request: CompactionRequest, end_offset: int) -> Iterable[list[tuple[int, int]]]:
-    """The segments that begin before ``end_offset``, in groups that become one segment each."""
+    """Yields the segments that begin before ``end_offset``, in groups that become one segment each."""
     ends = [*(base for base, _ in request.segments[1:]), request.end_offset]
     group: list[tuple[int, int]] = []
     held = [0, 0, 0]

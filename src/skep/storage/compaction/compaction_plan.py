@@ -1,11 +1,11 @@
-"""Which part of a log can be compacted and when it is worth it, and what the helper process is told to do.
+"""Decides which part of a log can be compacted and whether it is due, and writes the request for the helper process.
 
-Pure decisions, no files. A compacted log has two parts::
+No I/O on files. A compacted log has two parts::
 
     log_start_offset    first_dirty_offset         end_offset            log_end_offset
           |   clean: each key once   |   dirty: appended since   |   not yet   |
 
-One pass (``compaction_pass.py``) notes the newest offset of each key in the dirty part and then drops from both parts
+One pass (``compaction_pass.py``) finds the newest offset of each key in the dirty part and then drops from both parts
 the records whose key has a newer one. Nothing at or past ``end_offset`` is touched: not the active segment, nothing
 that is not below the last stable offset or not synced, nothing younger than ``min.compaction.lag.ms``.
 """
@@ -23,11 +23,11 @@ from skep.storage.segment.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class CompactionRequest:
-    """All that a pass needs to know; it goes to the helper process as JSON."""
+    """Everything that a pass needs; sent to the helper process as JSON."""
 
     directory: str
     segments: list[tuple[int, int]]
-    """(base offset, size of the ``.log``) of those to be compacted, oldest first."""
+    """(base offset, size of the ``.log``) of the segments to compact, oldest first."""
     first_dirty_offset: int
     end_offset: int
     high_watermark: int
@@ -37,28 +37,28 @@ class CompactionRequest:
     segment_index_bytes: int
     index_interval_bytes: int
     map_bytes: int
-    """Memory for the newest offset of each key; what does not fit is left for the next pass."""
+    """Memory for the newest offset of each key; keys that do not fit are left for the next pass."""
     max_bytes_per_second: int
     """Read and written together; 0: no limit."""
     aborted: Sequence[Sequence[int]]
-    """The aborted transactions that reach into the range, the fields of ``AbortedTransaction``."""
+    """The aborted transactions in the range, as the fields of ``AbortedTransaction``."""
     last_records: list[tuple[int, int, int]]
-    """Of each producer that is remembered: id, offset of its last record (-1: none), epoch."""
+    """Of each known producer: id, offset of its last record (-1: none), epoch."""
 
     def to_json(self) -> dict[str, Any]:
-        # Not asdict, which copies each of a hundred thousand numbers: a third of a second with 50,000 aborted.
+        # Not asdict, which copies a hundred thousand numbers: a third of a second with 50,000 aborted transactions.
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 class CleanedGroup(NamedTuple):
-    """Neighbouring segments and what takes their place: written and synced under names that end in ``.cleaned``."""
+    """Neighbouring segments and those that replace them, written and synced under names that end in ``.cleaned``."""
 
     sources: list[int]
     outputs: list[int]
 
 
 class PassResult(NamedTuple):
-    """What a pass has done. ``clean_up_to`` is the first dirty offset from now on."""
+    """The result of a pass. ``clean_up_to`` is the first dirty offset after it."""
 
     clean_up_to: int
     bytes_before: int
@@ -69,7 +69,7 @@ class PassResult(NamedTuple):
 
 
 class Cleanable(NamedTuple):
-    """What could be compacted now."""
+    """The part of a log that could be compacted now."""
 
     segments: Sequence[Segment]
     first_dirty_offset: Offset
@@ -77,7 +77,7 @@ class Cleanable(NamedTuple):
     clean_bytes: int
     dirty_bytes: int
     is_overdue: bool
-    """Whether something dirty is older than ``max.compaction.lag.ms``."""
+    """Whether a dirty record is older than ``max.compaction.lag.ms``."""
 
     @property
     def dirty_ratio(self) -> float:
@@ -90,7 +90,7 @@ class Cleanable(NamedTuple):
 
 
 def cleanable(log: Log, cleaned_up_to: Offset | None, last_stable_offset: Offset, now_ms: int) -> Cleanable:
-    """``cleaned_up_to`` is where the last pass ended, as far as it is known; if it cannot be right, all is dirty."""
+    """Returns what can be compacted. ``cleaned_up_to`` is where the last pass ended; outside the log it is ignored."""
     first_dirty = log.log_start_offset
     if cleaned_up_to is not None and first_dirty <= cleaned_up_to <= log.log_end_offset:
         first_dirty = cleaned_up_to
@@ -129,7 +129,10 @@ def request_for(
     map_bytes: int,
     max_bytes_per_second: int,
 ) -> CompactionRequest:
-    """In a thread: all indexes of aborted transactions are read. ``last_records`` are the log's producers'."""
+    """Returns the request. In a thread, because all indexes of aborted transactions are read.
+
+    ``last_records`` are those of ``Producers.last_records``.
+    """
     config = log.config
     return CompactionRequest(
         directory=log.path,

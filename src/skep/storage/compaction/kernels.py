@@ -1,16 +1,16 @@
 """Compiled loops over the records of many batches at once: finding batches, mapping keys, keeping records.
 
-This is the one module that imports numba, and it is imported only where such a loop runs (a helper process), never by
-the broker. Everything is in one file, because numba's cache looks at the file of a function and not at what it calls.
+This module imports numba, so only the helper process imports it, never the broker. Everything is in one file, because
+numba's cache checks the file of a function and not the files of what it calls.
 
-Batches are rows of a table (``int64``, the columns below). Their records lie either in the bytes that were read
-(``raw``) or, if they were compressed, in a second buffer (``unpacked``); AREA_START and AREA_END say where. Bytes come
-from anywhere: no loop reads outside its area or trusts a number, and whatever is wrong is the return value
-``-1 - number of the batch``.
+Batches are rows of a table (``int64``, the columns below). Their records are either in the bytes that were read
+(``raw``) or, if they were compressed, in a second buffer (``unpacked``); AREA_START and AREA_END say where. The bytes
+are not trusted: no loop reads outside its area or relies on a number in them, and a malformed batch is reported by the
+return value ``-1 - number of the batch``.
 
 The offset map is an open-addressing table with rows of three ``uint64``: the two halves of a key's SipHash-1-3-128, and
-the newest offset of that key plus one (0: the row is free). Keys are not kept. The hash has a secret that is drawn anew
-for each pass, so nobody can choose two keys that fall together; by chance, among 2**32 keys, it happens once in 2**65.
+the newest offset of that key plus one (0: the row is free). Keys are not stored. The hash has a new random secret for
+each pass, so nobody can choose two keys that collide; by chance, among 2**32 keys, it happens once in 2**65.
 """
 
 import numpy as np
@@ -21,16 +21,16 @@ POSITION, SIZE, BASE_OFFSET, LAST_DELTA, ATTRIBUTES, BASE_TIMESTAMP = range(6)
 MAX_TIMESTAMP, PRODUCER_ID, COUNT, CRC, AREA_START, AREA_END = range(6, COLUMNS)
 
 FILTER, DISCARD, KEEP, KEEP_MARKED = range(4)
-"""What is to happen to the records of a batch: looked up in the map; all go; all stay; all stay, with the time marked
-from which on they may go."""
+"""What happens to the records of a batch: looked up in the map; all removed; all kept; all kept, with the delete
+horizon set."""
 
 RESULTS = 5
 VERDICT, KEPT, NEW_MAX_TIMESTAMP, OUT_START, OUT_END = range(RESULTS)
 COPY, EMPTY, REWRITE, REWRITE_MARKED = range(4)
-"""What has come of a batch: unchanged; without records; fewer records; also with the delete horizon set (KIP-534)."""
+"""The result for a batch: unchanged; without records; fewer records; also with the delete horizon set (KIP-534)."""
 
 USED, LATEST, READ, KEYLESS = range(4)
-"""Fields of the state of a pass: rows of the map in use, offset up to which it is complete, records seen, those that go
+"""Fields of the state of a pass: rows of the map in use, offset up to which it is complete, records read, those removed
 because they have no key."""
 
 FULL = -(1 << 62)
@@ -43,7 +43,7 @@ _APPEND_TIME = 0x08
 _HORIZON = 0x40
 _LONGEST_VARINT = 10
 GROWTH_PER_RECORD = 2 * _LONGEST_VARINT
-"""Bytes by which a record can grow when its timestamp is written anew."""
+"""Bytes by which a record can grow when its timestamp is rewritten."""
 
 _BLOCK = 256
 _GOES, _STAYS, _ASK, _TOMBSTONE = 0, 1, 2, 4
@@ -65,7 +65,7 @@ def _number(raw, position, size):
 
 @njit(cache=True)
 def find_batches(raw, position, end, batches):
-    """Fills rows with the whole batches between ``position`` and ``end``; gives how many, and where they end."""
+    """Fills rows with the whole batches between ``position`` and ``end``; returns how many, and where they end."""
     count = 0
     while count < len(batches) and end - position >= _HEADER_SIZE:
         length = _number(raw, position + 8, 4)

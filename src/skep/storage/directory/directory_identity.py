@@ -1,18 +1,19 @@
-"""Whose a data directory is, and whether it may have lost something since it was last used.
+"""The owner of a data directory, and whether the directory may have lost data since it was last used.
 
-``meta.properties`` is Kafka's: version, cluster, broker, and an id of the directory's own. ``boot-id`` has the kernel's
-id of the run of the machine in which the directory was last known to be whole. A process that dies loses nothing that
-it has written, because the page cache outlives it; a machine that dies does, unless the stop was clean. So::
+``meta.properties`` is Kafka's: version, cluster, broker, and an id of the directory itself. ``boot-id`` has the
+kernel's id of the run of the machine in which the directory was last known to be complete. A process that dies loses
+nothing that it has written, because the page cache outlives it; a machine that dies does, unless the shutdown was
+clean. So::
 
-    meta.properties   boot-id          last stop   may have lost data
-    missing           -                clean, with partitions in it: no, it is older than these files
-    missing           -                otherwise   yes: the disk is new, or nobody knows
-    there             missing          any         yes, and whoever was to be told may not have been
+    meta.properties   boot-id          shutdown    may have lost data
+    missing           -                clean, with partitions in it: no, the directory is older than these files
+    missing           -                otherwise   yes: the disk is new, or nothing is known about it
+    there             missing          any         yes, and the cluster may not know it yet
     there             this run's       any         no
     there             an earlier one   clean       no
     there             an earlier one   not clean   yes
 
-While the answer is yes there is no ``boot-id``; it is written when that has been dealt with.
+As long as data may be lost there is no ``boot-id``; it is written when the cluster knows about the loss.
 """
 
 import base64
@@ -44,14 +45,14 @@ class DirectoryIdentity(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> "DirectoryIdentity":
-        """ValueError when cluster or broker are not in it. Brokers before version 1 had no id of the directory."""
+        """Raises ValueError when the cluster or the broker is missing. Version 0 has no id of the directory."""
         lines = [line.strip() for line in data.decode(errors="replace").splitlines()]
         fields = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
         try:
             cluster_id = fields["cluster.id"].replace("\\", "")
             node_id = int(fields["node.id"] if "node.id" in fields else fields["broker.id"])
         except KeyError as error:
-            raise ValueError(f"it has no {error.args[0]}") from error
+            raise ValueError(f"{error.args[0]} is missing") from error
         try:
             directory_id = uuid.UUID(bytes=base64.urlsafe_b64decode(fields.get("directory.id", "") + "=="))
         except ValueError:
@@ -60,13 +61,13 @@ class DirectoryIdentity(NamedTuple):
 
 
 def claim(files: Files, directory: str, cluster_id: str, node_id: int) -> None:
-    """StartupError when the directory is another's; one that is nobody's is this broker's from now on."""
+    """Makes this broker the owner of a directory without one. Raises StartupError when it belongs to another broker."""
     path = os.path.join(directory, META_PROPERTIES)
     if files.exists(path):
         try:
             found = DirectoryIdentity.decode(files.read_whole(path))
         except ValueError as error:
-            logger.warning("%s: %s; writing it anew", path, error)
+            logger.warning("%s: %s; writing it again", path, error)
         else:
             if (found.cluster_id, found.node_id) != (cluster_id, node_id):
                 raise StartupError(
@@ -78,7 +79,7 @@ def claim(files: Files, directory: str, cluster_id: str, node_id: int) -> None:
 
 
 def may_have_lost_data(names: Collection[str], has_partitions: bool, earlier_boot_id: str | None, boot_id: str) -> bool:
-    """By the table above; ``names`` are those in the directory, before anything in it was changed."""
+    """Decides by the table above; ``names`` are those in the directory, before anything in it was changed."""
     is_clean = CLEAN_SHUTDOWN in names
     if META_PROPERTIES not in names:
         return not (is_clean and has_partitions)
@@ -86,12 +87,12 @@ def may_have_lost_data(names: Collection[str], has_partitions: bool, earlier_boo
 
 
 def boot_id_in(files: Files, path: str) -> str | None:
-    """What the file ``boot-id`` says; None when there is none."""
+    """Returns the content of the file ``boot-id``; None when there is none."""
     return files.read_whole(path).decode(errors="replace").strip() or None if files.exists(path) else None
 
 
 def current_boot_id() -> str:
-    """Of the run of this machine; one that never was before where the kernel does not tell."""
+    """Returns the kernel's id of this run of the machine; a new id where the kernel has none."""
     try:
         return _BOOT_ID_OF_KERNEL.read_text().strip()
     except OSError:

@@ -1,9 +1,9 @@
-"""What to do about a disk that fills up. Pure decisions; whoever has the timer looks at the disk and carries them out.
+"""Decides what to do about a disk that fills up. No I/O; ``Housekeeping`` reads the disk space and acts.
 
-Three steps, each with its option: above ``skep.disk.clean.ratio`` expired segments go at once and not at the set hour,
-above ``skep.disk.force.ratio`` the oldest segments go although they have not expired, above ``skep.disk.refuse.ratio``
-produce is refused. The steps add up. The second is off unless it is asked for: whoever can fill the disk, with this
-broker or without, would otherwise delete what others were told is kept.
+Three steps, each with its option: above ``skep.disk.clean.ratio`` expired segments are deleted at once and not at the
+configured hour, above ``skep.disk.force.ratio`` the oldest segments are deleted although they have not expired, above
+``skep.disk.refuse.ratio`` produce is refused. The steps add up. The second is off by default: otherwise anything that
+fills the disk, this broker or another program, would delete records that others expect to be kept.
 """
 
 import heapq
@@ -19,7 +19,7 @@ from skep.storage.log.retention import SegmentView
 class DiskDecision(NamedTuple):
     delete_expired: bool
     bytes_to_free: int
-    """By deleting segments that have not expired; 0: leave them."""
+    """By deleting segments that have not expired; 0: none."""
     refuse_produce: bool
 
 
@@ -37,10 +37,11 @@ def decide(space: DiskSpace, config: BrokerConfig, hour: int) -> DiskDecision:
 def segments_to_force(
     logs: Mapping[TopicPartition, Sequence[SegmentView]], bytes_to_free: int
 ) -> dict[TopicPartition, int]:
-    """How many of its oldest segments each log gives, the oldest of all logs first, never an active one.
+    """Returns how many of its oldest segments each log has to delete: the oldest of all logs first, never an active
+    one.
 
-    Their files must be removed without the delay that readers get otherwise, or the next look at the disk would still
-    find it full and take more.
+    Their files must be removed without the delay for readers; otherwise the next check would still find the disk full
+    and delete more.
     """
     counts: dict[TopicPartition, int] = {}
     heap = [(segments[0].timestamp, name) for name, segments in logs.items() if len(segments) > 1]

@@ -1,13 +1,10 @@
-"""Ending the logs of a directory, and removing what earlier lives of it have left."""
+"""Closes the logs of a data directory when the broker stops."""
 
 import logging
-import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from skep.base.errors import StorageError
-from skep.base.files.files import Files
-from skep.storage.file_names import DELETED
 from skep.storage.log.log import Log
 
 logger = logging.getLogger(__name__)
@@ -16,8 +13,10 @@ _CLOSING_THREADS = 8
 
 
 def close_logs(logs: Iterable[Log]) -> bool:
-    """Flushes them all; whether a clean start is possible. In threads, because a thousand syncs one after the other
-    would be a long stop."""
+    """Flushes and releases all logs; returns whether the shutdown is clean.
+
+    The plans run in threads, because a thousand syncs one after the other take long.
+    """
     is_clean = True
     with ThreadPoolExecutor(_CLOSING_THREADS, "closing") as threads:
         running = []
@@ -25,7 +24,7 @@ def close_logs(logs: Iterable[Log]) -> bool:
             try:
                 plan = log.closing_plan()
             except StorageError as error:
-                logger.error("%s: cannot be closed: %s", log.topic_partition, error)
+                logger.error("%s: cannot close the log: %s", log.topic_partition, error)
                 is_clean = False
                 continue
             if plan is not None:
@@ -41,29 +40,3 @@ def close_logs(logs: Iterable[Log]) -> bool:
         is_clean &= log.flushed_offset == log.log_end_offset and log.failure is None
         log.release()
     return is_clean
-
-
-def remove_leftovers(files: Files, paths: Iterable[str]) -> None:
-    """Directories of deleted partitions, and files of segments that are no more.
-
-    When the disk refuses to remove one, the others go; then StorageError.
-    """
-    synced: set[str] = set()
-    refusal: StorageError | None = None
-    for path in paths:
-        directory = os.path.dirname(path)
-        try:
-            if directory not in synced:
-                if not files.exists(directory):
-                    continue  # the partition was moved away meanwhile, and what is in it goes with it
-                # The new name first: if the old one came back after a crash, half a log would come back with it.
-                files.sync_directory(directory)
-                synced.add(directory)
-            if path.endswith(DELETED):
-                files.remove(path)
-            else:
-                files.remove_tree(path)
-        except StorageError as error:
-            refusal = error
-    if refusal is not None:
-        raise refusal

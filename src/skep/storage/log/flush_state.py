@@ -1,16 +1,15 @@
-"""Making a log durable: what one sync has to do, planned on the event loop and done in a thread.
+"""What of a log is not durable yet, and the plan that syncs it: made on the event loop, run in a thread.
 
-    plan = log.flush_plan()          on the loop: what is to be synced, as it is now
-    plan.run()                       in a thread; StorageError when the disk refuses
+    plan = log.flush_plan()          on the loop: a snapshot of what has to be synced
+    plan.run()                       in a thread; raises StorageError when the disk refuses
     log.flushed(plan)                on the loop: the recovery point moves
     log.flush_failed(plan, error)    on the loop, instead
 
-After a sync that failed the kernel may have marked the pages clean without having written them: a second sync would
-succeed and mean nothing. So the next plan first writes the unsynced bytes again, at the same place, from what can be
-read back, and believes what it reads only if the CRCs are right. Until a plan has gone through, the log takes no
-appends; when the disk is well again, the next one heals it.
+After a failed sync the kernel may have marked the pages clean without having written them: a second sync would succeed
+and mean nothing. So the next plan first writes the unsynced bytes again, at the same place, from what can be read back,
+and accepts what it reads only if the CRCs are right. Until a plan succeeds, the log takes no appends.
 
-The recovery point moves only when all steps of a plan are done, so no crash between two of them is special.
+The recovery point moves only when all steps of a plan are done, so a crash between two of them needs no special case.
 """
 
 import contextlib
@@ -21,55 +20,30 @@ from dataclasses import dataclass
 from skep.base.errors import StorageError
 from skep.base.files.files import Files
 from skep.base.ids import Offset
-from skep.storage.file_names import LEADER_EPOCHS, PARTITION_METADATA, SNAPSHOT, SYNCED, offset_name
+from skep.storage.file_names import LEADER_EPOCHS, PARTITION_METADATA, SNAPSHOT, offset_name
 from skep.storage.log.leader_epochs import LeaderEpochs
+from skep.storage.log.synced_mark import MarkChange
 from skep.storage.segment.batch_scan import scan
 from skep.storage.segment.segment import Segment
 
 
-class MarkChange:
-    """What a plan does to the mark of a partition that syncs before it acknowledges (``names.SYNCED``).
-
-    It is made or removed when all else is durable. A disk that refuses does not fail the plan: ``problem`` says why.
-    """
-
-    __slots__ = ("is_made", "problem")
-
-    def __init__(self, *, is_made: bool) -> None:
-        self.is_made = is_made
-        self.problem: str | None = "the plan was not carried out"
-
-    def run(self, files: Files, directory: str) -> None:
-        path = os.path.join(directory, SYNCED)
-        try:
-            if self.is_made:
-                files.open(path, create=True)
-            else:
-                files.remove(path)
-            files.sync_directory(directory)
-        except StorageError as error:
-            self.problem = str(error)
-        else:
-            self.problem = None
-
-
 @dataclass(frozen=True, slots=True)
 class FlushPlan:
-    """A snapshot of what is not durable yet: nothing in it changes while a thread works on it."""
+    """A snapshot of what is not durable yet. Nothing in it changes while a thread runs it."""
 
     files: Files
     directory: str
     from_offset: Offset
     end_offset: Offset
     segments: list[tuple[Segment, int]]
-    """Those with unsynced batches, and the size up to which each is to be synced."""
+    """Segments with unsynced batches, and the size up to which each has to be synced."""
     indexes: list[Segment]
-    """Those whose indexes are to be synced."""
+    """Segments whose indexes have to be synced."""
     aborts: list[Segment]
-    """Those that may still grow, whose index of aborted transactions is to be synced."""
+    """Segments that may still grow and whose index of aborted transactions has to be synced."""
     snapshots: list[Offset]
     old_snapshots: list[Offset]
-    """To be removed when the others are durable."""
+    """Removed when the others are durable."""
     leader_epochs: bytes | None
     is_new_partition: bool
     has_new_names: bool
@@ -78,8 +52,8 @@ class FlushPlan:
     mark: MarkChange | None
 
     def run(self) -> None:
-        """Runs in a thread. Appends to the last segment may go on meanwhile, and retention may take the first away:
-        what is not there any more needs no sync."""
+        """Runs in a thread. Meanwhile appends may go to the last segment, and retention may remove the first ones,
+        which then need no sync."""
         for segment, size in self.segments:
             try:
                 if self.must_rewrite and self.from_offset < self.end_offset:
@@ -91,7 +65,8 @@ class FlushPlan:
         for segment in self.aborts:
             self._sync_side_file(segment.transaction_index.path)
         for segment in self.indexes:
-            # First, for it alone is not missed when it is lost: a segment with an offset index is taken for whole.
+            # First, because only this file is not missed when it is lost: recovery accepts a segment that has an
+            # offset index.
             if segment.transaction_index.count:
                 self._sync_side_file(segment.transaction_index.path)
             self._sync_side_file(segment.offset_index.path)
@@ -117,7 +92,7 @@ class FlushPlan:
         if place is None:
             if size == 0:
                 return
-            raise StorageError(f"{segment.file.path}: offset {self.from_offset} is not there to be written again")
+            raise StorageError(f"{segment.file.path}: offset {self.from_offset} cannot be found to be rewritten")
         end = place.position
         for position, header, batch in scan(
             segment.file, position=place.position, from_offset=place.base_offset, check_from=place.base_offset
@@ -127,13 +102,13 @@ class FlushPlan:
             segment.file.overwrite(position, batch)
             end = position + header.size
         if end < size:
-            raise StorageError(f"{segment.file.path}: byte {end} on cannot be read, to be written again")
+            raise StorageError(f"{segment.file.path}: cannot read from byte {end} on, to rewrite it")
 
     def _snapshot_path(self, offset: Offset) -> str:
         return os.path.join(self.directory, offset_name(offset, SNAPSHOT))
 
     def _sync_side_file(self, path: str) -> None:
-        """What can be made again from the log is simply replaced after a failed sync."""
+        """Syncs the file; after a failed sync replaces it, because its content can be recovered from the log."""
         try:
             if self.must_rewrite:
                 self.files.write_atomically(path, self.files.read_whole(path))
@@ -145,14 +120,17 @@ class FlushPlan:
 
 
 class FlushState:
-    """What of a log is not durable yet. ``failure`` is set from a failed sync until one goes through.
+    """What of a log is not durable yet. ``failure`` is set from a failed sync until one succeeds.
 
-    A log is condemned when a truncation was begun and the disk refused to end it: until one goes through, no flush
-    heals it, for what is in memory and what is on disk are two different logs.
+    ``is_half_cut`` is set when the disk refused to end a truncation. No flush repairs that, because the log in memory
+    and the log on disk differ; a later truncation does.
 
-    The indexes of the active segment are not worth a sync, because recovery makes them again; those of a sealed one
-    are synced once, before the recovery point moves past it. The index of aborted transactions is synced with the
-    batches: to make an entry again, recovery would have to go back to where the transaction began.
+    ``is_settled`` is false until what recovery found was made durable; ``unfinished`` are sealed segments whose indexes
+    recovery rebuilt and did not write completely.
+
+    The indexes of the active segment are not synced, because recovery rebuilds them. Those of a sealed segment are
+    synced once, before the recovery point moves past it. The index of aborted transactions is synced with the batches:
+    to rebuild an entry, recovery would have to read from the beginning of the transaction.
     """
 
     __slots__ = (
@@ -164,15 +142,21 @@ class FlushState:
         "_old_snapshots",
         "failure",
         "flushed_offset",
-        "is_condemned",
         "is_flushing",
+        "is_half_cut",
+        "is_settled",
+        "unfinished",
         "unflushed_since_ms",
     )
 
-    def __init__(self, flushed_offset: Offset) -> None:
+    def __init__(
+        self, flushed_offset: Offset, *, is_recovered: bool = False, unfinished: Sequence[Segment] = ()
+    ) -> None:
         self.flushed_offset = flushed_offset
+        self.unfinished = list(unfinished)
+        self.is_settled = not is_recovered and not unfinished
         self.failure: str | None = None
-        self.is_condemned = False
+        self.is_half_cut = False
         self.is_flushing = False
         self._new_aborts: list[Segment] = []
         self._new_indexes: list[Segment] = []
@@ -183,50 +167,53 @@ class FlushState:
         self._old_snapshots: list[Offset] = []
 
     def indexes_written(self, segment: Segment) -> None:
-        """The indexes of ``segment`` are complete and to be synced."""
+        """Notes that the indexes of ``segment`` are complete and have to be synced."""
         self._new_indexes.append(segment)
 
     def abort_written(self, segment: Segment) -> None:
-        """The segment's index of aborted transactions has a new entry; the first makes the file."""
+        """Notes a new entry in the segment's index of aborted transactions; the first one creates the file."""
         if segment not in self._new_aborts:
             self._new_aborts.append(segment)
         self._has_new_names |= segment.transaction_index.count == 1
 
     def segment_begun(self, *, is_first: bool) -> None:
-        """Its name is to be synced too; with the first segment, the partition's directory and what names its topic."""
+        """Notes a new segment, whose name has to be synced; with the first one also the partition's directory and
+        metadata."""
         self._has_new_names = True
         self._is_new_partition |= is_first
 
     def snapshot_written(self, offset: Offset, *, replaces: Offset | None) -> None:
-        """A snapshot of the producers at ``offset`` is to be synced too; after that, an earlier one may go."""
+        """Notes a snapshot of the producers at ``offset``, which has to be synced before ``replaces`` is removed."""
         self._has_new_names = True
         self._new_snapshots.append(offset)
         if replaces is not None:
             self._old_snapshots.append(replaces)
 
     def detached(self, log_start_offset: Offset) -> None:
-        """What lay below is no longer there to be synced."""
+        """Drops what was below the new log start: it need not be synced any more."""
         self.flushed_offset = max(self.flushed_offset, log_start_offset)
         self._new_snapshots = [offset for offset in self._new_snapshots if offset >= log_start_offset]
         self._new_indexes = [segment for segment in self._new_indexes if segment.base_offset >= log_start_offset]
+        self.unfinished = [segment for segment in self.unfinished if segment.base_offset >= log_start_offset]
         self._new_aborts = [segment for segment in self._new_aborts if segment.base_offset >= log_start_offset]
 
     def name_made(self) -> None:
-        """A file was made in the partition's directory: its name is to be synced too."""
+        """Notes a new file in the partition's directory, whose name has to be synced."""
         self._has_new_names = True
 
-    def condemn(self, error: StorageError) -> None:
-        self.is_condemned, self.failure = True, str(error)
+    def truncation_failed(self, error: StorageError) -> None:
+        """Stops appends and flushes until a truncation succeeds."""
+        self.is_half_cut, self.failure = True, str(error)
 
     def truncated(self, end_offset: Offset, active: Segment) -> None:
-        """The log ends at ``end_offset`` in ``active`` now; all snapshots that were to go have gone."""
+        """Notes that the log ends at ``end_offset`` in ``active``; the snapshots past that are removed."""
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self._new_snapshots = [offset for offset in self._new_snapshots if offset <= end_offset]
         self._old_snapshots = []
         self._new_indexes = [segment for segment in self._new_indexes if segment.base_offset < active.base_offset]
         self._new_aborts = [segment for segment in self._new_aborts if segment.base_offset <= active.base_offset]
-        # The failure stays, if there is one, until a flush has written again what is left.
-        self.is_condemned = False
+        # A failure stays until a flush has rewritten what is left.
+        self.is_half_cut = False
 
     def plan(
         self,
@@ -237,9 +224,12 @@ class FlushState:
         epochs: LeaderEpochs,
         mark: MarkChange | None = None,
     ) -> FlushPlan | None:
-        """None when all is durable, or while a plan is under way: of two at once, the second could not know whether
-        its success means anything, because the kernel reports an error only once. StorageError: is condemned."""
-        if self.is_condemned:
+        """Returns the plan for everything that is not durable; None when there is nothing, or a plan is under way.
+
+        Of two plans at once, the success of the second would mean nothing, because the kernel reports an error only
+        once. Raises StorageError while the log is half cut.
+        """
+        if self.is_half_cut:
             raise StorageError(self.failure)
         if self.is_flushing or not (
             end_offset > self.flushed_offset
@@ -271,7 +261,7 @@ class FlushState:
             unflushed_since_ms=self.unflushed_since_ms,
             mark=mark,
         )
-        # From here on the state collects what the plan does not cover; flush_failed puts the plan's share back.
+        # From here on the state collects what the plan does not cover; ``flush_failed`` puts the plan's part back.
         self._new_snapshots, self._old_snapshots, self._new_indexes, self._new_aborts = [], [], [], []
         self._is_new_partition = self._has_new_names = False
         self.unflushed_since_ms = None
@@ -286,8 +276,8 @@ class FlushState:
     def _ended(self, plan: FlushPlan) -> None:
         self.is_flushing = False
         if plan.must_rewrite:
-            # The files were replaced; the next entry is not to be written into the old one. None was meanwhile,
-            # because a log whose sync has failed takes no appends.
+            # The files were replaced, and the next entry must not be written to the old one. None was written
+            # meanwhile, because a log whose sync has failed takes no appends.
             for segment in plan.aborts:
                 segment.transaction_index.close()
 

@@ -1,6 +1,6 @@
-"""Which leader epoch began at which offset: what OffsetForLeaderEpoch and truncation decide by (KIP-101, KIP-279).
+"""The offsets at which leader epochs began, for OffsetForLeaderEpoch and truncation (KIP-101, KIP-279).
 
-The list is kept in ``leader-epoch-checkpoint`` as Kafka writes it: version, number of entries, epoch and start offset::
+The file ``leader-epoch-checkpoint`` is Kafka's: version, number of entries, then epoch and start offset::
 
     0
     2
@@ -8,7 +8,7 @@ The list is kept in ``leader-epoch-checkpoint`` as Kafka writes it: version, num
     3 1042
 
 Epoch 0 wrote offsets 0 to 1041, epochs 1 and 2 wrote nothing, epoch 3 wrote from 1042 on. The file may lag behind:
-every batch carries its epoch, and recovery enters those that it finds past the recovery point.
+every batch carries its epoch, and recovery adds those that it finds past the recovery point.
 """
 
 from bisect import bisect_left, bisect_right
@@ -20,7 +20,7 @@ NO_OFFSET = Offset(-1)
 
 
 class LeaderEpochs:
-    """Entries (epoch, start offset), both strictly growing. ``is_changed`` until the file has been written."""
+    """Entries (epoch, start offset), both strictly increasing. ``is_changed`` until the file has been written."""
 
     __slots__ = ("_entries", "is_changed", "latest")
 
@@ -36,7 +36,7 @@ class LeaderEpochs:
         return list(self._entries)
 
     def assign(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
-        """From ``start_offset`` on, batches are of ``epoch``. Entries that contradict it were of a lost history."""
+        """Notes that batches from ``start_offset`` on are of ``epoch``; removes entries that contradict it."""
         if epoch == self.latest:
             return
         while self._entries and (self._entries[-1][0] >= epoch or self._entries[-1][1] >= start_offset):
@@ -45,7 +45,10 @@ class LeaderEpochs:
         self._changed()
 
     def end_offset_for(self, epoch: LeaderEpoch, log_end_offset: Offset) -> tuple[LeaderEpoch, Offset]:
-        """The largest epoch here that is not above ``epoch``, and where it ended; (-1, -1) for one not yet seen."""
+        """Returns the largest known epoch that is not above ``epoch``, and where it ended.
+
+        Returns (-1, -1) for an epoch that is above all known ones.
+        """
         if epoch == NO_EPOCH or not self._entries:
             return NO_EPOCH, NO_OFFSET
         if epoch == self.latest:
@@ -53,20 +56,20 @@ class LeaderEpochs:
         above = bisect_right(self._entries, int(epoch), key=lambda entry: entry[0])
         if above == len(self._entries):
             return NO_EPOCH, NO_OFFSET
-        # Below the first entry: its batches are deleted. The beginning of what is left is where a follower goes on.
+        # Below the first entry: its batches are deleted, and a follower continues where the first entry begins.
         known = LeaderEpoch(self._entries[above - 1][0]) if above else epoch
         return known, Offset(self._entries[above][1])
 
     def epoch_before(self, offset: Offset) -> LeaderEpoch:
-        """Of the last batch before ``offset``; an epoch that began there and has no batch does not count."""
+        """Returns the epoch of the last batch before ``offset``; one that began there and has no batch is ignored."""
         above = bisect_left(self._entries, int(offset), key=lambda entry: entry[1])
         return LeaderEpoch(self._entries[above - 1][0]) if above else NO_EPOCH
 
     def truncate_before(self, log_start_offset: Offset) -> None:
-        """The log now begins at ``log_start_offset``.
+        """Removes what is not needed for a log that starts at ``log_start_offset``.
 
-        The epoch of the last record before that stays known, with that record for its beginning. By it a log whose
-        records are all deleted, or taken back, knows how long it is and whether it is on its leader's history.
+        The epoch of the last record before that stays, and begins with that record. A log whose records are all
+        deleted, or truncated, needs it to compare its length and its history with the leader's.
         """
         self._truncate_start(Offset(max(log_start_offset - 1, 0)))
 
@@ -81,7 +84,7 @@ class LeaderEpochs:
             self._changed()
 
     def truncate_end(self, log_end_offset: Offset) -> None:
-        """The log now ends before ``log_end_offset``."""
+        """Removes the epochs of a log that ends before ``log_end_offset``."""
         above = bisect_left(self._entries, int(log_end_offset), key=lambda entry: entry[1])
         if above < len(self._entries):
             del self._entries[above:]
@@ -97,7 +100,7 @@ class LeaderEpochs:
 
     @classmethod
     def decode(cls, data: bytes) -> "LeaderEpochs":
-        """ValueError when it is not such a file."""
+        """Raises ValueError when ``data`` is not such a file."""
         lines = data.decode("ascii").splitlines()
         if len(lines) < 2 or lines[0] != "0" or int(lines[1]) != len(lines) - 2:
             raise ValueError("not a leader epoch checkpoint of version 0")

@@ -1,4 +1,4 @@
-"""What a log consists of when it is opened: what recovery has found, and the log goes on from."""
+"""What recovery has found of a log, and what the log starts with."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from skep.storage.segment.segment import Segment
 
 
 class LogContent(NamedTuple):
-    """What there is on disk, as recovery found it; a partition that was never written to has no segments."""
+    """The content of a log as recovery found it on disk. A partition that was never written to has no segments."""
 
     segments: list[Segment]
     log_start_offset: Offset
@@ -18,22 +18,22 @@ class LogContent(NamedTuple):
     leader_epochs: LeaderEpochs
     producers: Producers
     snapshot_offset: Offset
-    """Where the newest good snapshot of the producers was taken; -1 when there is none."""
+    """The offset of the newest good snapshot of the producers; -1 when there is none."""
     is_recovered: bool
-    """Whether the closing plan is to be run before the log is used."""
+    """Whether the closing plan has to run before the log is used."""
     new_indexes: list[Segment]
-    """Sealed segments whose indexes were made again and are not all written yet."""
+    """Sealed segments whose indexes were rebuilt and are not completely written yet."""
     opened_ms: int
     has_gaps: bool
-    """Whether it is noted on disk that offsets may be missing; see ``names.OFFSET_GAPS``."""
+    """Whether the file ``offset-gaps`` exists; see ``file_names.OFFSET_GAPS``."""
     is_synced: bool
-    """Whether it is noted on disk that all that was acknowledged was synced before; see ``names.SYNCED``."""
+    """Whether the file ``synced`` exists; see ``file_names.SYNCED``."""
     lost_data: bool
-    """Whether something is missing that a crash of the process alone cannot have taken."""
+    """Whether records are missing that a process crash cannot explain."""
 
 
 def empty_content(now_ms: int, max_producers: int) -> LogContent:
-    """Of a partition that was never written to."""
+    """The content of a partition that was never written to."""
     return LogContent(
         segments=[],
         log_start_offset=Offset(0),

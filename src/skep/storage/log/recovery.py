@@ -1,17 +1,16 @@
-"""Opening a log from what is on disk, after a clean stop or after a crash.
+"""Opens a log from disk, after a clean shutdown or after a crash.
 
-After a clean stop nothing is scanned: the directory is listed, and the few batches behind the last index entry tell
-where the log ends. After a crash everything below the recovery point was synced and is believed; from there on every
-batch is checked, header, length and CRC, and the log is cut at the first that is not good. Worked example, recovery
-point 50::
+After a clean shutdown nothing is scanned: the directory is listed, and the few batches after the last index entry tell
+where the log ends. After a crash everything below the recovery point was synced and is trusted. From there on every
+batch is checked (header, length and CRC), and the log is cut at the first bad one. Worked example, recovery point 50::
 
-    00000000000000000000.log  [0,9][10,49]              sealed, synced: its indexes were too, nothing is read
-    00000000000000000050.log  [50,59][60,79][80,|       80 is torn: the file is cut behind 79
-    00000000000000000090.log  [90,99]                   whole, but there is no 80 to 89: removed, for it follows a hole
+    00000000000000000000.log  [0,9][10,49]              sealed and synced, with its indexes: nothing is read
+    00000000000000000050.log  [50,59][60,79][80,|       80 is torn: the file is cut after 79
+    00000000000000000090.log  [90,99]                   good, but 80 to 89 are missing before it: removed
 
 The log ends at 80. Nothing that was acknowledged after a flush is lost, because the recovery point is never ahead of
-what is synced. The indexes of the segment that the recovery point lies in are kept up to there and made again behind
-it; so are the leader epochs. Every step can be repeated: a crash during recovery is recovered from in the same way.
+what is synced. In the segment that contains the recovery point the indexes are kept up to there and rebuilt after it;
+so are the leader epochs. Every step can be repeated, so a crash during recovery needs no special case.
 """
 
 import logging
@@ -42,7 +41,7 @@ from skep.storage.log.segment_swap import finish_swaps
 from skep.storage.log.torn_tail import is_torn
 from skep.storage.producers.producer_recovery import LostEntries, ProducerRecovery
 from skep.storage.producers.producers import MAX_PRODUCERS, Producers
-from skep.storage.segment.batch_scan import NEVER, scan
+from skep.storage.segment.batch_scan import OFFSET_LIMIT, scan
 from skep.storage.segment.index_repair import keep_index_below
 from skep.storage.segment.segment import Segment
 
@@ -50,29 +49,29 @@ logger = logging.getLogger(__name__)
 
 
 class LogOnDisk(NamedTuple):
-    """Which log is to be opened and what the directory's checkpoints know of it."""
+    """The log to open, and what the checkpoints of its data directory say about it."""
 
     files: Files
     path: str
     topic_partition: TopicPartition
     recovery_point: Offset | None
-    """None after a clean stop."""
+    """None after a clean shutdown."""
     log_start_offset: Offset
     max_producers: int = MAX_PRODUCERS
     gaps_below: Offset = Offset(0)
-    """Compaction may have taken offsets below this one away; from here on a missing offset is damage."""
+    """Compaction may have removed offsets below this one; from here on a missing offset is damage."""
     note_loss: Callable[[], None] = lambda: None
-    """Called before recovery takes away what it found damaged: it cannot be found a second time."""
+    """Called before recovery removes damaged data, which a second recovery could not find."""
     discard: Callable[[str], None] | None = None
-    """Told of files of segments that are no more; whoever it is removes them. None: they are removed here and now."""
+    """Called with files of removed segments, which are deleted later. None: they are deleted at once."""
     lost_power: bool = False
-    """The machine was booted since the log was written to: writes that were not synced may have left zeros."""
+    """Whether the machine was booted since the log was written: unsynced writes may have left zeros."""
 
 
 def load_log(disk: LogOnDisk, index_interval_bytes: int, now_ms: int) -> LogContent:
-    """StorageError when the disk refuses; it can be tried again later.
+    """Returns the content of the log. Raises StorageError when the disk refuses; the call may be repeated.
 
-    ``Log.settle`` is to be called before the log is used: what was found is then durable. Until then nothing has been
+    ``Log.settle`` has to be called before the log is used, to make what was found durable. Until then nothing is
     written that needs room on the disk.
     """
     loader = _Loader(disk, index_interval_bytes, now_ms)
@@ -80,7 +79,7 @@ def load_log(disk: LogOnDisk, index_interval_bytes: int, now_ms: int) -> LogCont
 
 
 class _Loader:
-    """``end_offset`` is right once ``segments`` are; both shrink when something has to be cut."""
+    """Loads one log. ``end_offset`` is valid once ``segments`` is; both shrink when something has to be cut."""
 
     def __init__(self, disk: LogOnDisk, index_interval_bytes: int, now_ms: int) -> None:
         self.disk = disk
@@ -106,9 +105,9 @@ class _Loader:
             self._list()
         if self.segments:
             self._load_epochs()
-            self._look_for_a_lost_beginning()
+            self._check_for_lost_beginning()
             if self.recovery_point is None and not self._find_end():
-                logger.warning("%s: damaged although the stop was clean, recovering", self.name)
+                logger.warning("%s: damaged although the shutdown was clean; recovering", self.name)
                 self._lose()
                 self.recovery_point = self.segments[-1].base_offset
             if self.recovery_point is not None:
@@ -139,24 +138,25 @@ class _Loader:
         self.epochs.truncate_end(self.end_offset)
         self.epochs.truncate_before(log_start_offset)
         if self.end_offset == log_start_offset > 0:
-            # All batches are deleted. Without the epoch that they ended in, any log with a batch would count as longer.
-            # Batches that are still there know it better than the file.
+            # All batches are deleted. Without the epoch in which they ended, any log with a batch would count as
+            # longer. Batches that still exist are more reliable than the file.
             deleted = self.epochs_on_disk.epoch_before(log_start_offset)
             if deleted > self.epochs.latest:
                 self.epochs.assign(deleted, Offset(log_start_offset - 1))
 
-    def _look_for_a_lost_beginning(self) -> None:
-        """The oldest epoch begins where the log does, by its file, or one record before if some were deleted.
+    def _check_for_lost_beginning(self) -> None:
+        """Notes a loss when the first segments are missing.
 
-        After a clean stop the checkpoint has the log start. After a crash it may be older, so one record may be missing
-        unnoticed. The file may be from before a deletion of segments too, and this takes them for lost: then the copy
-        is compared with its leader's, and found to be whole.
+        In the file of leader epochs the oldest epoch begins where the log does, or one record before if some were
+        deleted. After a clean shutdown the checkpoint has the log start. After a crash it may be older, so one missing
+        record may go unnoticed. The file may also be from before a deletion of segments, which are then taken for lost:
+        the replica is compared with its leader's and found to be complete.
         """
         begins_at = self.epochs.entries[0][1] if self.epochs.entries else None
         first = self.segments[0].base_offset
         deleted = 0 if self.recovery_point is None else 1
         if begins_at is not None and max(begins_at + deleted, self.disk.log_start_offset) < first:
-            logger.warning("%s: begins at %d, and began at %d before", self.name, first, begins_at)
+            logger.warning("%s: the log starts at %d and started at %d before", self.name, first, begins_at)
             self._lose()
 
     def _lose(self) -> None:
@@ -172,17 +172,17 @@ class _Loader:
         return self.segments[0].base_offset if self.segments else self.end_offset
 
     def _list(self) -> None:
-        """Opens the segments and removes what an earlier life left behind."""
+        """Opens the segments and removes the files that an earlier process left behind."""
         finish_swaps(self.files, self.disk.path)
         bases, sides = [], []
         for name in self.files.list_directory(self.disk.path):
             parsed = parse_offset_name(name)
             if name == OFFSET_GAPS:
-                self.has_gaps, self.gaps_below = True, Offset(NEVER)
+                self.has_gaps, self.gaps_below = True, Offset(OFFSET_LIMIT)
             elif name == SYNCED:
                 self.is_synced = True
             elif name.endswith(DELETED) and self.disk.discard is not None:
-                # A gigabyte may take a while to be freed, and a log is opened on the event loop.
+                # Freeing a gigabyte may take a while, and a log is opened on the event loop.
                 self.disk.discard(os.path.join(self.disk.path, name))
             elif name.endswith((DELETED, TEMPORARY)):
                 self.files.remove(os.path.join(self.disk.path, name))
@@ -200,32 +200,35 @@ class _Loader:
             self.segments.append(segment)
 
     def _find_end(self) -> bool:
-        """After a clean stop; False when the last segment does not end with a whole batch."""
+        """Finds the log end after a clean shutdown; returns False when the last segment does not end with a batch."""
         for segment in self.segments[:-1]:
             self._check_indexes(segment)
         last = self.segments[-1]
         if not last.has_index_files():
             position, lost_from = last.keep_index(0, 0), last.base_offset
         else:
-            position, lost_from = last.keep_index(last.offset_index.count, last.time_index.count), Offset(NEVER)
-        self.end_offset, size = self._count(last, position, NEVER, lost_from)
+            position, lost_from = (
+                last.keep_index(last.offset_index.count, last.time_index.count),
+                Offset(OFFSET_LIMIT),
+            )
+        self.end_offset, size = self._count(last, position, OFFSET_LIMIT, lost_from)
         return size == last.size
 
     def _check_indexes(self, segment: Segment) -> None:
-        """Makes the indexes of a sealed segment again when they are missing; they were synced with it."""
+        """Rebuilds the indexes of a sealed segment when they are missing; they were synced with it."""
         if not segment.has_index_files():
-            logger.warning("%s: indexes of segment %d are missing, making them again", self.name, segment.base_offset)
-            self._count(segment, segment.keep_index(0, 0), NEVER, segment.base_offset)
+            logger.warning("%s: indexes of segment %d are missing; rebuilding them", self.name, segment.base_offset)
+            self._count(segment, segment.keep_index(0, 0), OFFSET_LIMIT, segment.base_offset)
             self.new_indexes.append(segment)
 
     def _count(self, segment: Segment, position: int, check_from: int, lost_from: Offset) -> tuple[Offset, int]:
-        """Enters the batches from ``position`` on into the indexes; gives the end offset and where they end.
+        """Adds the batches from ``position`` on to the indexes; returns the end offset and the position of the end.
 
-        Of the index of aborted transactions, what it has from the offset ``lost_from`` on is to be made again.
+        The index of aborted transactions is rebuilt from the offset ``lost_from`` on.
         """
         end_offset = segment.base_offset
         self.lost_entries.pop(segment.base_offset, None)
-        if lost_from < NEVER:
+        if lost_from < OFFSET_LIMIT:
             segment.transaction_index.keep_below(lost_from)
         for place, header, _ in scan(
             segment.file,
@@ -247,17 +250,17 @@ class _Loader:
     def _recover(self, recovery_point: Offset) -> None:
         self._recover_from(recovery_point)
         if self.end_offset < recovery_point:
-            # The checkpoint promises more than there is: files were damaged or taken away. Believe nothing.
+            # The checkpoint promises more than there is: files were damaged or removed. Check everything.
             logger.warning("%s: ends at %d, below its recovery point %d", self.name, self.end_offset, recovery_point)
             self.recovery_point = Offset(0)
             self._lose()
             self._recover_from(Offset(0))
 
     def _recover_from(self, recovery_point: Offset) -> None:
-        # Not the one that begins at the recovery point, but the one before: it may have been synced up to its end while
-        # it was active, and sealed afterwards, so its indexes are not known to be durable.
+        # Not the segment that begins at the recovery point, but the one before: it may have been synced up to its end
+        # while it was active and sealed afterwards, so its indexes may not be durable.
         first = max((n for n, s in enumerate(self.segments) if s.base_offset < recovery_point), default=0)
-        # What the file says of later ones may be of batches that were truncated. Those that there are know it better.
+        # Later entries of the file may be of truncated batches. The batches themselves are more reliable.
         self.epochs.truncate_end(recovery_point)
         for segment in self.segments[:first]:
             self._check_indexes(segment)
@@ -270,13 +273,13 @@ class _Loader:
                 self._drop(number, f"offset {self.end_offset} is missing before it")
                 break
             position = keep_index_below(segment, recovery_point) if number == first else segment.keep_index(0, 0)
-            # Also when the other indexes begin anew: entries below the recovery point are synced. Were they made again,
-            # a second crash could leave a good offset index and none of them, which nobody would notice.
+            # Also when the other indexes are rebuilt from the start: entries below the recovery point are synced. If
+            # they were rebuilt, a second crash could leave a good offset index and none of them, unnoticed.
             lost_from = max(recovery_point, segment.base_offset)
             self.end_offset, size = self._count(segment, position, recovery_point, lost_from)
             if size < segment.size:
                 logger.warning(
-                    "%s: cut %d bytes behind offset %d (%s)",
+                    "%s: removed %d bytes after offset %d (%s)",
                     self.name,
                     segment.size - size,
                     self.end_offset,
@@ -286,7 +289,7 @@ class _Loader:
                 if not is_last or self.end_offset < recovery_point or not self._is_torn(segment, size):
                     self._lose()
                 segment.file.truncate(size)
-                self._drop(number + 1, "it follows what was cut")
+                self._drop(number + 1, "it follows the bytes that were removed")
                 break
         self.new_indexes += self.segments[first:-1]
 
@@ -310,7 +313,7 @@ class _Loader:
         del self.segments[number:]
 
     def _apply_log_start(self) -> None:
-        """A log start past the end (what was to be deleted is lost anyway) leaves nothing; the log goes on there."""
+        """Removes all segments when the log start is past the log end; the log continues at the log start."""
         begin = max(self.disk.log_start_offset, self.disk.recovery_point or Offset(0))
         if not self.segments:
             self.end_offset = begin
@@ -326,14 +329,14 @@ class _Loader:
             self.epochs = LeaderEpochs.decode(self.files.read_whole(path))
             self.epochs_on_disk = LeaderEpochs(self.epochs.entries)
         except (StorageError, ValueError):
-            # Never flushed, or lost: the batches know. Past the recovery point they are looked at anyway.
+            # Never flushed, or lost: the batches have the epochs. Past the recovery point they are read anyway.
             for segment in self.segments:
-                for _, header, _ in scan(segment.file, from_offset=segment.base_offset, check_from=NEVER):
+                for _, header, _ in scan(segment.file, from_offset=segment.base_offset, check_from=OFFSET_LIMIT):
                     if header.partition_leader_epoch > self.epochs.latest:
                         self.epochs.assign(header.partition_leader_epoch, header.base_offset)
 
     def _load_producers(self) -> tuple[Producers, Offset]:
-        """With the offset of the snapshot that they come from; and the lost entries of aborted transactions."""
+        """Returns the producers and the offset of their snapshot; rebuilds lost entries of aborted transactions."""
         recovery = ProducerRecovery(
             self.files,
             self.disk.path,
@@ -345,7 +348,7 @@ class _Loader:
         )
         for _, lost in sorted(self.lost_entries.items()):
             if lost.segment in self.segments:
-                recovery.make_entries(lost)
+                recovery.rebuild_entries(lost)
         producers = recovery.producers()
         bases = {segment.base_offset for segment in self.segments}
         for snapshot in self.snapshots:

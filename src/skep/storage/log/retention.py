@@ -1,9 +1,10 @@
-"""Which segments may go: by age, by size, or because they lie below the log start. Pure decisions, no files.
+"""Decides which segments are deleted: by age, by size, or because they are below the log start. No I/O on files.
 
-Segments go whole and from the oldest on. The active one goes too when all its records have expired; the log then
-begins a new one. ``retention.ms`` counts from the largest timestamp of a segment, so a record is kept at least that
-long, and at most until its segment's last record has expired too. A segment without any timestamp counts from when it
-was begun or opened. Of a topic without ``delete`` in its ``cleanup.policy``, only what lies below the log start goes.
+Segments are deleted whole, the oldest first. The active one is deleted too when all its records have expired; the log
+then creates a new one. ``retention.ms`` counts from the largest timestamp of a segment, so a record is kept at least
+that long, and at most until the last record of its segment has expired. A segment without timestamps counts from when
+it was created or opened. In a topic without ``delete`` in its ``cleanup.policy``, only segments below the log start are
+deleted.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,17 +19,17 @@ from skep.storage.segment.segment import Segment
 
 
 class SegmentView(NamedTuple):
-    """What decisions about a segment need to know."""
+    """What the decisions need of a segment."""
 
     base_offset: Offset
     end_offset: Offset
     size: int
     timestamp: int
-    """Of its youngest record."""
+    """The timestamp of its newest record."""
 
 
 def view_of(log: Log) -> Iterator[SegmentView]:
-    """Oldest first. Each is looked at when its turn comes, which may read from its index."""
+    """Yields the segments, oldest first. Each step may read from the segment's index."""
     segments = log.segments
     for segment, following in zip_longest(segments, segments[1:]):
         end = log.log_end_offset if following is None else following.base_offset
@@ -41,7 +42,7 @@ def _timestamp_of(segment: Segment) -> int:
 
 
 def segments_to_delete(log: Log, now_ms: int, *, up_to: Offset) -> Sequence[Segment]:
-    """The oldest segments that have expired, for ``log.detach``; none that has records at or past ``up_to``."""
+    """Returns the oldest segments that have expired, for ``log.detach``; none with records at or past ``up_to``."""
     segments = log.segments
     count = expired_count(
         view_of(log),
@@ -56,7 +57,7 @@ def segments_to_delete(log: Log, now_ms: int, *, up_to: Offset) -> Sequence[Segm
 
 
 def segments_below_start(log: Log) -> Sequence[Segment]:
-    """Those that lie wholly below the log start, but for the active one: all that a follower may delete."""
+    """Returns the segments wholly below the log start, without the active one: all that a follower may delete."""
     bases = (segment.base_offset for segment in log.segments[1:])
     return log.segments[: sum(1 for _ in takewhile(lambda base: base <= log.log_start_offset, bases))]
 
@@ -71,9 +72,9 @@ def expired_count(
     log_start_offset: Offset,
     up_to: Offset,
 ) -> int:
-    """How many of the ``number`` segments, which have ``size`` bytes together, may go, from the oldest on.
+    """Returns how many of the oldest of ``number`` segments, which have ``size`` bytes together, may be deleted.
 
-    None is looked at behind the first that stays: a log may have very many.
+    Segments after the first that stays are not looked at: a log may have very many.
     """
     excess = size - config.retention_bytes
     for count, segment in enumerate(segments):
@@ -83,7 +84,7 @@ def expired_count(
         is_active = count == number - 1
         if is_active and segment.size == 0:
             return count
-        is_empty = config.expires and segment.size == 0  # compaction has left nothing of it
+        is_empty = config.expires and segment.size == 0  # compaction removed all its records
         if segment.end_offset > up_to or not (is_too_old or is_too_much or is_below_start or is_empty):
             return count
         excess -= segment.size

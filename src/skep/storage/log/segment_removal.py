@@ -1,8 +1,8 @@
-"""Taking segments that a log has let go of from the disk, in two steps that run in a thread.
+"""Removes segments that a log has detached from the disk, in two steps that run in a thread.
 
-``mark`` renames the files to ``.deleted`` at once, so that a restart does not find them again; ``remove`` deletes them
-when ``file.delete.delay.ms`` have passed, because somebody may be sending from them. What a crash leaves behind as
-``.deleted`` is removed when the log is opened.
+``mark`` renames the files to ``.deleted`` at once, so that a restart does not find them. ``remove`` deletes them after
+``file.delete.delay.ms``, because responses may be sent from them. ``.deleted`` files that a crash leaves behind are
+removed when the log is opened.
 """
 
 import os
@@ -15,6 +15,8 @@ from skep.storage.segment.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class SegmentRemoval:
+    """The removal of some detached segments. Both steps may be repeated after a StorageError."""
+
     files: Files
     directory: str
     segments: list[Segment]
@@ -24,9 +26,9 @@ class SegmentRemoval:
         return sum(segment.size for segment in self.segments)
 
     def mark(self) -> None:
-        """In a thread, and may be done again after a StorageError."""
-        # The name of the segment that follows has to be durable first. If a power cut took it after the renames had
-        # reached the disk, nothing would tell at which offset the log goes on, and it would begin again at 0.
+        """Renames the files to ``.deleted``. In a thread."""
+        # The name of the segment that follows has to be durable first. If a power loss took it after the renames had
+        # reached the disk, nothing would say at which offset the log continues, and it would start again at 0.
         self.files.sync_directory(self.directory)
         for segment in self.segments:
             if not segment.file.path.endswith(DELETED):
@@ -36,7 +38,7 @@ class SegmentRemoval:
                     self.files.rename(path, path + DELETED)
 
     def remove(self) -> None:
-        """In a thread, and may be done again after a StorageError."""
+        """Deletes the files. In a thread."""
         for segment in self.segments:
             segment.close()
             self.files.remove(segment.file.path)

@@ -1,17 +1,17 @@
-"""Putting compacted segments into the place of those they were made from: Kafka's steps, each of which can be the last.
+"""Replaces segments by the compacted ones made from them, in Kafka's steps. A crash may come after each of them.
 
     1. 0.log.cleaned ... written and synced                   by the helper process
     2. 0.index.cleaned -> 0.index.swap ..., 0.log.swap last   directory synced: from here on the new ones count
     3. the log reads from the new segments                    on the event loop, in one step
     4. 0.log, 10.log ... -> .deleted                          directory synced, so that none comes back
     5. 0.log.swap -> 0.log, then its indexes                  directory synced
-    6. ``file.delete.delay.ms`` later the old files go        nobody is being sent them any more
+    6. the old files are deleted                              after ``file.delete.delay.ms``, when no response uses them
 
-A start after a crash removes what is ``.cleaned`` (the old segments are all there) and goes on from step 4 with what is
-``.swap``. Where one group of segments becomes several, step 2 goes from the last to the first: a ``.swap`` that lies
-behind a ``.cleaned`` is of a group that was not finished, and goes too. What a ``.swap`` replaces are the segments that
-begin between its first and its last offset. One of them may be left over, if compaction emptied it; then its records
-are still there, each with a newer one of its key, and go the next time.
+A start after a crash removes ``.cleaned`` files (the old segments are all there) and continues from step 4 with
+``.swap`` files. Where one group of segments becomes several, step 2 runs from the last to the first: a ``.swap`` past a
+``.cleaned`` is of a group that was not finished, and is removed too. A ``.swap`` replaces the segments that begin
+between its first and its last offset. One of them may be left over, if compaction emptied it; then its records are
+still there, each with a newer one of its key, and the next compaction removes them.
 """
 
 import itertools
@@ -30,17 +30,18 @@ from skep.storage.file_names import (
     offset_name,
     parse_offset_name,
 )
-from skep.storage.segment.batch_scan import NEVER, scan
+from skep.storage.segment.batch_scan import OFFSET_LIMIT, scan
 from skep.storage.segment.segment import Segment
 
 _numbers = itertools.count()
-"""A segment can be replaced again while the one before waits for its end: their ``.deleted`` names differ."""
+"""Makes ``.deleted`` names differ: a segment may be replaced again while the one before waits for its removal."""
 
 
 def remove_leftovers(files: Files, directory: str) -> None:
-    """Before a pass, and after one that failed before the log read from what it made. In a thread.
+    """Removes the files of a compaction that failed before the log read from them. In a thread.
 
-    Nothing may be left: a start would take a ``.swap`` for the newest there is, and drop what replaced it since.
+    Called before a compaction too: nothing may be left, because a start would take a ``.swap`` for the newest version
+    and drop what replaced it since.
     """
     names = [name for name in files.list_directory(directory) if name.endswith((CLEANED, SWAP))]
     for name in sorted(names, key=lambda name: not name.endswith(LOG + SWAP)):
@@ -50,7 +51,7 @@ def remove_leftovers(files: Files, directory: str) -> None:
 
 
 def commit(files: Files, directory: str, base_offsets: Sequence[int], now_ms: int) -> list[Segment]:
-    """Step 2: what the helper has written counts from now on. Gives the segments, as ``.swap``. In a thread."""
+    """Step 2: makes what the helper has written count. Returns the segments, as ``.swap``. In a thread."""
     for base_offset in sorted(base_offsets, reverse=True):
         for suffix in reversed(SEGMENT_SUFFIXES):
             path = os.path.join(directory, offset_name(base_offset, suffix))
@@ -62,14 +63,14 @@ def commit(files: Files, directory: str, base_offsets: Sequence[int], now_ms: in
 
 @dataclass(frozen=True, slots=True)
 class SegmentSwap:
-    """Steps 4 to 6, for segments that the log has replaced; in a thread."""
+    """Steps 4 to 6 for segments that the log has replaced. In a thread."""
 
     files: Files
     directory: str
     old: list[Segment]
     new: list[Segment]
     old_snapshots: list[int]
-    """Offsets of the producers' snapshots that belong to no segment any more."""
+    """Offsets of the producer snapshots that belong to no segment any more."""
 
     @property
     def size(self) -> int:
@@ -99,21 +100,22 @@ class SegmentSwap:
 
 
 def finish_swaps(files: Files, directory: str) -> None:
-    """Before a log is opened: ends what a crash interrupted. May be done again after a StorageError or a crash."""
+    """Ends the swaps that a crash interrupted, before a log is opened. May be repeated after a StorageError or a
+    crash."""
     names = files.list_directory(directory)
     if not any(name.endswith((CLEANED, SWAP)) for name in names):
         return
     cleaned = [_parse(name.removesuffix(CLEANED)) for name in names if name.endswith(CLEANED)]
-    unfinished_from = min((base_offset for base_offset, _ in cleaned), default=NEVER)
+    unfinished_from = min((base_offset for base_offset, _ in cleaned), default=OFFSET_LIMIT)
     swaps = [_parse(name.removesuffix(SWAP)) for name in names if name.endswith(SWAP)]
     _remove(files, directory, (swap for swap in swaps if swap[0] >= unfinished_from), SWAP)
-    # In this order: without its .cleaned a .swap would be taken for finished.
+    # In this order: a ``.swap`` without its ``.cleaned`` would be taken for finished.
     files.sync_directory(directory)
     _remove(files, directory, cleaned, CLEANED)
     swaps = [swap for swap in swaps if swap[0] < unfinished_from]
     _remove(files, directory, _replaced(files, directory, names, swaps), "")
     files.sync_directory(directory)
-    # The .log first: as long as it is a .swap, what is called like its indexes is taken for the old ones.
+    # The ``.log`` first: as long as it is a ``.swap``, files with the names of its indexes are taken for the old ones.
     for base_offset, suffix in sorted(swaps, key=lambda swap: swap[1] != LOG):
         path = os.path.join(directory, offset_name(base_offset, suffix))
         files.rename(path + SWAP, path)
@@ -122,18 +124,18 @@ def finish_swaps(files: Files, directory: str) -> None:
 
 def _parse(name: str) -> tuple[int, str]:
     parsed = parse_offset_name(name)
-    return parsed if parsed is not None else (NEVER, "")
+    return parsed if parsed is not None else (OFFSET_LIMIT, "")
 
 
 def _replaced(
     files: Files, directory: str, names: Iterable[str], swaps: Iterable[tuple[int, str]]
 ) -> list[tuple[int, str]]:
-    """The files of the segments that the swaps replace."""
+    """Returns the files of the segments that the swaps replace."""
     ranges = []
     for base_offset, suffix in swaps:
         if suffix == LOG:
             file = files.open(os.path.join(directory, offset_name(base_offset, LOG + SWAP)))
-            headers = (header for _, header, _ in scan(file, from_offset=base_offset, check_from=NEVER))
+            headers = (header for _, header, _ in scan(file, from_offset=base_offset, check_from=OFFSET_LIMIT))
             ranges.append((base_offset, max((header.next_offset for header in headers), default=base_offset + 1)))
             file.close()
     parsed = [(base, suffix) for base, suffix in map(_parse, names) if suffix in SEGMENT_SUFFIXES]

@@ -1,7 +1,7 @@
-"""Times: which are accepted from producers, and which record is the first at or after a given one.
+"""Timestamps: which are accepted from producers, and lookups of the first record at or after a time.
 
-The time index narrows a lookup down to about ``index.interval.bytes`` of log; the batches there are hopped over by the
-largest timestamp in their headers, and one batch is opened. An answer is exact: the first record at or after the time,
+The time index narrows a lookup down to about ``index.interval.bytes`` of log. The batches there are skipped by the
+largest timestamp in their headers, and one batch is decoded. A result is exact: the first record at or after the time,
 not the first batch that has such a record.
 """
 
@@ -19,11 +19,11 @@ from skep.storage.segment.segment import Segment
 RECORDS_PER_LOOK = 1000
 
 IsGivenUp = Callable[[], bool]
-"""Asked by a search, at each batch and every so many records, whether anybody still waits for it."""
+"""Called by a search at each batch and every RECORDS_PER_LOOK records; true ends the search."""
 
 
 class SearchGivenUp(Exception):
-    """Nobody waits for what the search would find."""
+    """Raised by a search that is no longer waited for."""
 
 
 def never() -> bool:
@@ -37,9 +37,9 @@ class TimestampOffset(NamedTuple):
 
 
 def check_create_time(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-    """KafkaError when the batch's times are too far from the broker's clock. No timestamp (-1) is always fine."""
+    """Raises INVALID_TIMESTAMP when the batch's times are too far from the broker's clock; -1, no timestamp, passes."""
     if header.attributes & APPEND_TIME_FLAG:
-        raise KafkaError(ErrorCode.invalid_timestamp, "a producer does not set the append time, the broker does")
+        raise KafkaError(ErrorCode.invalid_timestamp, "producers must not set the LogAppendTime flag; the broker does")
     if header.max_timestamp - now_ms > config.message_timestamp_after_max_ms:
         raise KafkaError(
             ErrorCode.invalid_timestamp,
@@ -63,6 +63,7 @@ def first_at_or_after(
     *,
     is_given_up: IsGivenUp = never,
 ) -> TimestampOffset | None:
+    """Returns the first record at or after ``timestamp``, between the log start and ``up_to``."""
     for number, segment in enumerate(segments):
         if segment.base_offset >= up_to:
             return None
@@ -80,11 +81,11 @@ def first_at_or_after(
 
 
 def _start_of_search(segment: Segment, timestamp: int, log_start_offset: Offset) -> int:
-    """A boundary before which no batch reaches ``timestamp``.
+    """Returns the position of a batch before which no batch reaches ``timestamp``.
 
-    Let the first time entry that reaches it name offset o. Had a batch at an earlier entry of the offset index, or
-    before one, reached it, that entry would have come with a time entry of its own. So all lies behind the last entry
-    of the offset index that is below o; behind the very last one if there is no such time entry yet.
+    Let o be the offset of the first time entry that reaches it. If a batch at an earlier entry of the offset index, or
+    before one, had reached it, that entry would have come with a time entry of its own. So the search starts at the
+    last entry of the offset index that is below o, or at the very last one if there is no such time entry yet.
     """
     reached = segment.time_index.first_at_or_after(timestamp)
     last_below = (1 << 31) + segment.base_offset if reached is None else reached - 1
@@ -95,7 +96,7 @@ def _start_of_search(segment: Segment, timestamp: int, log_start_offset: Offset)
 def largest(
     segments: Sequence[Segment], log_start_offset: Offset, up_to: Offset, *, is_given_up: IsGivenUp = never
 ) -> TimestampOffset | None:
-    """The first record with the largest timestamp."""
+    """Returns the first record with the largest timestamp."""
     best: tuple[int, Segment, Offset] | None = None
     for segment in segments:
         if segment.size and segment.base_offset < up_to:
@@ -116,9 +117,9 @@ def largest(
 def _largest_by_headers(
     segments: Sequence[Segment], log_start_offset: Offset, up_to: Offset, is_given_up: IsGivenUp
 ) -> TimestampOffset | None:
-    """The indexes know only the largest of whole segments; of a part of one, every header has to be looked at.
+    """The indexes have only the largest timestamp of whole segments; in a part of one every header is read.
 
-    And of the batch that the log start cuts through, every record.
+    In the batch that contains the log start every record is read.
     """
     best: TimestampOffset | None = None
     for segment in segments:
@@ -161,7 +162,7 @@ def _within(
 def _first_record(
     segment: Segment, place: BatchPlace, timestamp: int, from_offset: Offset, is_given_up: IsGivenUp
 ) -> TimestampOffset | None:
-    """The first record of the batch at or after both ``timestamp`` and ``from_offset``."""
+    """Returns the first record of the batch at or after both ``timestamp`` and ``from_offset``."""
     batch = segment.file.read(place.position, place.size)
     header = read_header(batch)
     epoch = header.partition_leader_epoch
@@ -175,6 +176,6 @@ def _first_record(
             if record.timestamp >= timestamp and record.offset >= from_offset:
                 return TimestampOffset(record.timestamp, record.offset, epoch)
     except KafkaError:
-        # Records that cannot be opened (nobody looked inside when they came): the batch is as close as one can get.
+        # Records that cannot be decoded, because appends do not look inside batches: the result is the batch itself.
         return TimestampOffset(header.max_timestamp, first_offset, epoch)
     return None

@@ -1,7 +1,7 @@
-"""Which transactions of a log are undecided, and so where a read_committed reader has to stop.
+"""The undecided transactions of a log, and so the offset at which a read_committed reader has to stop.
 
 A transaction begins with the producer's first transactional batch in the log and ends with a marker, which commits or
-aborts all of it. Between the two nobody knows which it will be. Worked example, producers A and B::
+aborts all of it. Between the two it is undecided. Worked example, producers A and B::
 
     offset   0  1  2  3  4  5  6
     batch    A  -  B  A  A! B  B!      A! and B! are markers
@@ -10,32 +10,24 @@ aborts all of it. Between the two nobody knows which it will be. Worked example,
     after  4   undecided: B from 2               2, once the high watermark has passed 4
     after  6   none                              none, once it has passed 6
 
-A marker that is not below the high watermark may still be lost with its leader, so until then its transaction counts
-as undecided too. An aborted transaction is remembered with the *last stable offset* at its marker: no transaction whose
-marker comes later begins before that. So a search through the aborted ones, which are in the order of their markers,
-may stop at the first whose last stable offset is past the range that is asked for. Above, had A been aborted, it would
-be remembered as (A, 0 to 4, last stable offset 2): a reader of [0, 1] need not look further.
+A marker that is not below the high watermark may still be lost with its leader, so until then its transaction counts as
+undecided too. An aborted transaction is stored with the *last stable offset* at its marker: no transaction with a later
+marker begins before that. So a search through the aborted ones, which are in the order of their markers, may stop at
+the first whose last stable offset is past the range of the search. If A had been aborted above, it would be stored as
+(A, 0 to 4, last stable offset 2): a search for [0, 1] stops there.
 """
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from skep.base.ids import Offset
-
-
-class AbortedTransaction(NamedTuple):
-    producer_id: int
-    first_offset: Offset
-    last_offset: Offset
-    """The marker's."""
-    last_stable_offset: Offset
+from skep.storage.segment.transaction_index import AbortedTransaction
 
 
 class Transactions:
     """The undecided transactions of one log; ``first_unstable_offset`` is where the oldest of them begins.
 
-    ``ongoing`` has the first offset by producer id, in the order of these offsets, since each begins at the log's end.
+    ``ongoing`` maps producer ids to first offsets, in the order of these offsets, since each begins at the log end.
     ``_ended`` has those whose marker is not below the high watermark yet, as (marker's offset, first offset).
     """
 
@@ -49,16 +41,16 @@ class Transactions:
         self._changed()
 
     def begin(self, producer_id: int, offset: Offset) -> None:
-        """A transactional batch lies at ``offset``: it begins the producer's transaction or belongs to it."""
+        """Notes a transactional batch at ``offset``, which begins the producer's transaction or belongs to it."""
         if producer_id not in self.ongoing:
             self.ongoing[producer_id] = offset
             if self.first_unstable_offset is None:
                 self.first_unstable_offset = offset
 
     def end(self, producer_id: int, marker_offset: Offset) -> AbortedTransaction | None:
-        """The producer's marker lies at this offset. The transaction as it is remembered if it was aborted.
+        """Notes the producer's marker; returns the transaction as it is stored if it was aborted.
 
-        None when the producer had begun none: the marker then changes nothing for readers.
+        Returns None when the producer had no transaction: the marker then changes nothing for readers.
         """
         first_offset = self.ongoing.pop(producer_id, None)
         if first_offset is None:
@@ -72,7 +64,7 @@ class Transactions:
         return AbortedTransaction(producer_id, first_offset, marker_offset, last_stable_offset)
 
     def high_watermark_moved(self, high_watermark: Offset) -> None:
-        """Those whose marker lies below it are decided for good."""
+        """Drops the transactions whose marker is below the high watermark: they are decided."""
         ended = self._ended
         if not ended or ended[0][0] >= high_watermark:
             return

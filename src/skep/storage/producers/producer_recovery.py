@@ -1,9 +1,9 @@
-"""Making a log's producers again from snapshots and batches, and with them the indexes of aborted transactions.
+"""Rebuilds a log's producers from snapshots and batches, and with them the indexes of aborted transactions.
 
-The state at an offset is the newest good snapshot that is not past it, and the headers of the batches between the two;
-of markers also what they say. For the producers themselves that offset is the end of the log. To make the entries of
-an index again the transactions have to be known whose markers it holds, so for each index the state is taken up at or
-before the first of these markers. Worked example, recovery point 50, the log ends at 90, snapshots at 0, 40 and 80::
+The state at an offset is the newest good snapshot that is not past it, followed by the headers of the batches between
+the two, and the content of markers. For the producers themselves that offset is the log end. To rebuild the entries of
+an index, the transactions whose markers it holds have to be known, so for each index the state is loaded at or before
+the first of these markers. Worked example, recovery point 50, the log ends at 90, snapshots at 0, 40 and 80::
 
     00000000000000000000.log  [0 ...                    its index is synced up to 50: the entries below are kept
                               ... [60 abort] ... [79]   state of 40, replayed from there: the entry of 60
@@ -21,10 +21,10 @@ from skep.base.ids import Offset
 from skep.records.batch import BatchHeader
 from skep.records.end_txn_marker import read_marker
 from skep.storage.file_names import SNAPSHOT, offset_name
-from skep.storage.producers.open_transactions import AbortedTransaction
 from skep.storage.producers.producers import Producers
-from skep.storage.segment.batch_scan import NEVER, scan
+from skep.storage.segment.batch_scan import OFFSET_LIMIT, scan
 from skep.storage.segment.segment import Segment
+from skep.storage.segment.transaction_index import AbortedTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -37,13 +37,13 @@ class LostEntries(NamedTuple):
     segment: Segment
     from_offset: Offset
     first_marker: Offset
-    """The first marker that there is from there on."""
+    """The first marker at or past ``from_offset``."""
 
 
 class ProducerRecovery:
-    """Goes through the log once, forwards. Everything below ``_at`` is in ``_producers``.
+    """Reads the log once, forwards. Everything below ``_at`` is in ``_producers``.
 
-    ``snapshot_offset`` is that of the snapshot that the state goes back to.
+    ``snapshot_offset`` is that of the snapshot that was loaded last.
     """
 
     def __init__(
@@ -61,34 +61,34 @@ class ProducerRecovery:
         self._directory = directory
         self._segments = segments
         self._end_offset = end_offset
-        # Those past the end are of batches that were cut. They are removed before the log is used again, so that none
-        # is ever taken for one of the batches that come to those offsets later.
+        # Snapshots past the end are of batches that were cut. They are removed before the log is used again, so that
+        # none is taken for a snapshot of batches that are appended at those offsets later.
         self._snapshots = sorted(snapshot for snapshot in snapshots if snapshot <= end_offset)
         self._now_ms = now_ms
         self._max_producers = max_producers
         self._producers = Producers(max_producers)
         self._at = NO_SNAPSHOT
 
-    def make_entries(self, lost: LostEntries) -> None:
-        """For each index that lacks some, in the order of the segments."""
-        self._take_up(lost.first_marker)
+    def rebuild_entries(self, lost: LostEntries) -> None:
+        """Rebuilds the entries of one index. To be called in the order of the segments."""
+        self._load_snapshot(lost.first_marker)
         following = [s.base_offset for s in self._segments if s.base_offset > lost.segment.base_offset]
         self._replay(following[0] if following else self._end_offset, lost)
 
     def producers(self) -> Producers:
-        """As they are at the end of the log."""
-        self._take_up(self._end_offset)
+        """Returns the producers at the log end."""
+        self._load_snapshot(self._end_offset)
         self._replay(self._end_offset, None)
         return self._producers
 
-    def _take_up(self, limit: Offset) -> None:
-        """Goes on from the newest good snapshot that is not past ``limit``, if that is further than we are."""
+    def _load_snapshot(self, limit: Offset) -> None:
+        """Loads the newest good snapshot that is past ``_at`` and not past ``limit``, if there is one."""
         for snapshot in reversed([s for s in self._snapshots if self._at < s <= limit]):
             path = os.path.join(self._directory, offset_name(snapshot, SNAPSHOT))
             try:
                 self._producers = Producers.decode(self._files.read_whole(path), self._max_producers)
             except (StorageError, ValueError) as error:
-                logger.warning("%s cannot be used: %s", path, error)
+                logger.warning("%s: cannot read the snapshot, trying an older one: %s", path, error)
                 self._snapshots.remove(snapshot)
             else:
                 self._at = self.snapshot_offset = snapshot
@@ -103,7 +103,7 @@ class ProducerRecovery:
             if place is None:
                 continue
             for position, header, _ in scan(
-                segment.file, position=place.position, from_offset=segment.base_offset, check_from=NEVER
+                segment.file, position=place.position, from_offset=segment.base_offset, check_from=OFFSET_LIMIT
             ):
                 if header.has_producer_id and header.base_offset >= self._at:
                     aborted = self._record(segment, position, header)
@@ -112,7 +112,7 @@ class ProducerRecovery:
         self._at = end
 
     def _record(self, segment: Segment, position: int, header: BatchHeader) -> AbortedTransaction | None:
-        # When a batch was written is not known; to remember a producer for too long does no harm.
+        # The time at which a batch was written is not known; remembering a producer for too long does no harm.
         if not header.is_control:
             self._producers.record(header, header.base_offset, self._now_ms)
             return None

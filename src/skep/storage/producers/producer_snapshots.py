@@ -1,8 +1,9 @@
-"""Writing snapshots of a log's producers, and which of them are kept.
+"""Writes snapshots of a log's producers and decides which are kept.
 
-There is one at the beginning of each segment but the first, which goes when the segment goes, and besides these the
-newest. After a crash the headers of the batches behind the newest one are read to know the producers; so that this is
-not a whole segment, one is written with the first flush after every 64 MiB. A clean stop writes one at the end.
+There is one at the beginning of each segment except the first, which is removed with the segment, and besides these the
+newest. After a crash the headers of the batches after the newest snapshot are read to recover the producers. So that
+this is not a whole segment, a snapshot is written with the first flush after every 64 MiB. A clean shutdown writes one
+at the log end.
 """
 
 import os
@@ -11,7 +12,6 @@ from collections.abc import Sequence
 from skep.base.files.files import Files
 from skep.base.ids import Offset
 from skep.storage.file_names import SNAPSHOT, offset_name, parse_offset_name
-from skep.storage.log.flush_state import FlushState
 from skep.storage.producers.producers import Producers
 from skep.storage.segment.segment import Segment
 
@@ -20,9 +20,9 @@ NO_SNAPSHOT = Offset(-1)
 
 
 class ProducerSnapshots:
-    """``newest`` is the offset of the newest that is there; ``_loose`` is the one that belongs to no segment.
+    """``newest`` is the offset of the newest snapshot; ``_loose`` is that of the one that belongs to no segment.
 
-    ``_position`` is where in the active segment the newest was taken.
+    ``_position`` is the size that the active segment had when the newest was written.
     """
 
     __slots__ = ("_directory", "_files", "_loose", "_position", "newest")
@@ -38,19 +38,25 @@ class ProducerSnapshots:
     def is_due(self, active: Segment) -> bool:
         return active.size - self._position >= INTERVAL_BYTES
 
-    def write(self, producers: Producers, offset: Offset, active: Segment, flush: FlushState) -> None:
-        """At the log end, ``offset``; durable with the next flush, and then the loose one before it goes."""
+    def write(self, producers: Producers, offset: Offset, active: Segment) -> Offset | None:
+        """Writes the snapshot at the log end, ``offset``, without a sync.
+
+        Returns the offset of the loose snapshot that it replaces, which may be removed once this one is durable; None
+        when there is none.
+        """
         path = os.path.join(self._directory, offset_name(offset, SNAPSHOT))
         self._files.write_atomically(path, producers.encode(), sync=False)
-        flush.snapshot_written(offset, replaces=None if self._loose in (NO_SNAPSHOT, offset) else self._loose)
+        replaced = None if self._loose in (NO_SNAPSHOT, offset) else self._loose
         self.newest = self._loose = offset
         self._position = active.size
+        return replaced
 
     def remove_above(self, end_offset: Offset) -> list[Offset]:
-        """Before a log is cut there: removes the snapshots past it, and gives the offsets of the others.
+        """Removes the snapshots past ``end_offset``, where the log is about to be cut; returns the offsets of the
+        others.
 
-        The names are gone for good with the next sync of the directory, which has to come before the next append: none
-        may be taken for one of the batches that come to those offsets later.
+        The removal is durable with the next sync of the directory, which has to come before the next append: no
+        snapshot may be taken for one of the batches that are appended at those offsets later.
         """
         kept = []
         for name in self._files.list_directory(self._directory):
@@ -63,5 +69,5 @@ class ProducerSnapshots:
         return kept
 
     def segment_begun(self) -> None:
-        """At the newest snapshot, which is no longer loose."""
+        """Notes that a segment begins at the newest snapshot, which is no longer loose."""
         self._loose, self._position = NO_SNAPSHOT, 0

@@ -1,20 +1,19 @@
-"""What a log knows of idempotent and transactional producers: the sequence numbers of their last batches, their epochs,
-and which of them are in a transaction.
+"""The idempotent and transactional producers of a log: the sequence numbers of their last batches, their epochs, and
+which of them are in a transaction.
 
 A producer numbers its records per partition, 0, 1, 2 ... 2**31-1, 0 ... A batch is
 
 - new when it begins where the last one ended,
-- a duplicate when it is one of the last five (a client has five requests under way at the most): it is answered as the
-  first time and not written again,
+- a duplicate when it is one of the last five (a client has at most five requests in flight): it gets the same response
+  as the first copy and is not written again,
 - out of order otherwise.
 
-A producer that is not known, or no longer, may begin at any number: its records may all have been deleted, and to
-refuse it would stop it for ever (Kafka has done so since 2.4, KIP-360). A higher epoch begins at 0 again; a lower one
-is a producer that has been replaced. Batches without a sequence are a coordinator's own (offsets that a transaction
-commits): of these only the epoch is checked.
+A producer that is unknown, or forgotten, may begin at any number: its records may all have been deleted, and refusing
+it would stop it for ever (as in Kafka since 2.4, KIP-360). A higher epoch begins at 0 again; a lower one is fenced.
+Batches without a sequence are a coordinator's own (offsets that a transaction commits): only their epoch is checked.
 
-A transaction's marker comes from a coordinator, with its own epoch. It may raise the producer's epoch: that is how a
-coordinator keeps out a producer that still writes to a transaction which it has given up.
+A transaction's marker comes from a coordinator, with the coordinator's epoch. It may raise the producer's epoch: that
+is how a coordinator fences a producer that still writes to an aborted transaction.
 """
 
 from collections import OrderedDict
@@ -25,7 +24,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import Offset
 from skep.records.batch import TRANSACTIONAL_FLAG, BatchHeader
 from skep.records.end_txn_marker import EndTxnMarker
-from skep.storage.producers.open_transactions import AbortedTransaction, Transactions
+from skep.storage.producers.open_transactions import Transactions
 from skep.storage.producers.snapshot_format import (
     NO_COORDINATOR_EPOCH,
     NO_OFFSET,
@@ -36,11 +35,12 @@ from skep.storage.producers.snapshot_format import (
     rows_by_producer,
     unpack_rows,
 )
+from skep.storage.segment.transaction_index import AbortedTransaction
 
 BATCHES_KEPT = 5
 MAX_PRODUCERS = 10_000
 RECENT_PRODUCERS = 1000
-"""So many keep all their batches in a snapshot, the others the last one."""
+"""The number of producers of which a snapshot has all batches; of the others it has the last one."""
 NO_EPOCH = -1
 _HIGHEST_SEQUENCE = 0x7FFF_FFFF
 
@@ -51,7 +51,7 @@ class ProducedBatch(NamedTuple):
     base_offset: Offset
     last_offset: Offset
     timestamp: int
-    """When it was appended; what the answer to a duplicate carries under LogAppendTime."""
+    """When it was appended; the response to a duplicate carries it under LogAppendTime."""
 
 
 class ProducerState(NamedTuple):
@@ -75,20 +75,20 @@ class _Producer:
         self.batches: list[ProducedBatch] = []
 
     def enter_epoch(self, epoch: int) -> None:
-        """Sequences begin again; what a coordinator said still holds."""
+        """Resets the sequences; the coordinator epoch stays."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches.clear()
 
 
 class Producers:
-    """The producers of one log; ``_idle`` are those in no transaction, the one that wrote last at the end.
+    """The producers of one log. ``_idle`` are those in no transaction; the one that wrote last is at the end.
 
-    ``_packed`` has the rows of those that come from a snapshot and that nobody has asked for yet. ``_producers`` has
-    the others. A log with ten thousand producers is opened on the event loop, and few of them come back.
+    ``_packed`` has the rows of producers from a snapshot that were not used yet, and ``_producers`` has the others. A
+    log with ten thousand producers is opened on the event loop, and few of them write again.
 
-    There are ``max_producers`` idle ones at the most: past that the one that was silent for the longest time is
-    forgotten, as if it had expired. One that is in a transaction is never forgotten, for readers wait for its end.
+    There are at most ``max_producers`` idle ones: past that the one that has not written for the longest time is
+    forgotten, as if it had expired. A producer in a transaction is never forgotten, because readers wait for its end.
     """
 
     __slots__ = ("_idle", "_max_producers", "_packed", "_producers", "transactions")
@@ -109,13 +109,16 @@ class Producers:
 
     @property
     def latest_timestamp(self) -> int:
-        """When the last of them wrote; -1 when there is none."""
+        """The time of the latest write of any producer; -1 when there is none."""
         unpacked = max((producer.last_timestamp for producer in self._producers.values()), default=-1)
         packed = max((last_row(rows)[2] for rows in self._packed.values()), default=-1)
         return max(unpacked, packed)
 
     def check(self, header: BatchHeader) -> ProducedBatch | None:
-        """None: the batch is new. Otherwise the batch it repeats. KafkaError refuses it. Changes nothing."""
+        """Returns None for a new batch, and the first copy for a duplicate. Raises KafkaError to refuse the batch.
+
+        Changes nothing.
+        """
         producer = self._producers.get(header.producer_id)
         if producer is None and (producer := self._unpacked(header.producer_id)) is None:
             return None
@@ -143,9 +146,9 @@ class Producers:
         return None
 
     def record(self, header: BatchHeader, base_offset: Offset, now_ms: int) -> None:
-        """The batch, checked or found in the log, is at ``base_offset``."""
+        """Notes a batch at ``base_offset``, which ``check`` has passed or recovery has found."""
         producer_id = header.producer_id
-        # As _known and _wrote_outside, without the calls: this is the path of every produce.
+        # As ``_known`` and ``_wrote_outside``, without the calls: every Produce request takes this path.
         producer = self._producers.get(producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             producer = self._known(producer_id, header.producer_epoch)
@@ -164,7 +167,7 @@ class Producers:
             self._wrote_outside(producer_id)
 
     def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
-        """KafkaError when the marker comes from a coordinator, or for a producer, that has been replaced."""
+        """Raises KafkaError when the epoch of the producer or of the coordinator was replaced by a higher one."""
         producer = self._producers.get(producer_id) or self._unpacked(producer_id)
         if producer is None:
             return
@@ -179,7 +182,7 @@ class Producers:
     def record_marker(
         self, header: BatchHeader, marker: EndTxnMarker, offset: Offset, now_ms: int
     ) -> AbortedTransaction | None:
-        """The marker, checked or found in the log, is at ``offset``. What is to be remembered if it aborts."""
+        """Notes a marker at ``offset``; returns the transaction if it was aborted, for the transaction index."""
         producer = self._known(header.producer_id, header.producer_epoch)
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.last_timestamp = now_ms
@@ -188,14 +191,14 @@ class Producers:
         return None if marker.committed else ended
 
     def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """With this epoch; a transaction that is open with another one is not this producer's."""
+        """Returns whether the producer has an open transaction in this epoch."""
         if producer_id not in self.transactions.ongoing:
             return False
         producer = self._producers.get(producer_id) or self._unpacked(producer_id)
         return producer is not None and producer.epoch == producer_epoch
 
     def _unpacked(self, producer_id: int) -> _Producer | None:
-        """The producer that a snapshot has and nobody has asked for before."""
+        """Unpacks a producer from a snapshot when it is used first."""
         rows = self._packed.pop(producer_id, None)
         if rows is None:
             return None
@@ -211,8 +214,10 @@ class Producers:
         return producer
 
     def _wrote_outside(self, producer_id: int) -> None:
-        """The producer, unless it is in a transaction, is idle now; the one that has been so for longest may have to
-        go, which is never this one: it may be about to repeat what it wrote."""
+        """Makes the producer the last idle one, unless it is in a transaction; may forget the first idle one.
+
+        Never this one: it may be about to repeat what it wrote.
+        """
         if producer_id in self.transactions.ongoing:
             return
         idle = self._idle
@@ -226,7 +231,7 @@ class Producers:
         self._packed.pop(producer_id, None)
 
     def expire(self, before_ms: int) -> None:
-        """Forgets the producers that have not written since."""
+        """Forgets the producers that have not written since ``before_ms``."""
         for producer_id in [one for one in self._idle if self._last_timestamp(one) < before_ms]:
             del self._idle[producer_id]
             self._forget(producer_id)
@@ -236,7 +241,7 @@ class Producers:
         return self._producers[producer_id].last_timestamp if rows is None else last_row(rows)[2]
 
     def states(self) -> Iterator[ProducerState]:
-        """Those that are there now, each as it is when its turn comes; producers may come and go meanwhile."""
+        """Yields the producers that are known now, each as it is when it is yielded; others may change meanwhile."""
         ongoing = self.transactions.ongoing
         for producer_id in [*ongoing, *self._idle]:
             producer = self._producers.get(producer_id) or self._unpacked(producer_id)
@@ -252,7 +257,7 @@ class Producers:
             )
 
     def last_records(self) -> list[tuple[int, int, int]]:
-        """(producer id, offset of its last record or -1, epoch) of each: what compaction must not lose."""
+        """Returns (producer id, offset of its last record or -1, epoch) of each: what compaction must keep."""
         asked_for = [
             (producer_id, producer.batches[-1].last_offset if producer.batches else NO_OFFSET, producer.epoch)
             for producer_id, producer in self._producers.items()
@@ -261,14 +266,14 @@ class Producers:
         return asked_for + [(producer_id, last_offset, epoch) for producer_id, (epoch, last_offset, _) in packed]
 
     def encode(self) -> bytes:
-        """A ``.snapshot`` as Kafka writes it, except that a recent producer has a row for each of its batches.
+        """Returns a ``.snapshot`` as Kafka writes it, except that a recent producer has a row for each of its batches.
 
-        Kafka keeps the last batch only, so a producer that repeats several after a restart is told that they are out
-        of order. A reader that takes the last row of a producer, as Kafka does, still gets what it expects. Here that
-        happens to a producer after which RECENT_PRODUCERS others have written: fifty thousand rows of ten thousand
-        producers took 30 ms on the event loop.
+        Kafka keeps only the last batch, so a producer that repeats several after a restart gets
+        OUT_OF_ORDER_SEQUENCE_NUMBER. A reader that takes the last row of a producer, as Kafka does, still gets what it
+        expects. Here that happens to a producer after which RECENT_PRODUCERS others have written: fifty thousand rows
+        of ten thousand producers took 30 ms on the event loop.
         """
-        # Those in a transaction, then the idle ones in their order, which a snapshot is to keep.
+        # Producers in a transaction, then the idle ones in their order, which a snapshot preserves.
         rows: list[bytes] = []
         for producer_ids in (self.transactions.ongoing, self._idle):
             first_recent = len(producer_ids) - RECENT_PRODUCERS
@@ -278,8 +283,8 @@ class Producers:
         return encode_snapshot(rows)
 
     def _pack(self, producer_id: int, count: int) -> bytes:
-        """The rows of the producer's last ``count`` batches."""
-        # No objects but those that stay: this is done for ten thousand producers in one go.
+        """Returns the rows of the producer's last ``count`` batches."""
+        # No temporary objects: this is called for ten thousand producers in a row.
         producer = self._producers[producer_id]
         epoch, coordinator_epoch = producer.epoch, producer.coordinator_epoch
         first = self.transactions.ongoing.get(producer_id, NO_OFFSET)
@@ -294,7 +299,7 @@ class Producers:
 
     @classmethod
     def decode(cls, data: bytes, max_producers: int = MAX_PRODUCERS) -> "Producers":
-        """ValueError when the snapshot is damaged."""
+        """Raises ValueError when the snapshot is damaged."""
         producers = cls(max_producers)
         ongoing: dict[int, Offset] = {}
         packed, idle = producers._packed, producers._idle

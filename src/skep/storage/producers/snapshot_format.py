@@ -1,4 +1,4 @@
-"""The bytes of a ``.snapshot``: Kafka's format, one row after the other; see ``docs/ON-DISK.md``."""
+"""The format of a ``.snapshot``, which is Kafka's: a head and one row after the other; see ``docs/ON-DISK.md``."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ _LAST_OF_ROW = struct.Struct(">8xh4xq4xq12x")
 
 NO_SEQUENCE = -1
 NO_OFFSET = -1
-"""The last of a producer that has no batch in its epoch, only a marker; and the first of no transaction."""
+"""The last offset of a producer that has only a marker in its epoch, and the first offset of no transaction."""
 NO_COORDINATOR_EPOCH = -1
 
 
@@ -28,22 +28,23 @@ unpack_rows = _ROW.iter_unpack
 
 
 def last_row(rows: bytes) -> tuple[int, int, int]:
-    """Epoch, last offset and timestamp of the last of ``rows``."""
+    """Returns epoch, last offset and timestamp of the last of ``rows``."""
     epoch, last_offset, timestamp = _LAST_OF_ROW.unpack_from(rows, len(rows) - _ROW.size)
     return epoch, last_offset, timestamp
 
 
 def encode_snapshot(rows: Sequence[bytes]) -> bytes:
-    """Of rows that ``pack_row`` has made, or several of them joined."""
+    """Returns a snapshot of rows that ``pack_row`` has made; several of them may be joined."""
     joined = b"".join(rows)
     body = _COUNT.pack(len(joined) // _ROW.size) + joined
     return _HEAD.pack(_VERSION, crc32c(body)) + body
 
 
 def rows_by_producer(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """(producer id, first offset of its transaction, its rows) for each run of rows of one producer.
+    """Yields (producer id, first offset of its transaction, its rows) for each run of rows of one producer.
 
-    ValueError when the snapshot is damaged. The rows stay packed: to unpack all of ten thousand producers takes 80 ms.
+    Raises ValueError when the snapshot is damaged. The rows stay packed: unpacking those of ten thousand producers
+    takes 80 ms.
     """
     if len(data) < _HEAD.size + _COUNT.size:
         raise ValueError("the snapshot is cut off")

@@ -1,7 +1,7 @@
-"""Walking over the batches of a ``.log`` file by their headers, without reading what is between.
+"""Walks over the batches of a ``.log`` file by their headers, without reading the records between.
 
-``hop`` believes the headers and is for files that were written whole. ``scan`` believes nothing, gives the full headers
-and is for recovery.
+``hop`` trusts the headers and is for files that were written completely. ``scan`` checks everything, yields the full
+headers and is for recovery.
 """
 
 import struct
@@ -17,12 +17,12 @@ _SHORT_SIZE = _SHORT_HEADER.size
 _PIECE_BYTES = 8 << 10
 _SCAN_PIECE_BYTES = 1 << 20
 
-NEVER = 1 << 63
-"""A ``check_from`` that is above all offsets: ``scan`` checks no CRC."""
+OFFSET_LIMIT = 1 << 63
+"""Above all offsets; as ``check_from`` it makes ``scan`` check no CRC."""
 
 
 class BatchPlace(NamedTuple):
-    """Where a batch lies and which offsets it holds."""
+    """The position, size and offsets of a batch."""
 
     position: int
     size: int
@@ -36,13 +36,15 @@ class BatchPlace(NamedTuple):
 
 
 def hop(file: File, position: int, end: int) -> Iterator[BatchPlace]:
-    """The batches from the boundary ``position`` up to ``end``; stops early where there is no batch."""
+    """Yields the batches from the boundary ``position`` up to ``end``; stops early where there is no batch."""
     return map(BatchPlace._make, _hop(file, position, end))
 
 
 def _hop(file: File, position: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """As plain tuples, which cost a third. Read in pieces: small batches share one, of large ones only the piece with
-    the header is read."""
+    """As ``hop``, with plain tuples, which cost a third.
+
+    The file is read in pieces: small batches share one, and of large ones only the piece with the header is read.
+    """
     while end - position >= HEADER_SIZE:
         piece = file.read(position, min(_PIECE_BYTES, end - position))
         start = position
@@ -58,7 +60,7 @@ def _hop(file: File, position: int, end: int) -> Iterator[tuple[int, int, int, i
 
 
 class FarAway(Exception):
-    """A batch lies further away than was allowed; ``place`` is that of a batch before it, to go on from."""
+    """A batch is further away than was allowed; ``place`` is a batch before it, from which a search can continue."""
 
     def __init__(self, place: BatchPlace) -> None:
         super().__init__(place)
@@ -66,9 +68,9 @@ class FarAway(Exception):
 
 
 def find_from(file: File, position: int, end: int, offset: int, most_hops: int | None = None) -> BatchPlace | int:
-    """The first batch from the boundary ``position`` on whose last offset is ``offset`` or more.
+    """Returns the first batch from the boundary ``position`` on whose last offset is ``offset`` or more.
 
-    Where there is none, the position up to which there are batches: ``end``, unless something is damaged. Raises
+    When there is none, returns the position up to which there are batches: ``end``, unless something is damaged. Raises
     FarAway when it is not among the first ``most_hops``.
     """
     hops = _hop(file, position, end)
@@ -84,7 +86,7 @@ def find_from(file: File, position: int, end: int, offset: int, most_hops: int |
 
 
 def place_at(file: File, position: int, end: int) -> BatchPlace | None:
-    """The batch that begins at ``position`` and ends before ``end``."""
+    """Returns the batch that begins at ``position``; None when there is none that ends by ``end``."""
     header = file.read(position, _SHORT_SIZE)
     if len(header) < _SHORT_SIZE:
         return None
@@ -98,12 +100,13 @@ def place_at(file: File, position: int, end: int) -> BatchPlace | None:
 def scan(
     file: File, *, position: int = 0, from_offset: int, check_from: int, gaps_below: int = 0
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, bytes) of each batch from the boundary ``position`` on, up to the first that is not good.
+    """Yields (position, header, bytes) of each batch from the boundary ``position`` on, up to the first bad one.
 
-    Good is: a header that makes sense, offsets that are not before ``from_offset`` and only grow, all its bytes there.
-    From the offset ``check_from`` on also: a CRC that is right, and no gap before it, for the base offset is not under
-    the CRC. What lies before was synced once, so reading its headers is enough; of such a batch the bytes may not be
-    all there. A gap that ends at ``gaps_below`` or before may be compaction's, and is none.
+    A batch is good if its header is plausible, its offsets are not before ``from_offset`` and increase, and all its
+    bytes are in the file. From the offset ``check_from`` on its CRC has to be right too, and there may be no gap before
+    it, because the CRC does not cover the base offset. Batches before that were synced, so reading their headers is
+    enough; the bytes that are yielded for them may be incomplete. A gap that ends at ``gaps_below`` or before may come
+    from compaction and is allowed.
     """
     next_offset = from_offset
     is_exact = position == 0
@@ -113,7 +116,7 @@ def scan(
         if position + HEADER_SIZE > piece_start + len(piece):
             piece, piece_start = file.read(position, _SCAN_PIECE_BYTES), position
         header = read_header(piece, position - piece_start)
-        if not makes_sense(header, next_offset, from_offset) or position + header.size > file.size:
+        if not is_plausible(header, next_offset, from_offset) or position + header.size > file.size:
             return
         is_checked = header.last_offset >= check_from
         if is_checked and position + header.size > piece_start + len(piece):
@@ -128,8 +131,9 @@ def scan(
         is_exact = True
 
 
-def makes_sense(header: BatchHeader, next_offset: int, from_offset: int) -> bool:
-    """Whether a batch with this header may lie in a segment that begins at ``from_offset``, behind ``next_offset``."""
+def is_plausible(header: BatchHeader, next_offset: int, from_offset: int) -> bool:
+    """Returns whether a batch with this header may follow ``next_offset`` in a segment that begins at
+    ``from_offset``."""
     return (
         header.magic == 2
         and header.size >= HEADER_SIZE

@@ -7,10 +7,10 @@ Entries as Kafka writes them, big endian; offsets are relative to the segment's 
     .timeindex  timestamp       int64   the largest timestamp so far, in the batches up to and including this entry's
                 relative_offset int32   the last offset of the first batch that had it
 
-Both grow, strictly. An entry is added when more than ``index.interval.bytes`` of log were written since the last one.
-The last entries of a growing index wait in memory and are written in groups; a crash loses them, and recovery makes
-them again from the log. Nothing of a written index is kept in memory: a lookup probes the file, which the page cache
-holds, and then searches one block of it.
+Both increase strictly. An entry is added when more than ``index.interval.bytes`` of log were written since the last
+one. The last entries of a growing index wait in memory and are written in groups; a crash loses them, and recovery
+rebuilds them from the log. Nothing of a written index is kept in memory: a lookup probes the file, which is in the page
+cache, and then searches one block of it.
 """
 
 import struct
@@ -22,11 +22,11 @@ from skep.base.errors import StorageError
 from skep.base.files.files import File, Files
 
 GROUP_ENTRIES = 256
-"""Entries that wait in memory at the most before they are written: with both indexes 5 KiB of a busy partition."""
+"""The most entries that wait in memory before they are written: 5 KiB with both indexes of a busy partition."""
 BLOCK_ENTRIES = 256
-"""Entries that a lookup reads at once."""
+"""The number of entries that a lookup reads at once."""
 NEAR_ENTRIES = 16
-"""Entries that a lookup reads first where it has a good guess."""
+"""The number of entries that a lookup reads first where it has a good guess."""
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _NEAR_POSITIONS = struct.Struct(">" + "4xi" * NEAR_ENTRIES)
@@ -36,8 +36,8 @@ _TIME_ENTRY = struct.Struct(">qi")
 class Index:
     """Entries of one size in one file.
 
-    ``_state`` is (entries in the file, bytes of the entries that wait). It is one object so that a thread that looks
-    something up sees both change at once; the event loop's thread alone changes it.
+    ``_state`` is (entries in the file, bytes of the entries that wait). It is one object so that a lookup in a thread
+    sees both change at once; only the event loop's thread changes it.
     """
 
     __slots__ = ("_entry", "_file", "_files", "_state", "base_offset", "path")
@@ -68,12 +68,12 @@ class Index:
             try:
                 self.write_waiting()
             except StorageError:
-                # The batch is in the log already, so its append must not fail. The entries wait for the next one;
-                # they cannot become many, because a disk without room for them has none for the log either.
+                # The batch is already in the log, so its append must not fail. The entries wait for the next one; there
+                # cannot be many, because a disk without room for them has none for the log either.
                 pass
 
     def write_waiting(self) -> None:
-        """Writes the entries that wait, if any; on StorageError they go on waiting."""
+        """Writes the entries that wait, if any; after a StorageError they keep waiting."""
         written, waiting = self._state
         if not waiting:
             return
@@ -82,7 +82,7 @@ class Index:
         self._state = (written + len(waiting) // self._entry.size, None)
 
     def finish(self) -> None:
-        """Writes all that waits. The file is there afterwards even if it is empty: a missing one means damage."""
+        """Writes all entries that wait. Creates the file even if it is empty, because a missing one means damage."""
         self._trimmed()
         self.write_waiting()
 
@@ -90,16 +90,16 @@ class Index:
         return self._files.exists(self.path) and self._files.size(self.path) % self._entry.size == 0
 
     def truncate(self, count: int) -> None:
-        """Keeps the first ``count`` entries, which are all in the file; recovery makes the others again."""
+        """Keeps the first ``count`` entries, which are all in the file; recovery rebuilds the others."""
         self._state = (count, None)
         self._trimmed()
 
     def sync(self) -> None:
-        """In any thread; for an index that no longer grows."""
+        """Syncs an index that no longer grows. In any thread."""
         self._opened().sync()
 
     def rename(self, path: str) -> None:
-        """Gives the file, if there is one, another name; threads that look something up meanwhile are not disturbed."""
+        """Renames the file, if there is one, without disturbing lookups in other threads."""
         if self._files.exists(self.path):
             self._files.rename_file(self._opened(), path)
         self.path = path
@@ -115,7 +115,7 @@ class Index:
         return self._file
 
     def _trimmed(self) -> File:
-        """The file without anything behind the entries that count, such as those of a segment that is no more."""
+        """Returns the file, truncated after the entries that count: a removed segment may have left others."""
         file = self._opened()
         if file.size != (size := self._state[0] * self._entry.size):
             file.truncate(size)
@@ -139,10 +139,10 @@ class Index:
         return block
 
     def _first_above(self, wanted: int, field: int, near: int = -1) -> int:
-        """The first slot whose field is above ``wanted``; ``count`` when there is none.
+        """Returns the first slot whose field is above ``wanted``; ``count`` when there is none.
 
-        Blocks are read where the slot should be: from ``near`` on if the caller has a guess, else where it would be if
-        the entries grew evenly, which they mostly do; after that in the middle of what is left.
+        Reads blocks where the slot should be: from ``near`` on if the caller has a guess, else where it would be if the
+        entries were evenly spaced, which they mostly are; after that in the middle of what is left.
         """
         low, high = 0, self.count
         while high - low > BLOCK_ENTRIES:
@@ -168,7 +168,7 @@ class Index:
         return bisect_right(slots, wanted, key=lambda slot: int(unpack_from(block, slot * size)[field]))
 
     def entries(self) -> list[tuple[int, int]]:
-        """All of them; for checks and tools."""
+        """Returns all entries, for checks and tools."""
         pairs = self._entry.iter_unpack(self._read(0, self.count))
         return [(first, second) for first, second in pairs]
 
@@ -183,15 +183,15 @@ class OffsetIndex(Index):
         self._append(last_offset - self.base_offset, position)
 
     def position_before(self, offset: int) -> int:
-        """The position of the last entry whose offset is at most ``offset``; 0 before the first."""
+        """Returns the position of the last entry whose offset is at most ``offset``; 0 before the first."""
         slot = self._first_above(offset - self.base_offset, 0) - 1
         return self.entry(slot)[1] if slot >= 0 else 0
 
     def last_up_to_position(self, position: int, log_size: int) -> int:
-        """Where the last batch in the index begins that does so at ``position`` or before; 0 if none does.
+        """Returns the last position in the index that is not past ``position``; 0 if there is none.
 
-        Every fetch that ends inside a segment asks this. Batches are mostly of like size, so the few entries around
-        where it should be are read first; when the answer is not among them, a whole block and then on from there.
+        Every fetch that ends inside a segment calls this. Batches mostly have similar sizes, so the few entries around
+        the expected slot are read first; if the result is not among them, a whole block is read, and then others.
         """
         count = self.count
         guess = position * count // max(log_size, 1)
@@ -200,14 +200,14 @@ class OffsetIndex(Index):
             block = self._read(start, start + NEAR_ENTRIES)
             if len(block) == _NEAR_POSITIONS.size:
                 positions = _NEAR_POSITIONS.unpack(block)
-                # Only between two of them is it certain that no entry outside is nearer.
+                # Only between two of them it is certain that no other entry is nearer.
                 if positions[0] <= position < positions[-1]:
                     return int(positions[bisect_right(positions, position) - 1])
         slot = self._first_above(position, 1, max(guess - BLOCK_ENTRIES // 2, 0)) - 1
         return self.entry(slot)[1] if slot >= 0 else 0
 
     def _first_above_in(self, block: bytes, wanted: int, field: int) -> int:
-        # The same as above with less Python: lookups by offset are on the path of every fetch in the middle of a log.
+        # As in the base class with less Python: every fetch in the middle of a log takes this path.
         numbers = array("i", block)
         if sys.byteorder == "little":
             numbers.byteswap()
@@ -221,17 +221,17 @@ class TimeIndex(Index):
         super().__init__(files, path, base_offset, _TIME_ENTRY, size)
 
     def add(self, timestamp: int, offset: int) -> None:
-        """The caller sees to it that ``timestamp`` is above the last one."""
+        """``timestamp`` has to be above the last one."""
         self._append(timestamp, offset - self.base_offset)
 
     def last(self) -> tuple[int, int] | None:
-        """(timestamp, offset) of the last entry."""
+        """Returns (timestamp, offset) of the last entry; None when there is none."""
         if (count := self.count) == 0:
             return None
         timestamp, relative = self.entry(count - 1)
         return timestamp, relative + self.base_offset
 
     def first_at_or_after(self, timestamp: int) -> int | None:
-        """The offset of the first entry that is not before ``timestamp``."""
+        """Returns the offset of the first entry that is not before ``timestamp``; None when there is none."""
         slot = self._first_above(timestamp - 1, 0)
         return self.entry(slot)[1] + self.base_offset if slot < self.count else None

@@ -1,22 +1,22 @@
-"""Cutting the indexes of a segment to what is good, and counting the batches behind that again.
+"""Truncates the indexes of a segment to their good part and rebuilds the rest from the batches.
 
-Recovery does it from the recovery point on, a truncation at the new end of the log.
+Recovery does so from the recovery point on, a truncation at the new log end.
 """
 
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
 
 from skep.base.ids import Offset
-from skep.storage.segment.batch_scan import NEVER, scan
+from skep.storage.segment.batch_scan import OFFSET_LIMIT, scan
 from skep.storage.segment.segment import Segment
 
 
 def keep_index_below(segment: Segment, offset: Offset) -> int:
-    """Cuts the indexes at ``offset`` or earlier, where they are not good; gives where to count on from.
+    """Truncates the indexes at ``offset``, or earlier where they are bad; returns the position to rebuild them from.
 
-    After a power cut either may be short, and any part of it zeros, if it was not synced. Entries that grow as they
-    should, with the last one pointing at the batch that it names, are taken for good. The last time entry says how far
-    both go together: it was made with the first entry of the offset index that is not before it.
+    After a power loss an unsynced index may be short, and any part of it may be zeros. Entries that increase strictly
+    are good if the last one points at the batch that it names. The last time entry says how far both indexes belong
+    together: it was added with the first entry of the offset index that is not before it.
     """
     if not segment.has_index_files():
         return segment.keep_index(0, 0)
@@ -36,10 +36,10 @@ def keep_index_below(segment: Segment, offset: Offset) -> int:
 
 
 def cut_segment(segment: Segment, size: int, end_offset: Offset, index_interval_bytes: int) -> None:
-    """Keeps the first ``size`` bytes, where a batch begins or the file ends, and the log with it at ``end_offset``.
+    """Keeps the first ``size`` bytes, which end at a batch boundary; the log then ends at ``end_offset``.
 
-    The cut is durable before the indexes follow: what is appended next must never be found in front of the old batches.
-    May be done again after a StorageError.
+    The cut is durable before the indexes follow: the next append must never be found before the old batches. May be
+    repeated after a StorageError.
     """
     segment.file.truncate(size)
     segment.file.sync()
@@ -47,7 +47,9 @@ def cut_segment(segment: Segment, size: int, end_offset: Offset, index_interval_
     segment.transaction_index.keep_below(end_offset)
     if size == 0:
         segment.first_timestamp = None
-    for place, header, _ in scan(segment.file, position=position, from_offset=segment.base_offset, check_from=NEVER):
+    for place, header, _ in scan(
+        segment.file, position=position, from_offset=segment.base_offset, check_from=OFFSET_LIMIT
+    ):
         segment.count(place, header.size, header.last_offset, header.max_timestamp, index_interval_bytes)
 
 

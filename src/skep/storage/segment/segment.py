@@ -1,4 +1,4 @@
-"""One segment: a ``.log`` file with batches in offset order, its two indexes, and that of its aborted transactions.
+"""One segment: a ``.log`` file with batches in offset order, its two indexes, and the index of aborted transactions.
 
 The last segment of a log is the active one and grows; the others are sealed and never change. The end offset of a
 sealed segment is at most the base offset of the next.
@@ -23,18 +23,18 @@ _HIGHEST_RELATIVE_OFFSET = (1 << 31) - 1
 LARGEST_INDEX_INTERVAL = 64 << 10
 """The index has an entry at least every so many bytes, whatever ``index.interval.bytes`` says.
 
-A lookup hops from the entry before its offset to the batch that it wants, on the event loop: over a thousand small
-batches in half a millisecond at the most, where a segment of a gigabyte without entries took seconds.
+A lookup walks from the entry before its offset to the batch, on the event loop: over a thousand small batches in half a
+millisecond at most, where a segment of a gigabyte without entries took seconds.
 """
 HOPS_AT_ONCE = 10_000
-"""So many batches a lookup hops over on the event loop, which takes 5 ms. More lie between two entries only in the
-segments of an earlier version, or of Kafka, with a large ``index.interval.bytes``."""
+"""The number of batches that a lookup walks over on the event loop, which takes 5 ms. Only segments of an earlier
+version, or of Kafka, with a large ``index.interval.bytes`` have more between two entries."""
 
 
 class Segment:
     """Owns the segment's files. ``max_timestamp`` and its offset are those of the batches appended so far.
 
-    A sealed segment that was opened from disk has not read anything yet; ``largest_timestamp`` does when it is asked.
+    Opening a sealed segment reads nothing; ``largest_timestamp`` reads the time index when it is first called.
     """
 
     __slots__ = (
@@ -90,9 +90,9 @@ class Segment:
         create: bool = False,
         suffix: str = "",
     ) -> "Segment":
-        """The segment at ``base_offset``; StorageError when its ``.log`` is missing and is not to be created.
+        """Returns the segment at ``base_offset``. Raises StorageError when its ``.log`` is missing and not ``create``.
 
-        ``suffix`` is behind the names of all its files while compaction makes it.
+        ``suffix`` ends the names of all its files while compaction writes it.
         """
         file = files.open(os.path.join(directory, offset_name(base_offset, LOG + suffix)), create=create)
         index_path = os.path.join(directory, offset_name(base_offset, OFFSET_INDEX + suffix))
@@ -113,7 +113,7 @@ class Segment:
         return self.file.size
 
     def count(self, position: int, size: int, last_offset: int, timestamp: int, interval: int) -> None:
-        """Takes note of a batch that now lies at ``position``: just appended, or found there by recovery."""
+        """Notes a batch at ``position``, which was just appended or found by recovery, and adds index entries."""
         if position == 0:
             self.first_timestamp = timestamp
         if timestamp > self.max_timestamp:
@@ -132,9 +132,9 @@ class Segment:
             self._indexed_timestamp = self.max_timestamp
 
     def finish_indexes(self) -> None:
-        """Before the segment is sealed or closed: the largest timestamp gets its entry, and all entries are written.
+        """Adds the entry of the largest timestamp and writes all entries, before the segment is sealed or closed.
 
-        May be called again after a StorageError; nothing is entered twice.
+        May be called again after a StorageError; nothing is added twice.
         """
         self._index_time()
         self.offset_index.finish()
@@ -142,7 +142,7 @@ class Segment:
         self.transaction_index.finish()
 
     def has_index_files(self) -> bool:
-        """Whether those that have to be there are, with nothing but whole entries."""
+        """Returns whether the required index files exist and contain only whole entries."""
         return (
             self.offset_index.has_whole_file()
             and self.time_index.has_whole_file()
@@ -151,18 +151,19 @@ class Segment:
 
     @property
     def indexes(self) -> tuple[Index, ...]:
-        """The file of the last, that of aborted transactions, may not be there."""
+        """All indexes. The file of the last one, of aborted transactions, may not exist."""
         return (self.offset_index, self.time_index, self.transaction_index)
 
     @property
     def side_paths(self) -> list[str]:
-        """The files besides the ``.log``; the index of aborted transactions may not be there."""
+        """The paths of the index files; that of aborted transactions may not exist."""
         return [index.path for index in self.indexes]
 
     def keep_index(self, count: int, time_count: int) -> int:
-        """Keeps so many entries of the indexes and says from which position on the batches are to be counted again.
+        """Keeps so many entries of the indexes; returns the position from which on the batches have to be counted
+        again.
 
-        That is the batch of the last entry; to count it twice changes nothing.
+        That is the batch of the last entry; counting it twice changes nothing.
         """
         self.offset_index.truncate(count)
         self.index_entries = count
@@ -176,7 +177,7 @@ class Segment:
         return self.offset_index.entry(count - 1)[1] if count else 0
 
     def largest_timestamp(self) -> tuple[int, Offset]:
-        """(timestamp, last offset of the first batch that has it); (-1, base offset) when no batch has any."""
+        """Returns (timestamp, last offset of the first batch that has it); (-1, base offset) without timestamps."""
         if not self._is_timestamp_known:
             timestamp, offset = self.time_index.last() or (NO_TIMESTAMP, self.base_offset)
             self.max_timestamp, self.max_timestamp_offset = timestamp, Offset(offset)
@@ -184,7 +185,7 @@ class Segment:
         return self.max_timestamp, self.max_timestamp_offset
 
     def first_batch_timestamp(self) -> int:
-        """What the segment's age is counted from; -1 when it is empty or the batch has no timestamp."""
+        """Returns the timestamp that the segment's age counts from; -1 when it is empty or has no timestamp."""
         if self.first_timestamp is None:
             header = self.file.read(0, HEADER_SIZE)
             self.first_timestamp = read_header(header).max_timestamp if len(header) == HEADER_SIZE else NO_TIMESTAMP
@@ -193,11 +194,11 @@ class Segment:
     def must_roll(
         self, held: int, size: int, last_offset: int, timestamp: int, now_ms: int, config: TopicConfig
     ) -> bool:
-        """Whether a batch of this size, last offset and timestamp is to begin a new segment.
+        """Returns whether a batch of this size, last offset and timestamp has to begin a new segment.
 
-        ``held`` is what the segment holds, with what is about to be written before the batch. Age counts in the time of
-        the records where they have one, so that records of one week share a segment however late they come. The index
-        is full when either could not take its last two entries.
+        ``held`` is the size of the segment with what is about to be written before the batch. The age counts in the
+        time of the records where they have one, so that records of one week share a segment however late they arrive.
+        The index is full when either could not take its last two entries.
         """
         if held == 0:
             return last_offset - self.base_offset > _HIGHEST_RELATIVE_OFFSET
@@ -211,21 +212,22 @@ class Segment:
         )
 
     def find(self, offset: int, end: int) -> BatchPlace | None:
-        """The first batch whose last offset is ``offset`` or more, before the boundary ``end``. On the event loop.
+        """Returns the first batch before ``end`` whose last offset is ``offset`` or more. On the event loop.
 
-        StorageError when it lies more than HOPS_AT_ONCE behind what the index knows. How far the walk got is
-        remembered, and the next one goes on from there: whoever asks again and again is answered in the end.
+        Raises StorageError when it is more than HOPS_AT_ONCE batches after the nearest index entry. The position that
+        the walk reached is remembered, and the next call continues from there, so repeated calls succeed in the end.
         """
         try:
             return self._find(offset, end, HOPS_AT_ONCE)
         except FarAway as far:
             if not self._waypoints or far.place.position > self._waypoints[-1].position:
                 self._waypoints.append(far.place)
-            problem = f"{self.file.path}: the index has no entry near offset {offset}, which is still being looked for"
-            raise StorageError(problem) from None
+            raise StorageError(
+                f"{self.file.path}: the index has no entry near offset {offset}; the next request continues the search"
+            ) from None
 
     def find_in_thread(self, offset: int, end: int) -> BatchPlace | None:
-        """``find`` for a thread, which has the time to walk over a whole segment."""
+        """``find`` for a thread, which may walk over a whole segment."""
         return self._find(offset, end, None)
 
     def _find(self, offset: int, end: int, most_hops: int | None) -> BatchPlace | None:
@@ -238,17 +240,18 @@ class Segment:
         return None if isinstance(found, int) else found
 
     def _waypoint_before(self, offset: int) -> int:
-        """Where the last of the waypoints begins that does not lie past ``offset``; else the beginning."""
+        """Returns the position of the last waypoint that is not past ``offset``; 0 when there is none."""
         if not self._waypoints:
             return 0
         slot = bisect_right(self._waypoints, offset, key=lambda place: place.last_offset) - 1
         return self._waypoints[slot].position if slot >= 0 else 0
 
     def cut(self, start: int, fits: int, limit: int) -> BatchPlace | None:
-        """Where to end a slice from ``start`` that may reach to ``fits`` but not to ``limit``: before which batch.
+        """Returns the first batch that a slice from ``start`` leaves out: the slice may reach to ``fits``, not to
+        ``limit``.
 
-        The index knows boundaries about ``index.interval.bytes`` apart, and the last of them that fits is close enough:
-        what is left out is asked for next time. Where it knows none, the first batch that does not fit is looked for,
+        The index has boundaries about ``index.interval.bytes`` apart, and the last of them that fits is close enough:
+        the next read returns what is left out. Where it has none, the first batch that no longer fits is searched,
         among the first HOPS_AT_ONCE.
         """
         position = self.offset_index.last_up_to_position(fits, self.file.size)

@@ -1,32 +1,42 @@
 """The index of the aborted transactions of a segment: a ``.txnindex``, as Kafka writes it.
 
-An entry is made when an abort marker is appended, in the segment that holds the marker, wherever the transaction began.
-34 bytes each, big endian, in the order of the markers::
+An entry is added when an abort marker is appended, in the segment that holds the marker, wherever the transaction
+began. 34 bytes each, big endian, in the order of the markers::
 
     version             int16   0
     producer_id         int64
     first_offset        int64   of the transaction's first batch
     last_offset         int64   the marker's
-    last_stable_offset  int64   as it was with this marker; ``transactions.py`` says what it is good for
+    last_stable_offset  int64   as it was with this marker; ``open_transactions.py`` says what it is for
 
-There is no file where nothing was aborted, so unlike with the other indexes a missing one means nothing. An entry is
-written at once, and synced with the log: recovery makes again only those of markers past the recovery point.
+There is no file where nothing was aborted, so unlike with the other indexes a missing file is no damage. An entry is
+written at once, and synced with the log: recovery rebuilds only those of markers past the recovery point.
 """
 
 import contextlib
 import struct
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from skep.base.errors import StorageError
 from skep.base.files.files import Files
 from skep.base.ids import Offset
-from skep.storage.producers.open_transactions import AbortedTransaction
 from skep.storage.segment.index import BLOCK_ENTRIES, Index
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
 _LAST_OFFSET = 3
-"""Which field of an entry it is."""
+"""The number of that field in an entry."""
+
+
+class AbortedTransaction(NamedTuple):
+    """An entry of the index."""
+
+    producer_id: int
+    first_offset: Offset
+    last_offset: Offset
+    """The offset of the abort marker."""
+    last_stable_offset: Offset
 
 
 class TransactionIndex(Index):
@@ -53,7 +63,7 @@ class TransactionIndex(Index):
             super().truncate(count)
 
     def keep_below(self, offset: int) -> None:
-        """Keeps the entries of markers below ``offset``, which were synced; behind them there may be anything."""
+        """Keeps the entries of markers below ``offset``, which were synced; what follows them may be damaged."""
         count, last = 0, self.base_offset - 1
         for entry in self._from_slot(0):
             if not (entry.first_offset < entry.last_offset < offset and entry.last_offset > last):
@@ -62,7 +72,8 @@ class TransactionIndex(Index):
         self.truncate(count)
 
     def overlapping(self, first: Offset, end: Offset) -> tuple[list[AbortedTransaction], bool]:
-        """The transactions with a record in [``first``, ``end``), and whether no later index has any more of them."""
+        """Returns the transactions with a record in [``first``, ``end``), and whether no later index has more of
+        them."""
         found = []
         for entry in self._from_slot(self._first_above(first - 1, _LAST_OFFSET)):
             if entry.first_offset < end:
@@ -72,7 +83,7 @@ class TransactionIndex(Index):
         return found, False
 
     def transactions(self) -> list[AbortedTransaction]:
-        """All of them; for compaction, checks and tools."""
+        """Returns all entries, for checks and tools."""
         return list(self._from_slot(0))
 
     def _from_slot(self, slot: int) -> Iterator[AbortedTransaction]:
@@ -83,7 +94,8 @@ class TransactionIndex(Index):
 
 
 def aborted_between(indexes: Iterable[TransactionIndex], first: Offset, end: Offset) -> list[AbortedTransaction]:
-    """What the indexes of these segments, the first of which holds ``first``, know of [``first``, ``end``)."""
+    """Returns the transactions with a record in [``first``, ``end``); the first of ``indexes`` is of the segment that
+    holds ``first``."""
     found: list[AbortedTransaction] = []
     for index in indexes:
         if index.count:

@@ -1,4 +1,4 @@
-"""What generated encoders call: lengths, arrays of numbers, tagged fields, refusals of what cannot be encoded."""
+"""Functions and tables for the generated encoders: lengths, arrays of numbers, tagged fields, type checks."""
 
 import functools
 import struct
@@ -9,19 +9,19 @@ from skep.wire.lazy_array import LazyArray
 from skep.wire.primitives import INT32, uvarint
 
 ONE_BYTE_LENGTHS = 127
-"""Of a string or array shorter than this the compact length, which is one more, fits into one byte."""
+"""The compact length of a shorter string or array, which is one more, fits into one byte."""
 
 COMPACT_LENGTHS = (*(uvarint(length + 1) for length in range(ONE_BYTE_LENGTHS)), uvarint(0))
-"""By length. The last one is also found as that of length -1: null."""
+"""Indexed by length. Index -1, the last, is null."""
 
 PIECE_ELEMENTS = 64
-"""How many elements of an array are encoded at once: some 0.1 ms."""
+"""How many elements of an array are encoded between two yields: some 0.1 ms."""
 
 _PREPARED = 16
 
 
 class NumberArrays(NamedTuple):
-    """Arrays of one type of number, their lengths included. ``one`` packs ``count_of_one`` and the only number."""
+    """Encodes arrays of one type of number with their lengths. ``one`` packs ``count_of_one`` and a single number."""
 
     one: Callable[..., bytes]
     count_of_one: int
@@ -45,7 +45,7 @@ def number_arrays(format: str, is_flexible: bool) -> NumberArrays:
 
 
 class TaggedField(NamedTuple):
-    """A tagged field: how it is encoded, from the mapping that has it, and what that gives for its default."""
+    """A tagged field. ``encode`` takes the mapping that has the field; ``default`` is the encoded default."""
 
     name: str
     tag: bytes
@@ -54,7 +54,7 @@ class TaggedField(NamedTuple):
 
 
 def tagged_fields(body: Mapping[str, Any], fields: Iterable[TaggedField]) -> bytes:
-    """KIP-482: how many there are, and of each its tag, size and content. One with its default is left out."""
+    """Encodes the count, and tag, size and content of each field (KIP-482). A field with its default is left out."""
     count, parts = 0, [b""]
     for field in fields:
         if field.name in body and (content := field.encode(body)) != field.default:
@@ -65,7 +65,7 @@ def tagged_fields(body: Mapping[str, Any], fields: Iterable[TaggedField]) -> byt
 
 
 def check_mapping(value: Any) -> None:
-    # Without this a list or a text in the place of a structure would be encoded as one in which nothing is said.
+    # Otherwise a list or a string in place of a structure would be encoded as a structure of defaults.
     if not isinstance(value, Mapping):
         raise TypeError(f"a structure must be a mapping, not {value!r:.100}")
 
@@ -79,7 +79,7 @@ def elements(values: Any) -> Sequence[Any]:
 
 
 def pieces(values: Sequence[Any]) -> Iterable[Sequence[Any]]:
-    """An array in pieces of at most ``PIECE_ELEMENTS``; an empty one has none."""
+    """Returns an array in pieces of at most ``PIECE_ELEMENTS``; an empty array has none."""
     if len(values) > PIECE_ELEMENTS:
         return (values[start : start + PIECE_ELEMENTS] for start in range(0, len(values), PIECE_ELEMENTS))
     return (values,) if values else ()
@@ -93,4 +93,4 @@ CALLED: dict[str, Any] = {
     "check_mapping": check_mapping,
     "elements": elements,
 }
-"""The names that generated encoders know them by."""
+"""By the names that generated encoders use."""

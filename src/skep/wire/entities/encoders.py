@@ -1,9 +1,9 @@
-"""Encoders for the classes of kio, each compiled from the fields of its class when it is first asked for.
+"""Encoders for the classes of kio, each compiled from the fields of its class when it is first needed.
 
-An answer is nested mappings; kio would have them as nested objects and then ask of every field how it is written. What
-an encoder does for a class never changes, so it is written down once, as dataclasses write their ``__init__``: one
+A response is nested mappings. kio would need nested objects, and decide for every field of each how it is written. What
+an encoder does for a class never changes, so it is generated once, as dataclasses generate their ``__init__``: one
 function without a call per field. Neighbouring fields of fixed size are one ``pack``, nested arrays are loops. The
-partitions of an OffsetCommit answer, version 9, become
+partitions of an OffsetCommit response, version 9, become
 
     for each_10 in partitions_8:
         if each_10.__class__ is not dict: check_mapping(each_10)
@@ -12,11 +12,11 @@ partitions of an OffsetCommit answer, version 9, become
             each_10['error_code'] if 'error_code' in each_10 else 0,
         ))
 
-with ``pack_11`` for ">ihx", the last byte being the tagged fields that are not there. Subscripts, because ``get`` is a
+with ``pack_11`` for ">ihx"; the last byte is the count of tagged fields, 0. Subscripts are used because ``get`` is a
 call.
 
-A value that does not fit its field is a bug of ours and raises what Python has for it (struct.error, TypeError,
-AttributeError); its traceback shows the generated line, in which the field has its name.
+A value that does not fit its field is a bug of ours. It raises struct.error, TypeError or AttributeError, and the
+traceback shows the generated line with the name of the field.
 """
 
 import functools
@@ -30,9 +30,9 @@ from skep.wire.entities.entity_fields import EntityField, Kind, fields_of
 from skep.wire.primitives import compact_string, string, uvarint
 
 ResponseEncoder = Callable[[int, Mapping[str, Any], list[bytes]], Iterator[None]]
-"""From correlation id and body to the whole response, its header included, which is appended to the list.
+"""Takes correlation id, body and a list, and appends the whole response, header included, to the list.
 
-Yields after every ``PIECE_ELEMENTS`` elements of an array at the latest: a response may have a hundred thousand.
+Yields at least after every ``PIECE_ELEMENTS`` elements of an array: a response may have a hundred thousand.
 """
 
 
@@ -55,13 +55,13 @@ def entity_encoder(entity: Any) -> Callable[[Mapping[str, Any]], bytes]:
 
 
 class _Source:
-    """Writes the statements of one encoder.
+    """Generates the statements of one encoder.
 
-    Lines that only look values up are written at once. What becomes bytes waits: ``_format`` and ``_values`` are the
-    fields of fixed size since the last other field, ``_parts`` the expressions before them; ``flush`` writes these down
-    in the order of the fields. It is called before whatever writes to ``out`` in a line of its own.
+    Lines that only look values up are added at once. Expressions that make bytes are collected: ``_format`` and
+    ``_values`` are the fields of fixed size since the last other field, ``_parts`` the expressions before them.
+    ``flush`` adds them in the order of the fields. It is called before every other line that appends to ``out``.
 
-    With ``yields`` the encoder is a generator that appends to a list it is given; without, it returns bytes.
+    With ``yields`` the encoder is a generator that appends to a given list; otherwise it returns bytes.
     """
 
     def __init__(self, *, yields: bool = False) -> None:
@@ -83,7 +83,7 @@ class _Source:
         source = "\n".join((*head, *self._lines, *end))
         name = f"<encoder of {entity.__name__} v{entity.__version__}{of}>"
         exec(compile(source, name, "exec"), self._names)
-        # For tracebacks: there is no file to read the line from.
+        # For tracebacks, because there is no source file.
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         return self._names["encode"]
 
@@ -146,7 +146,7 @@ class _Source:
         return f"{prefix}_{self._last_number}"
 
     def _bind(self, prefix: str, value: Any) -> str:
-        """A name for ``value`` in the generated function."""
+        """Returns a name for ``value`` in the generated function."""
         name = self._new(prefix)
         self._names[name] = value
         return name
@@ -158,7 +158,7 @@ class _Source:
     def _fixed_value(self, field: EntityField, mapping: str) -> str:
         convert = field.layout.convert
         if convert is None:
-            # A float and an int of 64 bits are exact in decimal; what is an enumeration counts as its number.
+            # Floats and 64-bit integers are exact in decimal. An enumeration is written as its number.
             plain = field.default if isinstance(field.default, float | bool) else int(field.default)
             return self._value(field._replace(default=plain), mapping)
         value = f"{self._bind(convert.__name__, convert)}({mapping}[{field.name!r}])"
@@ -173,7 +173,7 @@ class _Source:
         self._part(value)
 
     def _null_or(self, field: EntityField, value: str, null: str, *lines: str) -> None:
-        """``null`` where the value is and may be None, otherwise the lines."""
+        """Adds ``null`` for a value that is None, if it may be, and the lines for all others."""
         if field.is_nullable:
             self._line(f"if {value} is None: {null}", "else:")
         self._indent += field.is_nullable
@@ -220,7 +220,7 @@ class _Source:
     def _numbers(self, field: EntityField, values: str, sized: str, arrays: NumberArrays) -> None:
         packed, only = self._new("packed"), self._new("only")
         one, several = self._bind("one", arrays.one), self._bind("several", arrays.several)
-        # Most are the replicas of a partition that has one, and a call with a known number of arguments is cheaper.
+        # Most arrays are the replicas of a partition with one. A call with a known number of arguments is cheaper.
         self._null_or(
             field,
             values,

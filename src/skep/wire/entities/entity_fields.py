@@ -1,7 +1,7 @@
-"""The fields of kio's classes as an encoder needs to know them: how each is laid out, and what stands when unsaid.
+"""The fields of kio's classes, with their layouts and defaults, for encoders.
 
-An answer is a mapping that need not name every field of its version. A field that it does not name has the default of
-the class; where the class has none, null if the field may be null, and zero, empty or a structure of such if not.
+A response is a mapping that need not have every field of its version. A missing field gets the default of the class. If
+the class has none, the field is null if it may be, otherwise zero, empty, or a structure of such values.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from skep.base.errors import ErrorCode
 
 
 class Layout(NamedTuple):
-    """A type of fixed size: its letter in a struct format, and what makes a value fit for it, if anything must."""
+    """A type of fixed size: its letter in a struct format, and a conversion of the value, if one is needed."""
 
     format: str
     convert: Callable[[Any], Any] | None = None
@@ -50,12 +50,12 @@ FIXED_SIZE = {
     "int64": Layout("q"),
     "uint64": Layout("Q"),
     "float64": Layout("d"),
-    # An enumeration of numbers, which struct takes as they are.
+    # An IntEnum, which struct packs as it is.
     "error_code": Layout("h"),
     "timedelta_i32": Layout("i", milliseconds),
     "timedelta_i64": Layout("q", milliseconds),
     "datetime_i64": Layout("q", timestamp_ms),
-    # Null is the id of all zeros.
+    # Null is the all-zero id.
     "uuid": Layout("16s", uuid_bytes),
 }
 
@@ -68,7 +68,7 @@ class Kind(enum.Enum):
 
 
 class EntityField(NamedTuple):
-    """One field. In an array ``kind``, ``layout`` and ``nested`` are those of the elements."""
+    """One field. For an array, ``kind``, ``layout`` and ``nested`` are those of its elements."""
 
     name: str
     kind: Kind
@@ -81,7 +81,7 @@ class EntityField(NamedTuple):
 
 
 def fields_of(entity: Any) -> Iterator[EntityField]:
-    """The fields of a kio class in the order in which they are written; of structures the default is a mapping."""
+    """Yields the fields of a kio class in the order of the wire. The default of a structure is a mapping."""
     for field in dataclasses.fields(entity):
         hint, is_nullable = _without_none(field.type)
         is_array = typing.get_origin(hint) is tuple

@@ -1,11 +1,11 @@
 """Reads a request with very many elements, as work for a ``Slicer``.
 
 kio reads a request in one call. With a hundred thousand elements that call takes up to half a second, and nothing else
-happens meanwhile. Here the arrays are taken apart: each element is checked (``bounds``) and read by kio on its own, and
-the structure around them is read by kio too, from a copy in which the arrays are empty. The result is the same object.
+runs meanwhile. Here the arrays are taken apart: each element is checked (``request_bounds.py``) and read by kio on its
+own. kio also reads the structure around them, from a copy in which the arrays are empty. The result is the same object.
 
-The frame must stay as it is until the work has ended. That holds for large frames, which have a buffer of their own
-(``framing``).
+The frame must not change until the work has ended. That holds for large frames, which have a buffer of their own
+(``frame_reader.py``).
 """
 
 import dataclasses
@@ -23,15 +23,15 @@ from skep.wire.primitives import INT32, read_uvarint
 
 ELEMENTS_AT_ONCE = 64
 BYTES_AT_ONCE = 256 * 1024
-"""Read without a pause, or one element if that is longer. kio copies what an element holds."""
+"""How much is read between two yields; more if one element is longer. kio copies what an element holds."""
 
 _INT16 = struct.Struct(">h")
 _Read = Generator[None, None, tuple[Any, int, int]]
-"""Returns the object, the position behind it, and how many elements are left of the limit."""
+"""Returns the object, the position behind it, and the elements left of the limit."""
 
 
 class _Step(NamedTuple):
-    """One field: an array that is taken apart, or a walk over anything else."""
+    """One field: an array that is taken apart, or the walk over a field of another kind."""
 
     name: str
     array: EntityField | None
@@ -52,7 +52,7 @@ class LargeRequestReader:
         self._is_leaf = not any(step.array for step in self._steps)
 
     def read(self, frame: memoryview, position: int, max_elements: int) -> Generator[None, None, Any]:
-        """The request at ``position``. Raises DecodeError, or what kio raises, when the bytes are not one."""
+        """Returns the request at ``position``. Raises DecodeError or kio's errors if the bytes are not a request."""
         try:
             request, end, _ = yield from self._read(frame.toreadonly(), position, max_elements)
         except (IndexError, struct.error):
@@ -93,7 +93,7 @@ class LargeRequestReader:
             (count,) = INT32.unpack_from(frame, position)
             position += INT32.size
         if count < (-1 if array.is_nullable else 0):
-            raise DecodeError("an array is null that may not be")
+            raise DecodeError("an array is null but must not be")
         return count, position
 
     def _elements(self, frame: memoryview, position: int, left: int, array: EntityField, count: int) -> _Read:
@@ -138,7 +138,7 @@ class LargeRequestReader:
             position += _INT16.size
         end = position + length
         if length < 0 or end > len(frame):
-            raise DecodeError("a string is null that may not be, or the frame ends inside it")
+            raise DecodeError("a string is null but must not be, or the frame ends inside it")
         return str(frame[position:end], "utf-8"), end
 
 

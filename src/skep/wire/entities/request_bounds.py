@@ -1,15 +1,15 @@
-"""Whether the lengths in a request are possible, found out before kio reads it.
+"""Checks that the lengths in a request are possible, before kio reads it.
 
-kio reserves memory for as many elements as an array announces before it reads the first: forty bytes that announce two
-thousand million elements end the process. It also lets an array be null that may not be, and takes a tagged field that
-it does not know for an error, where KIP-482 wants it skipped: that is how a newer client speaks to an older broker. So
-the bytes are walked over once, by the same classes, looking at nothing but lengths. Null arrays are refused, unknown
-tagged fields cut out, and the elements of all arrays counted against one limit: an element can be a single byte on the
-wire but is an object in memory.
+kio reserves memory for all elements that an array announces before it reads the first: forty bytes that announce two
+thousand million elements end the process. It also accepts null for an array that must not be null, and treats an
+unknown tagged field as an error, although KIP-482 wants it skipped: newer clients send such fields to older brokers. So
+a walk over the bytes, generated from the same classes, looks only at lengths. It refuses null arrays, cuts out unknown
+tagged fields, and counts the elements of all arrays against one limit: an element may be a single byte on the wire but
+is an object in memory.
 
 Every request pays for this, so the walk over a class is compiled, as dataclasses compile their ``__init__``: plain
-statements without a call per field, the fields of fixed size added up, an array of them one multiplication. Strings
-that may not be null, numbers out of range and bad UTF-8 are left to kio, which refuses them.
+statements without a call per field, the fields of fixed size added up, an array of them one multiplication. kio refuses
+null strings where they are not allowed, numbers out of range and invalid UTF-8.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from skep.base.errors import DecodeError
 from skep.wire.primitives import INT32, MAX_TAGGED_FIELDS, read_uvarint, uvarint
 
 MAX_ELEMENTS = 200_000
-"""Five times what a fetch of 20,000 partitions has when each is of a topic of its own; about 50 MB as objects."""
+"""Five times the elements of a fetch of 20,000 partitions, each of another topic; about 50 MB as objects."""
 
 _INT16 = struct.Struct(">h")
 
@@ -46,24 +46,24 @@ _FIXED_SIZES = {
 }
 
 Cuts = list[tuple[int, int, bytes]]
-"""What is to be replaced in the frame: from, to, by what; in the order of the frame."""
+"""Replacements in the frame as (start, end, new bytes), in the order of the frame."""
 
 Walk = Callable[[memoryview, int, int, Cuts], tuple[int, int]]
-"""From a position and the number of elements that are left of the limit, to the position and number after the walk.
+"""Takes a frame, a position, the elements left of the limit, and cuts. Returns position and elements after the walk.
 
-The position may come to lie past the end of the frame; whatever looks there raises IndexError or struct.error.
+The position may end up past the end of the frame. A read there raises IndexError or struct.error.
 """
 
 
 class TooManyElements(DecodeError):
-    """The arrays and tagged fields of a request have more elements than allowed; ``count`` is that of the last one."""
+    """The arrays and tagged fields of a request have too many elements. ``count`` is the size of the last one."""
 
     def __init__(self, count: int) -> None:
-        super().__init__(f"an array of {count} elements is more than a request may have (skep.max.request.elements)")
+        super().__init__(f"an array of {count} elements exceeds the limit of a request (skep.max.request.elements)")
 
 
 class RequestBounds:
-    """The walk over requests of one class."""
+    """Checks the requests of one class."""
 
     __slots__ = ("_walk",)
 
@@ -71,9 +71,9 @@ class RequestBounds:
         self._walk = walk_of(entity)
 
     def checked(self, frame: memoryview, position: int, max_elements: int = MAX_ELEMENTS) -> tuple[memoryview, int]:
-        """What kio can read, and from where: the frame itself, or a copy without the fields that are not known.
+        """Returns bytes and a position for kio: the frame itself, or a copy without unknown tagged fields.
 
-        Raises TooManyElements beyond ``max_elements``, another DecodeError when the lengths are impossible.
+        Raises TooManyElements beyond ``max_elements``, another DecodeError for impossible lengths.
         """
         cuts: Cuts = []
         try:
@@ -94,7 +94,7 @@ def cut(frame: memoryview, position: int, cuts: Cuts) -> bytes:
 
 
 class _Statements:
-    """Writes the statements of one walk. ``_skipped`` bytes of fixed size are still to be added to ``p``."""
+    """Generates the statements of one walk. ``_skipped`` counts bytes of fixed size that are not added to ``p`` yet."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -176,7 +176,7 @@ class _Statements:
         else:
             self._add(f"{count}, = i32(frame, p)", "p += 4")
         self._add(f"if {count} < {-1 if is_nullable else 0}: refuse_null()")
-        # A null array has the count -1, which must not add to what is left.
+        # A null array has the count -1, which must not increase ``left``.
         self._add(f"if {count} > 0: left -= {count}")
         self._add(f"if left < 0: refuse_count({count})", f"for _ in range({count}):")
         before = len(self.lines)
@@ -186,7 +186,7 @@ class _Statements:
         else:
             self._primitive(entity, kafka_type)
         if len(self.lines) == before:
-            # All of fixed size: no loop.
+            # Elements of fixed size need no loop.
             self.lines.pop()
             self._indent -= 1
             self._add(f"if {count} > 0: p += {count} * {self._skipped}")
@@ -197,18 +197,18 @@ class _Statements:
 
 
 def walk_of(entity: Any) -> Walk:
-    """The walk over a whole structure."""
+    """Returns the walk over a whole structure."""
     return _compiled(_Statements().entity(entity))
 
 
 def field_walk(entity: Any, name: str) -> Walk:
-    """The walk over one field that has no tag."""
+    """Returns the walk over one field without a tag."""
     [field] = [field for field in dataclasses.fields(entity) if field.name == name]
     return _compiled(_Statements().field(entity, field))
 
 
 def tagged_walk(entity: Any) -> Walk | None:
-    """The walk over the tagged fields at the end of a structure; None where the version has none."""
+    """Returns the walk over the tagged fields at the end of a structure; None if the version has none."""
     if not entity.__flexible__:
         return None
     return functools.partial(_walk_tagged, known=_tagged_fields(entity))
@@ -237,7 +237,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return other, True
 
 
-# What the compiled statements call where it is not an everyday case.
+# Called by the compiled statements in the rare cases.
 
 
 def _end_of_bytes(frame: memoryview, position: int) -> int:
@@ -246,7 +246,7 @@ def _end_of_bytes(frame: memoryview, position: int) -> int:
 
 
 def _refuse_null() -> None:
-    raise DecodeError("an array is null that may not be")
+    raise DecodeError("an array is null but must not be")
 
 
 def _refuse_count(count: int) -> None:
@@ -256,7 +256,7 @@ def _refuse_count(count: int) -> None:
 def _walk_tagged(frame: memoryview, start: int, left: int, cuts: Cuts, known: dict[int, Walk]) -> tuple[int, int]:
     count, position = read_uvarint(frame, start)
     if count > MAX_TAGGED_FIELDS:
-        raise DecodeError(f"{count} tagged fields in one structure, {MAX_TAGGED_FIELDS} are the most")
+        raise DecodeError(f"a structure has {count} tagged fields; at most {MAX_TAGGED_FIELDS} are allowed")
     left -= count
     if left < 0:
         _refuse_count(count)
@@ -271,7 +271,7 @@ def _walk_tagged(frame: memoryview, start: int, left: int, cuts: Cuts, known: di
             cuts_within: Cuts = []
             end, left = known[tag](frame, position, left, cuts_within)
             if end != position + length:
-                raise DecodeError(f"tagged field {tag} announces {length} bytes and has {end - position}")
+                raise DecodeError(f"tagged field {tag} announces {length} bytes but has {end - position}")
             is_cut |= bool(cuts_within)
             content = cut(frame[:end], position, cuts_within)
             kept.append(uvarint(tag) + uvarint(len(content)) + content)

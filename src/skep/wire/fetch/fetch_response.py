@@ -1,10 +1,10 @@
-"""The Fetch response by hand, versions 4 to 18, as a list of parts: the records are passed on, never copied in.
+"""Encodes the Fetch response by hand, versions 4 to 18, as a list of parts. Records are passed on, never copied.
 
-A part is either bytes or whatever the caller gave as a partition's records; that may be a region of a file which the
-connection sends when its turn comes. All that is asked of it is ``len()``.
+A part is either bytes or the object that the caller passed as a partition's records, e.g. a file region that the
+connection sends when its turn comes. The object only needs ``len()``.
 
-A consumer that reads one partition waits for each answer before it asks again, so the answer of one partition has an
-encoder of its own: what does not change is cached, the rest is packed at once.
+A consumer of one partition waits for each response before its next fetch, so a response with one partition has an
+encoder of its own: constant bytes are cached, the rest is packed at once.
 """
 
 import functools
@@ -35,18 +35,18 @@ _NULL_ARRAY = INT32.pack(-1)
 _ONE_BEGIN = struct.Struct(">ixihi")
 """Correlation id, the header's tags, throttle time, error code, session id."""
 _PARTITION = struct.Struct(">ihqqqBi")
-"""The second to last: how many transactions were aborted, null (0) or none (1). Then the preferred read replica."""
+"""The last two are the count of aborted transactions, null (0) or none (1), and the preferred read replica."""
 _ONE_END = b"\0\0\0"
-"""No tags of partition, topic and answer."""
+"""No tagged fields of the partition, the topic and the response."""
 _DIVERGING_EPOCH = struct.Struct(">BBiqx")
 _DIVERGING_EPOCH_TAG = 0
 _CURRENT_LEADER_TAG = b"\1"
 
 
 class FetchedPartition(NamedTuple):
-    """One partition's piece; the defaults are those of a refusal. ``aborted`` is None for read_uncommitted.
+    """The result for one partition. The defaults are those of an error. ``aborted`` is None for read_uncommitted.
 
-    What the version does not have is left out: ``preferred_read_replica`` before 11, what follows it before 12.
+    ``preferred_read_replica`` is left out before version 11, the fields behind it before version 12.
     """
 
     partition: int
@@ -58,9 +58,9 @@ class FetchedPartition(NamedTuple):
     aborted: Sequence[tuple[int, int]] | None = None
     preferred_read_replica: int = _NO_REPLICA
     diverging_epoch: tuple[int, int] | None = None
-    """The epoch and its end offset up to which the asker's history can be ours (KIP-595)."""
+    """The last epoch that both logs may have in common, and its end offset (KIP-595)."""
     current_leader: tuple[int, int] | None = None
-    """Its id and epoch (KIP-951)."""
+    """Broker id and leader epoch (KIP-951)."""
 
 
 class FetchedTopic(NamedTuple):
@@ -78,9 +78,9 @@ def encode_fetch_response(
     error_code: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> tuple[Sized, ...]:
-    """The whole response as parts, header included, without the length that frames it; no part is empty.
+    """Returns the whole response as parts, header included, without the frame length. No part is empty.
 
-    ``node_endpoints`` are those of the current leaders that are named; versions before 16 do not have them.
+    ``node_endpoints`` are the addresses of the current leaders; versions before 16 do not have them.
     """
     return run_at_once(encode_fetch_in_slices(version, correlation_id, topics, session_id, error_code, node_endpoints))
 
@@ -112,7 +112,7 @@ def encode_fetch_in_slices(
 
 @functools.lru_cache(maxsize=1024)
 def _one_topic(topic: str | UUID) -> bytes:
-    """One topic, its name or id, one partition."""
+    """Encodes one topic, its name or id, and the count of one partition."""
     return b"\2" + (topic.bytes if isinstance(topic, UUID) else compact_string(topic)) + b"\2"
 
 
@@ -129,7 +129,7 @@ def _one_partition(begin: bytes, fetched: FetchedPartition) -> tuple[Sized, ...]
 
 
 def _partition_tags(fetched: FetchedPartition) -> bytes:
-    """How many there are, and then each with its tag and size."""
+    """Returns the count, and tag, size and content of each."""
     diverging_epoch, current_leader = fetched.diverging_epoch, fetched.current_leader
     count, tags = 0, b""
     if diverging_epoch is not None:
@@ -140,7 +140,7 @@ def _partition_tags(fetched: FetchedPartition) -> bytes:
 
 
 class _Parts:
-    """Collects bytes and gives way to a partition's records; neighbouring bytes become one part."""
+    """Collects bytes and records. Neighbouring bytes become one part."""
 
     def __init__(self) -> None:
         self._parts: list[Sized] = []

@@ -1,10 +1,10 @@
-"""The Produce request that nearly all are, read by hand: one topic, one partition, no transaction, versions 9 to 11.
+"""Decodes the most frequent Produce request by hand: one topic, one partition, no transaction, versions 9 to 11.
 
-A producer says the same again and again, but for the correlation id, the partition and the batch. What it said before
-the partition is looked up by its bytes: client id, acks, timeout and topic come from the first such request, which kio
-has read. Whatever looks different is None here, and kio's. A property test holds the two against each other.
+The requests of a producer differ only in correlation id, partition and batch. The bytes before the partition are looked
+up in a table: client id, acks, timeout and topic come from the first such request, which kio has read. ``read`` returns
+None for any other request, and kio reads it. A property test compares the two.
 
-The batch is a view into the frame, which is valid only until the loop receives again (``framing``): it has to be
+The batch is a view into the frame, which is valid only until the loop receives again (``frame_reader.py``). It must be
 checked and written before the next ``await``. kio copies it.
 """
 
@@ -17,28 +17,28 @@ from skep.wire.primitives import compact_string, read_uvarint, string
 
 HEADS_KEPT = 1024
 LONGEST_HEAD = 512
-"""Together they bound what clients with long names for themselves can make us keep."""
+"""Together they limit the memory that clients with long client ids can take."""
 
 _FIXED = struct.Struct(">hhih")
 _INDEX_AND_SIZE = struct.Struct(">iBB")
-"""The partition, and of the size of its batch the first two bytes; more than one for any batch above 126 bytes."""
+"""The partition, and the first two bytes of the batch size, which has more than one for a batch above 126 bytes."""
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _HEAD_BEGIN = 8
-"""Behind the correlation id, where the client id begins with its length."""
+"""The position behind the correlation id, where the length of the client id is."""
 _NAME_LENGTH = 19
-"""Where the length of the topic's name stands when the client id has no bytes."""
+"""The position of the length of the topic name for an empty client id."""
 _NO_TAGS = b"\0"
 _NO_TRANSACTION = b"\0"
 _ONE = b"\2"
 _END = b"\0\0\0"
-"""No tags of the partition, the topic, the request."""
+"""No tagged fields of the partition, the topic and the request."""
 _LONGEST_NAME = 126
-"""What a length of one byte can say."""
+"""The longest name with a length of one byte."""
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 class OnePartition(NamedTuple):
-    index: int  # type: ignore[assignment]  # the name that Kafka gives it, where tuples have a method
+    index: int  # type: ignore[assignment]  # Kafka's name; tuples have a method of that name
     records: memoryview
 
 
@@ -48,7 +48,7 @@ class OneTopic(NamedTuple):
 
 
 class OneBatch(NamedTuple):
-    """As kio's ProduceRequest, as far as it is looked at."""
+    """The fields of kio's ProduceRequest that the handler reads."""
 
     transactional_id: None
     acks: int
@@ -64,7 +64,7 @@ class OneBatchRequest(NamedTuple):
 
 
 class OneBatchReader:
-    """Owns what was seen before: the bytes from the client id to the count of partitions, and what they say."""
+    """Owns the heads of earlier requests: the bytes from client id to the count of partitions, with their values."""
 
     __slots__ = ("_heads",)
 
@@ -72,7 +72,7 @@ class OneBatchReader:
         self._heads: dict[bytes, tuple[str, int, timedelta, str]] = {}
 
     def read(self, frame: memoryview) -> OneBatchRequest | None:
-        """The request of a frame with the key of Produce; None when it has to be read by kio."""
+        """Returns the request of a Produce frame; None if kio has to read it."""
         try:
             _, version, correlation_id, client_id_length = _FIXED.unpack_from(frame)
             name_length = _NAME_LENGTH + client_id_length
@@ -88,7 +88,7 @@ class OneBatchReader:
         else:
             size, position = read_uvarint(frame, position + 4)
         end = position + size - 1
-        # No size is null records, whose one byte must not be taken for the first of the end.
+        # Size 0 means null records. Its byte must not be taken for the first byte of the end.
         if not size or frame[end:] != _END:
             return None
         client_id, acks, timeout, topic = head
@@ -98,7 +98,7 @@ class OneBatchReader:
         return request
 
     def remember(self, version: int, client_id: str | None, body: Any) -> None:
-        """Takes note of a request that kio has read. The bytes are made from it, so they say just that."""
+        """Adds the head of a request that kio has read. The bytes are encoded from its values, so they match."""
         if client_id is None or version < PRODUCE.flexible_from or body.transactional_id is not None:
             return
         if len(body.topic_data) != 1 or len(body.topic_data[0].partition_data) != 1:
@@ -115,5 +115,5 @@ class OneBatchReader:
         self._heads[head] = (client_id, body.acks, body.timeout, topic)
 
 
-# As calling the classes does, in half the time: this is the path of every produce.
+# The same as calling the classes, in half the time. Every produce request takes this path.
 _new: Any = tuple.__new__

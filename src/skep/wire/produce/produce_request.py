@@ -1,7 +1,7 @@
-"""The Produce request by hand, versions 3 to 11, as parts: the record batches stay where they are.
+"""A hand-written encoder of the Produce request, versions 3 to 11. It returns parts and copies no record batch.
 
-An encoder that gives one piece of bytes would copy every batch; these parts go to ``sendmsg`` as they are. A property
-test holds them against kio.
+An encoder that returns one bytes object would copy every batch; these parts are passed to ``sendmsg`` as they are. A
+property test compares them with kio's encoding.
 """
 
 import struct
@@ -24,7 +24,7 @@ def produce_request_parts(
     acks: int,
     timeout_ms: int,
 ) -> list[Buffer]:
-    """The request behind its header. ``topics``: of each its partitions with their batch."""
+    """Returns the request body. ``topics`` has the partitions of each topic with their batch."""
     is_flexible = PRODUCE.is_flexible(version)
     count = _compact_count if is_flexible else INT32.pack
     text = compact_string if is_flexible else string

@@ -1,6 +1,6 @@
-"""The Produce response by hand, versions 3 to 11: this is written once per produce request, so it must not cost more.
+"""Encodes the Produce response by hand, versions 3 to 11, because every produce request pays for it.
 
-kio needs about 20 microseconds a partition for the same bytes; a property test holds the two against each other.
+kio needs about 20 microseconds a partition for the same bytes. A property test compares the two.
 """
 
 import functools
@@ -25,7 +25,7 @@ _CURRENT_LEADER_TAG = b"\0"
 
 
 class ProducedPartition(NamedTuple):
-    """What became of one partition's batch; the defaults are those of a refusal."""
+    """The result for one partition's batch. The defaults are those of an error."""
 
     partition: int
     error_code: int
@@ -34,9 +34,9 @@ class ProducedPartition(NamedTuple):
     log_start_offset: int = -1
     error_message: str | None = None
     bad_record: int | None = None
-    """Which record of the batch was at fault, where it was one (KIP-467)."""
+    """The index of the invalid record, if there is one (KIP-467)."""
     current_leader: tuple[int, int] | None = None
-    """Its id and epoch (KIP-951); versions before 10 do not have it."""
+    """Broker id and leader epoch (KIP-951). Versions before 10 do not have it."""
 
 
 _NO_DETAILS = (None, None, None)
@@ -47,9 +47,9 @@ ProducedTopic = tuple[str, Sequence[ProducedPartition]]
 def encode_produce_response(
     version: int, correlation_id: int, topics: Sequence[ProducedTopic], *, node_endpoints: Sequence[NodeEndpoint] = ()
 ) -> bytes:
-    """The whole answer, header included, without the length that frames it.
+    """Returns the whole response, header included, without the frame length.
 
-    ``node_endpoints`` are those of the current leaders that are named; versions before 10 have neither.
+    ``node_endpoints`` are the addresses of the current leaders; versions before 10 have neither.
     """
     if version >= PRODUCE.flexible_from and len(topics) == 1 and len(topics[0][1]) == 1:
         name, ((index, code, offset, time, start, message, bad_record, leader),) = topics[0]
@@ -83,14 +83,14 @@ def encode_produce_in_slices(
 
 @functools.lru_cache(maxsize=1024)
 def _one_partition_of(name: str) -> bytes:
-    """What lies between the correlation id and the only partition: header tags, one topic, its name, one partition."""
+    """The bytes between correlation id and the only partition: header tags, one topic, its name, one partition."""
     return b"\0\2" + compact_string(name) + b"\2"
 
 
 _NO_DETAILS_WRITTEN = b"\1\0\0"
-"""No record errors, no message, no tags."""
+"""No record errors, no message, no tagged fields."""
 _ONE_PARTITION_END = _NO_DETAILS_WRITTEN + b"\0" + _NO_THROTTLE + b"\0"
-"""No tags of the topic, no throttling, no tags of the answer."""
+"""No tagged fields of the topic, no throttling, no tagged fields of the response."""
 
 
 def _flexible_topic(parts: list[bytes], topic: ProducedTopic, has_hints: bool) -> Iterator[None]:
@@ -101,7 +101,7 @@ def _flexible_topic(parts: list[bytes], topic: ProducedTopic, has_hints: bool) -
         if partition[5:] == _NO_DETAILS:
             parts.append(_V5.pack(*partition[:5]) + _NO_DETAILS_WRITTEN)
             continue
-        # Of the record errors none (1), or one with its index and no message of its own; the message or null (0).
+        # No record errors (1), or one with its index and without a message (2); then the message or null (0).
         bad, message, leader = partition.bad_record, partition.error_message, partition.current_leader
         errors = b"\1" if bad is None else b"\2" + INT32.pack(bad) + b"\0\0"
         text = b"\0" if message is None else compact_string(message)

@@ -1,12 +1,14 @@
 """Options: declared once, read from text, shown as text; and the tables of the broker's and the topics' options."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skep.base.config.broker_config import ALIASES, BrokerConfig, read_broker_config, topic_defaults_by_broker_name
+from skep.base.config.cluster_config import ClusterConfig
+from skep.base.config.coordinator_config import CoordinatorConfig
 from skep.base.config.option import (
     OptionType,
     anything,
@@ -115,6 +117,21 @@ def test_broker_options_and_topic_defaults_are_read_from_one_set_of_texts():
     assert config.node_id == 7
     assert config.topic_defaults == replace(TopicConfig(), segment_bytes=1000, retention_ms=-1)
     assert read_broker_config({"num.partitions": "3"}, config) == replace(config, num_partitions=3)
+
+
+def test_the_options_of_sections_are_options_of_the_broker():
+    config = read_broker_config({"node.id": "7", "skep.metadata": "sqlite:x", "group.max.size": "5"})
+    assert (config.node_id, config.cluster.metadata, config.coordinator.group_max_size) == (7, "sqlite:x", 5)
+    again = read_broker_config({"replica.fetch.min.bytes": "2"}, config)
+    assert again == replace(config, cluster=replace(config.cluster, replica_fetch_min_bytes=2))
+    options = declared(BrokerConfig)
+    assert {options[name].value_in(config) for name in ("node.id", "skep.metadata", "group.max.size")} == {
+        7,
+        "sqlite:x",
+        5,
+    }
+    own = [field for field in fields(BrokerConfig) if "name" in field.metadata]
+    assert len(options) == len(own) + len(declared(ClusterConfig)) + len(declared(CoordinatorConfig))
 
 
 def test_an_alias_is_read_in_its_own_unit_and_minus_one_is_still_never():

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.loop.garbage import LONGEST_S, PAUSE_S, SHORTEST_S, Garbage
+from tests.manual_clock import ManualClock
 
 
 class Scene:

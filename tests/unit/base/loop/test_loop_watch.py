@@ -1,26 +1,25 @@
-"""The watch over the event loop, with loops that are really held; bounds in the tests are far apart."""
+"""The watch over the event loop, with loops that are really blocked; the bounds in the tests are far apart."""
 
 import asyncio
 import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.loop import loop_watch
 from skep.base.loop.loop_watch import BOUNDS_MS, TICK_S, DelayHistogram, LoopWatch, request_of
 from skep.base.loop.slicer import Slicer
+from tests.manual_clock import ManualClock
 
 PATIENCE_S = 30.0
 
 
 @pytest.fixture
-def hung() -> Iterator[threading.Event]:
-    yield threading.Event()
+def hung() -> threading.Event:
+    return threading.Event()
 
 
 def hold(until: threading.Event) -> None:
@@ -74,7 +73,7 @@ def test_who_holds_the_loop_is_named(caplog: pytest.LogCaptureFixture) -> None:
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(scenario())
-    assert any("the event loop was held for" in line and "skep.held.hold_on" in line for line in caplog.messages)
+    assert any("the event loop was blocked for" in line and "skep.held.hold_on" in line for line in caplog.messages)
 
 
 def test_delays_are_counted_by_their_bounds() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.loop.slicer import FREED_AT_ONCE, SLICE_S, Slicer, Work, freed, run_at_once
+from tests.manual_clock import ManualClock
 
 STEPS_PER_SLICE = 5
 

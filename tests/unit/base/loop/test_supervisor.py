@@ -23,7 +23,7 @@ def test_a_repeated_job_goes_on_after_every_kind_of_failure(caplog):
 
     asyncio.run(scenario())
     messages = [record.getMessage() for record in caplog.records]
-    assert messages == ["job: the disk said no", "job failed, and goes on"]
+    assert messages == ["job: the disk said no", "job failed; it will run again"]
     assert caplog.records[0].exc_info is None
     assert caplog.records[1].exc_info is not None
 

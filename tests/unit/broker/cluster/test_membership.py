@@ -104,7 +104,7 @@ def test_a_broker_that_lost_records_leaves_isrs_and_every_such_partition_gets_a_
     async def scenario():
         catalog = Catalog(before)
         member = Membership(Store(), catalog, US, 0)
-        await member.begin_anew(lambda topic, index: True)
+        await member.prepare_restart(lambda topic, index: True)
         after = catalog.image.topics["t"].partitions[0]
         assert (after.leader, after.isr, after.leader_epoch) == (leader, isr, 4 + epochs)
 
@@ -116,7 +116,7 @@ def test_who_may_have_lost_records_is_remembered_and_takes_back_what_it_said_of_
         reports = (LogReport(US, 5, 2, 100), LogReport(OTHER, 6, 2, 90))
         undecided = partition([US, OTHER], isr=[], leader=NO_LEADER)._replace(last_isr=(US, OTHER), reports=reports)
         catalog = Catalog(partition([US, OTHER]), undecided)
-        await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: True)
+        await Membership(Store(), catalog, US, 0).prepare_restart(lambda topic, index: True)
         left, still_undecided = catalog.image.topics["t"].partitions
         assert (left.isr, left.last_isr) == ((OTHER,), (US, OTHER))
         assert (still_undecided.last_isr, still_undecided.reports) == ((US, OTHER), reports[1:])
@@ -127,17 +127,17 @@ def test_who_may_have_lost_records_is_remembered_and_takes_back_what_it_said_of_
 def test_a_new_disk_is_noted_where_nobody_leads_and_outlives_the_process():
     async def scenario():
         catalog = Catalog(partition([US, OTHER], isr=[US]), partition([OTHER, US]))
-        await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: True, has_new_disk=True)
+        await Membership(Store(), catalog, US, 0).prepare_restart(lambda topic, index: True, has_new_disk=True)
         alone, led = catalog.image.topics["t"].partitions
         assert alone.reports == (LogReport(US, -1, NEW_DISK, 0),)
         assert led.reports == ()
         # Killed and started again before anybody was elected: now the disk has an identity.
-        await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: True)
+        await Membership(Store(), catalog, US, 0).prepare_restart(lambda topic, index: True)
         assert catalog.image.topics["t"].partitions[0].reports == alone.reports
         # And the other one leaves the ISR too, without having had a new disk.
         catalog = Catalog(partition([US, OTHER, THIRD], isr=[US, OTHER]))
-        await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: True, has_new_disk=True)
-        await Membership(Store(), catalog, OTHER, 0).begin_anew(lambda topic, index: True)
+        await Membership(Store(), catalog, US, 0).prepare_restart(lambda topic, index: True, has_new_disk=True)
+        await Membership(Store(), catalog, OTHER, 0).prepare_restart(lambda topic, index: True)
         undecided = catalog.image.topics["t"].partitions[0]
         assert (undecided.leader, undecided.isr) == (NO_LEADER, ())
         assert [(one.broker, one.last_epoch) for one in undecided.reports] == [(US, NEW_DISK)]
@@ -148,7 +148,7 @@ def test_a_new_disk_is_noted_where_nobody_leads_and_outlives_the_process():
 def test_only_the_partitions_that_lost_records_are_left():
     async def scenario():
         catalog = Catalog(partition([OTHER, US]), partition([OTHER, US]))
-        await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: index == 1)
+        await Membership(Store(), catalog, US, 0).prepare_restart(lambda topic, index: index == 1)
         assert [one.isr for one in catalog.image.topics["t"].partitions] == [(OTHER, US), (OTHER,)]
 
     run(scenario)
@@ -168,7 +168,7 @@ def test_only_the_partitions_that_lost_records_are_left():
 def test_a_broker_that_lost_nothing_goes_on_leading_what_it_led_in_a_new_epoch(before, epochs):
     async def scenario():
         catalog = Catalog(before)
-        await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: False)
+        await Membership(Store(), catalog, US, 0).prepare_restart(lambda topic, index: False)
         (after,) = catalog.image.topics["t"].partitions
         assert after == before._replace(leader_epoch=4 + epochs)
         assert catalog.changes == epochs, "where there is nothing to change nothing is written"
@@ -179,7 +179,7 @@ def test_a_broker_that_lost_nothing_goes_on_leading_what_it_led_in_a_new_epoch(b
 def test_all_that_a_broker_changes_of_a_topic_when_it_begins_is_one_change():
     async def scenario():
         catalog = Catalog(partition([US, OTHER]), partition([OTHER, US]), partition([US, OTHER]), partition([US]))
-        await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: index in (1, 2))
+        await Membership(Store(), catalog, US, 0).prepare_restart(lambda topic, index: index in (1, 2))
         after = catalog.image.topics["t"].partitions
         assert [(one.leader, one.isr, one.leader_epoch) for one in after] == [
             (US, (US, OTHER), 5),
@@ -198,7 +198,7 @@ def test_what_a_broker_led_is_decided_by_the_store_and_not_by_what_it_knew_of_it
         stored = catalog.image.topics["t"]
         # While we started another has been elected; our image has not heard of it.
         catalog.stored = replace(stored, partitions=(stored.partitions[0].elected(OTHER, (OTHER,)),))
-        await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: False)
+        await Membership(Store(), catalog, US, 0).prepare_restart(lambda topic, index: False)
         (after,) = catalog.image.topics["t"].partitions
         assert (after.leader, after.isr, after.leader_epoch) == (OTHER, (OTHER,), 5)
 
@@ -211,7 +211,7 @@ def test_a_topic_that_goes_while_a_broker_begins_is_in_nobodys_way():
         another = TopicRecord("u", uuid4(), (partition([US, OTHER]),))
         catalog.become(catalog.image.with_topic(another))
         catalog.gone = "t"
-        await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: False)
+        await Membership(Store(), catalog, US, 0).prepare_restart(lambda topic, index: False)
         assert catalog.image.topics["u"].partitions[0].leader_epoch == 5
 
     run(scenario)
@@ -229,7 +229,9 @@ def test_a_session_that_ends_is_followed_by_a_new_registration(monkeypatch):
         catalog.refusals = [StoreUnavailable("away"), VersionConflict("broker-epochs")]
         store.ends.put_nowait(None)
         node = await joined.get()
-        assert ended == [1] and node.epoch == 11 and member.node == node
+        assert ended == [1]
+        assert node.epoch == 11
+        assert member.node == node
         staying.cancel()
 
     run(scenario)
@@ -279,7 +281,8 @@ def test_a_controlled_shutdown_waits_until_others_lead():
         member.node = catalog.image.brokers[US]
         leaving = asyncio.ensure_future(member.hand_over(5))
         await asyncio.sleep(0)
-        assert catalog.image.brokers[US].stopping and not leaving.done()
+        assert catalog.image.brokers[US].stopping
+        assert not leaving.done()
         topic = catalog.image.topics["t"]
         moved = topic.partitions[0].elected(OTHER, (OTHER,))
         catalog.become(catalog.image.with_topic(replace(topic, partitions=(moved, topic.partitions[1]))))
@@ -303,9 +306,9 @@ def test_a_broker_that_cannot_write_gives_its_leaderships_away_and_takes_them_ag
         catalog = Catalog(partition([US, OTHER]))
         member = Membership(Store(), catalog, US, 0)
         member.node = catalog.image.brokers[US]
-        await member.be_chosen(False)
+        await member.set_eligible(False)
         assert catalog.image.brokers[US].stopping
-        await member.be_chosen(True)
+        await member.set_eligible(True)
         assert not catalog.image.brokers[US].stopping
 
     run(scenario)
@@ -318,10 +321,11 @@ def test_whether_a_broker_is_chosen_is_said_again_until_the_store_has_it():
             member = Membership(Store(), catalog, US, 0)
             member.node = catalog.image.brokers[US]
             catalog.refusals = [refusal]
-            await member.be_chosen(False)
+            await member.set_eligible(False)
             assert not catalog.image.brokers[US].stopping
-            await member.be_chosen(False)
-            assert catalog.image.brokers[US].stopping and member.node.stopping
+            await member.set_eligible(False)
+            assert catalog.image.brokers[US].stopping
+            assert member.node.stopping
 
     run(scenario)
 
@@ -332,7 +336,7 @@ def test_a_change_that_took_place_without_an_answer_can_be_taken_back():
         member = Membership(Store(), catalog, US, 0)
         member.node = catalog.image.brokers[US]
         catalog.become(catalog.image.with_broker(replace(member.node, stopping=True)))  # we were never told
-        await member.be_chosen(True)
+        await member.set_eligible(True)
         assert not catalog.image.brokers[US].stopping
 
     run(scenario)
@@ -342,12 +346,12 @@ def test_a_broker_that_is_not_registered_or_is_leaving_says_nothing_of_being_cho
     async def scenario():
         catalog = Catalog(partition([OTHER, US]))
         member = Membership(Store(), catalog, THIRD, 0)
-        await member.be_chosen(False)
+        await member.set_eligible(False)
         assert THIRD not in catalog.image.brokers
         leaving = Membership(Store(), catalog, US, 0)
         leaving.node = catalog.image.brokers[US]
         await leaving.hand_over(5)
-        await leaving.be_chosen(True)
+        await leaving.set_eligible(True)
         assert catalog.image.brokers[US].stopping
 
     run(scenario)
@@ -358,7 +362,7 @@ def test_a_broker_alone_goes_on_whatever_its_disk_says():
         catalog = Catalog(partition([US]), others=())
         member = Membership(Store(), catalog, US, 0)
         member.node = catalog.image.brokers[US]
-        await member.be_chosen(False)
+        await member.set_eligible(False)
         assert not catalog.image.brokers[US].stopping
 
     run(scenario)
@@ -370,7 +374,7 @@ def test_a_second_broker_of_an_id_changes_nothing_before_it_is_refused():
         catalog.is_taken = True
         before = catalog.image
         with pytest.raises(StartupError):
-            await Membership(Store(), catalog, US, 0).begin_anew(lambda topic, index: True)
+            await Membership(Store(), catalog, US, 0).prepare_restart(lambda topic, index: True)
         assert catalog.image is before
 
     run(scenario)

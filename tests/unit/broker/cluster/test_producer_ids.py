@@ -64,7 +64,8 @@ def test_a_full_reserve_asks_for_nothing():
         await ids.keep_reserve()
         waiting = asyncio.ensure_future(ids.keep_reserve())
         await asyncio.sleep(0.01)
-        assert not waiting.done() and store.next == BLOCK
+        assert not waiting.done()
+        assert store.next == BLOCK
         await ids.next_id()  # begins the reserve: another is due
         await waiting
         assert store.next == 2 * BLOCK

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import run_at_once
 from skep.broker.fetch.fetch_sessions import EVICT_AFTER_IDLE_S, FetchSessions
 from skep.wire.fetch.fetch_response import FetchedPartition
+from tests.manual_clock import ManualClock
 
 
 def session_for(sessions, request, version):

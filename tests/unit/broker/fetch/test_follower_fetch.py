@@ -5,10 +5,13 @@ from uuid import uuid4
 
 import pytest
 
-from skep.base.clock import ManualClock
+from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.cluster_config import ClusterConfig
+from skep.base.config.current_config import CurrentConfig
 from skep.base.config.topic_config import NEVER, TopicConfig
 from skep.base.ids import TopicPartition
 from skep.broker.fetch.follower_fetch import ThrottledReplicas
+from tests.manual_clock import ManualClock
 from tests.unit.broker.clusters import partition
 
 RATE = 1_000
@@ -19,13 +22,17 @@ class Leader:
     """Broker 1 leads partition 0 of a topic; it is asked on behalf of broker 3."""
 
     def __init__(self, record, named=(), rate=RATE):
-        self.rate = rate
         self.clock = ManualClock()
         topic = SimpleNamespace(topic_id=uuid4(), partitions=[record])
         catalog = SimpleNamespace(image=SimpleNamespace(topics={"t": topic}))
         config = TopicConfig(leader_replication_throttled_replicas=named)
         self._partition = SimpleNamespace(topic_partition=TopicPartition("t", 0), log=SimpleNamespace(config=config))
-        self._replicas = ThrottledReplicas(catalog, lambda: 1, self.clock, lambda: self.rate)
+        self._replicas = ThrottledReplicas(
+            catalog,
+            1,
+            self.clock,
+            CurrentConfig(BrokerConfig(cluster=ClusterConfig(leader_replication_throttled_rate=rate))),
+        )
 
     def room(self):
         return self._replicas.room(3, self._partition, LEFT)

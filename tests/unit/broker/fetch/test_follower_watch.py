@@ -8,13 +8,12 @@ from uuid import uuid4
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from skep.base.loop.slicer import Slicer
 from skep.broker.fetch.fetch_sessions import FetchSessions
-from skep.broker.fetch.follower_watch import FULL_LOOK_S
+from skep.broker.fetch.follower_watch import FULL_READ_S
 from skep.broker.handlers import fetch
 from skep.broker.request import Request
 from skep.metadata.model import PartitionRecord
@@ -23,7 +22,8 @@ from skep.records.builder import build_batch
 from skep.replication.partition.partition import Partition
 from skep.storage.directory.log_directory import LogDirectory
 from skep.wire import apis
-from skep.wire.fetch.fetch_response_reader import read_follower_answer
+from skep.wire.fetch.fetch_response_reader import read_fetch_response
+from tests.manual_clock import ManualClock
 from tests.memory_files import MemoryFiles
 
 ONE, TWO, THREE = (BrokerId(number) for number in (1, 2, 3))
@@ -65,7 +65,7 @@ class Leader:
             raise KafkaError(ErrorCode.not_leader_or_follower, "led by another")
         return found
 
-    def looked_at(self):
+    def read_partitions(self):
         looks, self.looks = self.looks, []
         return looks
 
@@ -110,7 +110,7 @@ class Follower:
 
     def take(self, parts):
         """The partitions of the response, with their error codes."""
-        answer = read_follower_answer(memoryview(b"".join(bytes(part) for part in parts)))
+        answer = read_fetch_response(17, memoryview(b"".join(bytes(part) for part in parts)))
         self.session, self.epoch = answer.session_id, self.epoch + 1
         for piece in answer.partitions:
             self.marks[piece.partition] = piece.high_watermark
@@ -140,7 +140,7 @@ def in_session(leader, broker):
     follower = Follower(leader, broker)
     assert len(follower.fetch()) == PARTITIONS
     assert follower.fetch() == {}
-    leader.looked_at()
+    leader.read_partitions()
     return follower
 
 
@@ -152,15 +152,15 @@ def append(leader, number):
 async def test_a_fetch_looks_only_where_something_was_appended_or_that_it_names(leader):
     follower = in_session(leader, TWO)
     assert follower.fetch() == {}
-    assert leader.looked_at() == []
+    assert leader.read_partitions() == []
     append(leader, 7)
     assert set(follower.fetch()) == {7}
-    assert leader.looked_at() == [7]
+    assert leader.read_partitions() == [7]
     assert follower.fetch() == {}
-    assert leader.looked_at() == [7]
+    assert leader.read_partitions() == [7]
     append(leader, 8)
     assert set(follower.fetch()) == {8}
-    assert leader.looked_at() == [8]
+    assert leader.read_partitions() == [8]
 
 
 @on_a_loop
@@ -171,7 +171,7 @@ async def test_a_fetch_that_waits_is_woken_by_an_append_and_looks_there(leader):
     append(leader, 4)
     parts = await waiting
     assert set(follower.take(parts)) == {4}
-    assert leader.looked_at() == [4]
+    assert leader.read_partitions() == [4]
 
 
 @on_a_loop
@@ -205,15 +205,15 @@ async def test_a_high_watermark_that_moved_while_nothing_was_answered_is_told_al
 
 
 @on_a_loop
-async def test_everything_is_looked_at_from_time_to_time(leader):
+async def test_everything_is_read_partitions_from_time_to_time(leader):
     follower = in_session(leader, TWO)
     before = leader.partitions[0].in_sync.followers[TWO].caught_up_at
-    leader.clock.advance_ms(int(FULL_LOOK_S * 1000) - 1)
+    leader.clock.advance_ms(int(FULL_READ_S * 1000) - 1)
     follower.fetch()
-    assert leader.looked_at() == []
+    assert leader.read_partitions() == []
     leader.clock.advance_ms(1)
     follower.fetch()
-    assert leader.looked_at() == list(range(PARTITIONS))
+    assert leader.read_partitions() == list(range(PARTITIONS))
     assert leader.partitions[0].in_sync.followers[TWO].caught_up_at > before
 
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from skep.base.clock import ManualClock
 from skep.base.errors import ErrorCode
 from skep.base.ids import TopicPartition
 from skep.cli.cluster import cluster_admin
 from skep.wire.apis import ELECT_LEADERS, Api
+from tests.manual_clock import ManualClock
 
 
 class FakeCluster:

@@ -81,8 +81,8 @@ def test_the_tables(capfd: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == "cluster id 3 brokers controller 2"
     assert lines[2] == "1 a:9092 r1 1 2 2 0 150"
     assert lines[3] == "2 b:9092 - 1 2 1 7 130 controller"
-    assert lines[4] == "3 - - 0 1 0 - - not there"
-    assert lines[5] == "4 d:9092 - 0 0 0 - - no answer"
+    assert lines[4] == "3 - - 0 1 0 - - not running"
+    assert lines[5] == "4 d:9092 - 0 0 0 - - no response"
     assert lines[-1] == "orders 0 1 1,2,3 1 2 2: 7 under min ISR, under-replicated"
 
 
@@ -96,7 +96,7 @@ def test_many_troubles_are_cut_unless_all_are_asked_for(capfd: pytest.CaptureFix
         "id", 1, [], [partition(isr=(1,), where=TopicPartition("orders", number)) for number in range(60)]
     )
     show(state, every=False)
-    assert capfd.readouterr().out.splitlines()[-1] == "... and 10 more; --all shows them"
+    assert capfd.readouterr().out.splitlines()[-1] == "... and 10 more; show them with --all"
     show(state, every=True)
     assert "more" not in capfd.readouterr().out
 

@@ -76,9 +76,9 @@ def test_replicas_go_to_different_racks_before_they_go_to_emptier_brokers() -> N
 
 
 def test_too_few_brokers_are_a_refusal() -> None:
-    with pytest.raises(UsageError, match="orders-0 needs 3 brokers for its replicas, and there are only 2 to use"):
+    with pytest.raises(UsageError, match="orders-0 needs 3 brokers for its replicas, and only 2 are available"):
         spread(orders((1, 2, 3)), {1: "a", 2: "b"})
-    with pytest.raises(UsageError, match="orders-0 needs 2 brokers for its replicas, and there is only one to use"):
+    with pytest.raises(UsageError, match="orders-0 needs 2 brokers for its replicas, and only one is available"):
         drained(orders((1, 2)), 2, {1: "a", 2: "b"})
 
 
@@ -157,15 +157,18 @@ def test_a_plan_of_kafkas_tool_is_read() -> None:
     ("text", "complaint"),
     [
         ("", "plan.json is not a plan: Expecting value"),
-        ("[]", "plan.json is not a plan, which looks like"),
-        ("{}", "plan.json is not a plan, which looks like"),
-        ('{"partitions": [{"topic": "t", "partition": 0}]}', "which looks like"),
-        ('{"partitions": [{"topic": "t", "partition": "0", "replicas": [1]}]}', '"0" is not a number of a partition'),
-        ('{"partitions": [{"topic": "t", "partition": -1, "replicas": [1]}]}', "-1 is not a number of a partition"),
+        ("[]", "plan.json is not a plan; expected"),
+        ("{}", "plan.json is not a plan; expected"),
+        ('{"partitions": [{"topic": "t", "partition": 0}]}', "expected"),
+        ('{"partitions": [{"topic": "t", "partition": "0", "replicas": [1]}]}', '"0" is not the number of a partition'),
+        ('{"partitions": [{"topic": "t", "partition": -1, "replicas": [1]}]}', "-1 is not the number of a partition"),
         ('{"partitions": [{"topic": 5, "partition": 0, "replicas": [1]}]}', "5 is not the name of a topic"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "t-0 has no replica, or one twice"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "t-0 has no replica, or one twice"),
-        ('{"version": 2, "partitions": []}', "there is no version 2 of plans, only 1"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "has no replica, or one broker twice"),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}',
+            "has no replica, or one broker twice",
+        ),
+        ('{"version": 2, "partitions": []}', "version 2 is not supported, only version 1"),
         (
             '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]},'
             ' {"topic": "t", "partition": 0, "replicas": [2]}]}',
@@ -182,7 +185,7 @@ def test_what_is_no_plan_is_told_in_one_line(text: str, complaint: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "1,", "1,one", "1,1", "-1"])
 def test_what_is_no_list_of_brokers(text: str) -> None:
-    with pytest.raises(UsageError, match="is not a list of brokers like 1,2,3"):
+    with pytest.raises(UsageError, match="is not a list of different broker ids like 1,2,3"):
         parse_brokers(text)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from skep.cli.dump import file_inspection as inspection
+from skep.cli.dump import file_inspection
 from skep.cli.failures import CommandError, UsageError
 from skep.cli.main import app
 from skep.records.builder import NewRecord, build_batch
@@ -140,14 +140,14 @@ def test_offsets_that_go_back_are_found(tmp_path: Path) -> None:
     log = tmp_path / f"{0:020}.log"
     first = batch_of(0, 5)
     log.write_bytes(first + batch_of(4, 5))
-    [damage] = [found for found in inspection.read_log(log) if getattr(found, "problem", None)]
+    [damage] = [found for found in file_inspection.read_log(log) if getattr(found, "problem", None)]
     assert (damage.position, damage.problem) == (len(first), "offset 4 follows offset 4")
 
 
 def test_a_batch_below_the_offset_in_the_name_is_found(tmp_path: Path) -> None:
     log = tmp_path / f"{7:020}.log"
     log.write_bytes(batch_of(0, 5))
-    assert [found.problem for found in inspection.read_log(log)] == ["offset 0 follows offset 6"]
+    assert [found.problem for found in file_inspection.read_log(log)] == ["offset 0 follows offset 6"]
 
 
 def test_an_index_entry_between_batches_is_found(partition: Partition) -> None:
@@ -189,7 +189,7 @@ def test_half_an_index_entry_is_found(partition: Partition) -> None:
 def test_the_unused_part_of_an_index_of_kafka_is_no_damage(partition: Partition, zeros: int) -> None:
     partition.index.write_bytes(partition.index.read_bytes() + bytes(zeros))
     assert damages_of(partition) == []
-    assert len(inspection.read_entries(partition.index)[0]) == 2
+    assert len(file_inspection.read_entries(partition.index)[0]) == 2
 
 
 def test_after_a_torn_batch_nothing_is_said_about_the_index_entries_behind_it(partition: Partition) -> None:

@@ -81,8 +81,8 @@ def test_a_directory_with_transactions_has_no_damages(directory: Path) -> None:
         ((0, 1, 3, 4, 5), "no abort marker of producer 1 at offset 4"),
         ((0, 2, 0, 2, 3), "no abort marker of producer 2 at offset 2"),
         ((0, 2, 3, 4, 5), "no abort marker of producer 2 at offset 4"),
-        ((1, 1, 0, 2, 3), "the entry has version 1"),
-        ((0, 1, 2, 2, 3), "the transaction ends at 2, before it begins"),
+        ((1, 1, 0, 2, 3), "entry has version 1, not 0"),
+        ((0, 1, 2, 2, 3), "first offset 2 is not before last offset 2"),
     ],
     ids=["data", "another producer", "a commit", "version", "order"],
 )

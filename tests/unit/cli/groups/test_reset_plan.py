@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skep.base.ids import TopicPartition
-from skep.cli.failures import CommandError, UsageError
-from skep.cli.groups.reset_plan import Change, Marks, Reset, Target, parse_plan, parse_scope, plan, plan_as_csv
+from skep.cli.failures import CommandError
+from skep.cli.groups.reset_plan import Change, Marks, Reset, Target, parse_plan, plan, plan_as_csv
 
 HERE = TopicPartition("orders", 0)
 MARKS = Marks(earliest=10, latest=100, current=50, at_time=70)
@@ -37,11 +37,15 @@ def test_each_target_gives_its_offset(reset: Reset, new: int) -> None:
 @pytest.mark.parametrize(
     ("reset", "new", "warning"),
     [
-        (Reset(Target.OFFSET, 101), 100, "orders-0 does not reach offset 101: its end is taken, 100"),
-        (Reset(Target.OFFSET, 9), 10, "orders-0 has no offset 9: its beginning is taken, 10"),
-        (Reset(Target.SHIFT, -60), 10, "orders-0 has no offset -10: its beginning is taken, 10"),
-        (Reset(Target.SHIFT, 51), 100, "orders-0 does not reach offset 101: its end is taken, 100"),
-        (Reset(Target.FILE, file={HERE: 5}), 10, "orders-0 has no offset 5: its beginning is taken, 10"),
+        (Reset(Target.OFFSET, 101), 100, "offset 101 is past the end of orders-0; using its log end offset 100"),
+        (Reset(Target.OFFSET, 9), 10, "offset 9 is before the start of orders-0; using its log start offset 10"),
+        (Reset(Target.SHIFT, -60), 10, "offset -10 is before the start of orders-0; using its log start offset 10"),
+        (Reset(Target.SHIFT, 51), 100, "offset 101 is past the end of orders-0; using its log end offset 100"),
+        (
+            Reset(Target.FILE, file={HERE: 5}),
+            10,
+            "offset 5 is before the start of orders-0; using its log start offset 10",
+        ),
     ],
 )
 def test_an_offset_that_is_not_there_becomes_the_nearest_with_a_warning(reset: Reset, new: int, warning: str) -> None:
@@ -79,25 +83,6 @@ def test_what_is_planned_is_always_an_offset_that_can_be_read_from(
     assert earliest <= change.new <= latest
     wanted = value + (current if target is Target.SHIFT else 0)
     assert (change.warning is None) == (change.new == wanted)
-
-
-@pytest.mark.parametrize(
-    ("text", "scope"),
-    [
-        ("orders", ("orders", None)),
-        ("orders:2", ("orders", [2])),
-        ("orders:2,0,2", ("orders", [0, 2])),
-        ("a.b-c_d: 1, 3", ("a.b-c_d", [1, 3])),
-    ],
-)
-def test_a_scope_is_a_topic_and_perhaps_partitions(text: str, scope: tuple[str, list[int] | None]) -> None:
-    assert parse_scope(text) == scope
-
-
-@pytest.mark.parametrize("text", ["", ":1", "orders:", "orders:x", "orders:-1", "orders:1,,2", "orders:0:1"])
-def test_a_scope_that_cannot_be_meant_is_refused(text: str) -> None:
-    with pytest.raises(UsageError):
-        parse_scope(text)
 
 
 GROUP_NAMES = st.text(

@@ -24,8 +24,8 @@ BROKER = ["--bootstrap-server", "127.0.0.1:1"]
         ([*BROKER, "--alter", "--topic", "t"], "--partitions is required"),
         ([*BROKER, "--create", "--topic", "t", "--partitions", "0"], "greater than 0"),
         ([*BROKER, "--create", "--topic", "t", "--partitions", "many"], "invalid int value"),
-        ([*BROKER, "--create", "--topic", "t", "--replica-assignment", "1:1"], "names a broker twice"),
-        ([*BROKER, "--create", "--topic", "t", "--config", "retention.ms"], "name=value"),
+        ([*BROKER, "--create", "--topic", "t", "--replica-assignment", "1:1"], "no broker twice"),
+        ([*BROKER, "--create", "--topic", "t", "--config", "retention.ms"], "expected NAME=VALUE"),
         ([*BROKER, "--list", "--no-such-flag"], "unrecognized arguments"),
     ],
 )
@@ -45,7 +45,7 @@ def test_kafka_topics_refuses_flags_that_do_not_go_together(arguments: list[str]
         (["--topic", "t", "--partition", "0", "--group", "g"], "group and partition"),
         (["--topic", "t", "--formatter", "com.example.Mine"], "Java classes"),
         (["--topic", "t", "--value-deserializer", "com.example.Mine"], "Java classes"),
-        (["--topic", "t", "--property", "print.key"], "name=value"),
+        (["--topic", "t", "--property", "print.key"], "expected NAME=VALUE"),
         (["--topic", "t", "--zookeeper", "z:2181"], "use --bootstrap-server"),
     ],
 )
@@ -61,7 +61,7 @@ def test_kafka_console_consumer_refuses_flags_that_do_not_go_together(arguments:
         (["--topic", "t"], "--bootstrap-server must be specified"),
         (["--topic", "t", *BROKER, "--line-reader", "com.example.Mine"], "Java classes"),
         (["--topic", "t", *BROKER, "--compression-codec", "rar"], "invalid choice"),
-        (["--topic", "t", *BROKER, "--property", "headers.separator=:"], "have to differ"),
+        (["--topic", "t", *BROKER, "--property", "headers.separator=:"], "must differ"),
     ],
 )
 def test_kafka_console_producer_refuses_flags_that_do_not_go_together(arguments: list[str], complaint: str) -> None:

@@ -32,7 +32,7 @@ def test_headers_stand_before_the_key() -> None:
 
 
 def test_a_header_without_its_separator_is_refused() -> None:
-    with pytest.raises(CommandError, match="line 3 has a header without its separator: 'h2'"):
+    with pytest.raises(CommandError, match="line 3: header 'h2' has no key separator ':'"):
         LineFormat(parse_headers=True).record(b"h1:v1,h2\tvalue", 3)
 
 

@@ -54,7 +54,7 @@ def test_a_port_that_was_named_is_left_to_the_broker() -> None:
 
 
 def test_ports_end_somewhere() -> None:
-    with pytest.raises(OptionError, match="there is no port 65536 for another broker"):
+    with pytest.raises(OptionError, match="broker number 2 would need port 65536"):
         options_of_brokers({"listeners": "127.0.0.1:65535"}, 2)
 
 
@@ -75,7 +75,7 @@ def test_the_data_of_several_brokers_is_not_taken_for_partitions_of_one(tmp_path
     (tmp_path / "broker-1").mkdir()
     (tmp_path / "broker-1" / ".lock").touch()
     check_directory(str(tmp_path), several=True)
-    with pytest.raises(StartupError, match="start them with --brokers, as before"):
+    with pytest.raises(StartupError, match="start them with --brokers"):
         check_directory(str(tmp_path), several=False)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.waiting import wait_until
 
 PROGRAM = [sys.executable, str(Path(__file__).with_name("shown_run.py"))]
-SOURCES = str(Path(__file__).parents[4] / "src")
+SOURCES = str(Path(__file__).parents[3] / "src")
 WIDTH, HEIGHT = 60, 20
 _PIECE = re.compile(
     r"\x1b\[(?P<number>\d*)(?P<up>A)|(?P<erased>\x1b\[2K)|(?P<style>\x1b\[[\d;]*m)|(?P<cursor>\x1b\[\?25[lh])"

@@ -55,5 +55,6 @@ def test_a_name_in_another_database_stays_whole() -> None:
 
 def test_the_table_has_a_row_for_each_flow() -> None:
     drawn = table_of("Run is RUNNING.", {"a": Flow("a"), "b": Flow("b", "running", 5, 1, 2.0)})
-    assert isinstance(drawn, Table) and drawn.row_count == 2
+    assert isinstance(drawn, Table)
+    assert drawn.row_count == 2
     assert str(table_of("starting Spark", {})) == "starting Spark"

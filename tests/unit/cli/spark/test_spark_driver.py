@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skep.cli.failures import CommandError
-from skep.cli.spark.spark_driver import _causes, _why, check_java, java_version, workers_python
+from skep.cli.spark.spark_driver import _causes, _logged_error, check_java, java_version, workers_python
 
 
 @pytest.mark.parametrize(
@@ -46,19 +46,19 @@ def test_without_java_one_line_says_what_to_install(tmp_path: Path, monkeypatch:
     with pytest.raises(CommandError) as refused:
         check_java()
     assert str(refused.value) == (
-        "Java 17 or newer is needed and there is none: apt-get install openjdk-17-jre-headless"
+        "Spark needs Java 17 or newer, and no java was found: apt-get install openjdk-17-jre-headless"
     )
 
 
 def test_a_java_that_is_too_old_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path, "11.0.2")))
-    with pytest.raises(CommandError, match=r"Java 17 or newer is needed and .*/bin/java is Java 11: apt-get install"):
+    with pytest.raises(CommandError, match=r"Java 17 or newer, and .*/bin/java is Java 11: apt-get install"):
         check_java()
 
 
 def test_a_java_home_without_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(CommandError, match=r"JAVA_HOME is .* and has no java that runs: apt-get install"):
+    with pytest.raises(CommandError, match=r"JAVA_HOME=.* has no working java: apt-get install"):
         check_java()
 
 
@@ -72,7 +72,7 @@ def test_a_java_without_the_module_that_spark_needs_is_named(tmp_path: Path, mon
     with pytest.raises(CommandError) as refused:
         check_java()
     assert str(refused.value) == (
-        f"a full Java runtime is needed and {tmp_path}/bin/java has no jdk.incubator.vector: "
+        f"Spark needs a full Java runtime, and {tmp_path}/bin/java lacks jdk.incubator.vector: "
         "apt-get install openjdk-17-jre-headless"
     )
 
@@ -141,7 +141,7 @@ def test_the_line_that_says_what_is_wrong_is_found_in_sparks_log(tmp_path: Path,
     path = tmp_path / "spark.log"
     path.write_text(log)
     with path.open("rb") as opened:
-        assert _why(opened) == why
+        assert _logged_error(opened) == why
 
 
 def test_what_an_error_came_of_is_found_once_also_where_it_is_not_to_be_shown() -> None:

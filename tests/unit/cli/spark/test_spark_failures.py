@@ -2,7 +2,7 @@
 
 import pytest
 
-from skep.cli.spark.spark_failures import MOST_CHARACTERS, one_line
+from skep.cli.spark.spark_failures import MAX_LENGTH, one_line
 
 
 @pytest.mark.parametrize(
@@ -55,4 +55,5 @@ def test_an_exception_without_words_is_told_by_its_name() -> None:
 
 def test_a_very_long_sentence_is_cut() -> None:
     told = one_line("x" * 10_000)
-    assert len(told) == MOST_CHARACTERS + 3 and told.endswith("...")
+    assert len(told) == MAX_LENGTH + 3
+    assert told.endswith("...")

@@ -35,7 +35,7 @@ def test_a_schema_is_given_by_topic() -> None:
 
 @pytest.mark.parametrize("text", ["orders", "=id INT", "orders="])
 def test_a_schema_without_its_topic_or_fields_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="TOPIC='name TYPE"):
+    with pytest.raises(UsageError, match="expected TOPIC='NAME TYPE"):
         given_schemas([text])
 
 

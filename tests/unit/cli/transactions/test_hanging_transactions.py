@@ -30,8 +30,8 @@ def test_a_transaction_that_no_coordinator_counts_on_hangs() -> None:
 def test_a_transaction_is_found_by_where_it_begins() -> None:
     assert open_transaction([producer(None), producer(42)], HERE, 42).start_offset == 42
     with pytest.raises(
-        CommandError, match="no transaction on orders-0 begins at offset 41: those open there begin at 42"
+        CommandError, match="no open transaction of orders-0 starts at offset 41; the open ones start at 42"
     ):
         open_transaction([producer(42)], HERE, 41)
-    with pytest.raises(CommandError, match="none is open there"):
+    with pytest.raises(CommandError, match="it has no open transaction"):
         open_transaction([producer(None)], HERE, 41)

@@ -29,5 +29,5 @@ def test_an_offset_may_come_out_of_a_column() -> None:
 
 
 def test_what_is_no_place_is_refused() -> None:
-    with pytest.raises(ClientError, match="no place in a topic"):
+    with pytest.raises(ClientError, match="not a position in a topic"):
         _timestamp("somewhere")

@@ -1,4 +1,4 @@
-"""The Fetch answer read by hand, held against kio's reading; and the walk over batch headers."""
+"""Fetch of one partition, compared with kio; and the walk over batch headers."""
 
 from typing import Any
 from uuid import UUID
@@ -6,11 +6,10 @@ from uuid import UUID
 import pytest
 
 from skep.base.errors import DecodeError, ErrorCode
-from skep.client.fetch.partition_fetch import fetch_body, offset_after, read_fetch_answer
+from skep.client.fetch.partition_fetch import fetch_body, offset_after, read_fetched
 from skep.wire.apis import FETCH
 from skep.wire.client_codec import decode_response
 from skep.wire.codec import request_class, response_class
-from skep.wire.entities.encoders import entity_encoder
 from skep.wire.fetch.fetch_response import HAS_TOPIC_ID
 from skep.wire.headers import response_header
 from tests.kio_entities import written
@@ -49,7 +48,7 @@ def test_an_answer_is_read_as_kio_reads_it(version: int, others: dict[str, Any])
     frame = answer_of(version, [partition(**others)])
     _, answer = decode_response(FETCH, version, frame)
     [[expected]] = [topic.partitions for topic in answer.responses]
-    fetched = read_fetch_answer(version, memoryview(frame))
+    fetched = read_fetched(version, memoryview(frame))
     assert fetched is not None
     assert fetched.error_code is expected.error_code
     assert fetched.high_watermark == expected.high_watermark
@@ -61,21 +60,21 @@ def test_an_answer_is_read_as_kio_reads_it(version: int, others: dict[str, Any])
 
 def test_records_are_not_copied() -> None:
     frame = bytearray(answer_of(18, [partition()]))
-    fetched = read_fetch_answer(18, memoryview(frame))
+    fetched = read_fetched(18, memoryview(frame))
     assert fetched is not None
     assert fetched.records.obj is frame
 
 
 @pytest.mark.parametrize("version", [7, 12, 18])
 def test_a_refusal_of_the_whole_request_is_that_of_the_partition(version: int) -> None:
-    fetched = read_fetch_answer(version, memoryview(answer_of(version, [], ErrorCode.inconsistent_topic_id)))
+    fetched = read_fetched(version, memoryview(answer_of(version, [], ErrorCode.inconsistent_topic_id)))
     assert fetched is not None
     assert fetched.error_code is ErrorCode.inconsistent_topic_id
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_answer_without_the_partition_is_none(version: int) -> None:
-    assert read_fetch_answer(version, memoryview(answer_of(version, []))) is None
+    assert read_fetched(version, memoryview(answer_of(version, []))) is None
 
 
 def test_tagged_fields_are_passed_over() -> None:
@@ -84,26 +83,26 @@ def test_tagged_fields_are_passed_over() -> None:
     header, entry = plain[:4], (7).to_bytes(8, "big") + (3).to_bytes(8, "big")
     assert plain.count(entry + b"\0") == 1
     tagged = header + tags + plain[5:].replace(entry + b"\0", entry + tags)
-    fetched, expected = read_fetch_answer(18, memoryview(tagged)), read_fetch_answer(18, memoryview(plain))
+    fetched, expected = read_fetched(18, memoryview(tagged)), read_fetched(18, memoryview(plain))
     assert fetched == expected
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_answer_that_is_cut_off_before_its_records_end_is_refused(version: int) -> None:
     frame = answer_of(version, [partition()])
-    fetched = read_fetch_answer(version, memoryview(frame))
+    fetched = read_fetched(version, memoryview(frame))
     assert fetched is not None
     end = frame.index(bytes(fetched.records)) + len(fetched.records)
     for size in range(end):
         with pytest.raises(DecodeError):
-            read_fetch_answer(version, memoryview(frame)[:size])
+            read_fetched(version, memoryview(frame)[:size])
 
 
 def test_a_code_of_later_times_is_an_unknown_error() -> None:
     frame = bytearray(answer_of(18, [partition()]))
     place = frame.index((3).to_bytes(4, "big") + b"\0\0" + (90).to_bytes(8, "big"))
     frame[place + 4 : place + 6] = (9999).to_bytes(2, "big")
-    fetched = read_fetch_answer(18, memoryview(frame))
+    fetched = read_fetched(18, memoryview(frame))
     assert fetched is not None
     assert fetched.error_code is ErrorCode.unknown_server_error
 
@@ -112,14 +111,14 @@ def test_a_code_of_later_times_is_an_unknown_error() -> None:
 def test_the_request_is_one_that_kio_reads(version: int) -> None:
     from kio.serial import entity_reader
 
-    body = fetch_body("orders", TOPIC_ID, 3, 42, max_bytes=1 << 20, committed=True, max_wait=seconds(0.5))
-    entity = request_class(FETCH.key, version)
-    request, _ = entity_reader(entity)(entity_encoder(entity)(body), 0)
+    body = fetch_body(version, "orders", TOPIC_ID, 3, 42, max_bytes=1 << 20, committed=True)
+    request, _ = entity_reader(request_class(FETCH.key, version))(body, 0)
     [topic] = request.topics
     [wanted] = topic.partitions
     assert (wanted.partition, wanted.fetch_offset, wanted.partition_max_bytes) == (3, 42, 1 << 20)
     assert (topic.topic_id == TOPIC_ID) if version >= HAS_TOPIC_ID else (topic.topic == "orders")
     assert request.isolation_level == 1
+    assert request.max_wait == seconds(0.5)
     assert getattr(request, "replica_id", -1) == -1
     assert getattr(request, "session_epoch", -1) == -1
 

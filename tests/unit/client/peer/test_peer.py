@@ -48,11 +48,11 @@ def test_many_are_under_way_and_each_gets_its_own_answer() -> None:
     async def play(broker: ScriptedBroker, peer: Peer) -> None:
         tasks = [asking(peer) for _ in range(20)]
         requests = [await broker.next() for _ in tasks]
-        assert peer.unanswered == 20
+        assert peer.in_flight == 20
         for number, request in enumerate(requests):
             request.answer({"cluster_id": f"cluster-{number}"})
         assert [answer.cluster_id for answer in await asyncio.gather(*tasks)] == [f"cluster-{n}" for n in range(20)]
-        assert peer.unanswered == 0
+        assert peer.in_flight == 0
 
     played(play)
 
@@ -109,9 +109,9 @@ def test_the_end_of_the_connection_is_told_to_all_who_wait() -> None:
             await broker.next()
         broker.hang_up()
         for task in tasks:
-            await told(task, Unreachable, f"the broker at 127.0.0.1:{broker.port} is gone")
+            await told(task, Unreachable, f"lost the connection to the broker at 127.0.0.1:{broker.port}")
         assert peer.is_closed
-        await told(asking(peer), Unreachable, "is gone")
+        await told(asking(peer), Unreachable, "lost the connection")
 
     played(play)
 
@@ -119,7 +119,7 @@ def test_the_end_of_the_connection_is_told_to_all_who_wait() -> None:
 def test_silence_ends_the_connection_for_all() -> None:
     async def play(broker: ScriptedBroker, peer: Peer) -> None:
         patient, hasty = asking(peer), asking(peer, timeout_s=0.01)
-        await told(hasty, Unreachable, r"gave no answer to Metadata \(timed out\)")
+        await told(hasty, Unreachable, r"sent no response to Metadata \(timed out\)")
         await told(patient, Unreachable, "timed out")
         assert peer.is_closed
 
@@ -166,9 +166,9 @@ def test_an_answer_in_time_stops_the_clock() -> None:
 @pytest.mark.parametrize(
     ("nonsense", "words"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an answer of 1213486160 bytes"),
-        (b"\0\0\0\2ab", "an answer of 2 bytes"),
-        (b"\0\0\0\4\0\0\1\0", "answer 256 where"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a response of 1213486160 bytes"),
+        (b"\0\0\0\2ab", "a response of 2 bytes"),
+        (b"\0\0\0\4\0\0\1\0", "response 256, and the next in order"),
     ],
 )
 def test_nonsense_ends_the_connection_and_is_called_that(nonsense: bytes, words: str) -> None:
@@ -176,7 +176,7 @@ def test_nonsense_ends_the_connection_and_is_called_that(nonsense: bytes, words:
         tasks = [asking(peer), asking(peer)]
         (await broker.next()).writer.write(nonsense)
         for task in tasks:
-            await told(task, ClientError, f"what {peer.address} answered is not Kafka's protocol: {words}")
+            await told(task, ClientError, f"the response of {peer.address} is not Kafka's protocol: {words}")
         assert peer.is_closed
 
     played(play)
@@ -191,7 +191,7 @@ def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
         await task
         while not peer.is_closed:
             await asyncio.sleep(0)
-        await told(asking(peer), ClientError, "an answer that nobody asked for")
+        await told(asking(peer), ClientError, "a response without a request in flight")
 
     played(play)
 
@@ -213,9 +213,9 @@ def test_an_answer_longer_than_allowed_ends_the_connection() -> None:
     async def play(broker: ScriptedBroker, peer: Peer) -> None:
         task = asking(peer)
         (await broker.next()).answer_raw(bytes(1001))
-        await told(task, ClientError, "an answer of 1001 bytes, 1000 are allowed")
+        await told(task, ClientError, "a response of 1001 bytes; the limit is 1000")
 
-    played(play, max_answer_bytes=1000)
+    played(play, max_response_bytes=1000)
 
 
 def test_closing_is_told_to_all_who_wait() -> None:
@@ -234,7 +234,7 @@ def test_a_body_that_cannot_be_encoded_leaves_the_connection_as_it_is() -> None:
     async def play(broker: ScriptedBroker, peer: Peer) -> None:
         with pytest.raises(TypeError):
             await peer.ask(METADATA, {"topics": "no list"})
-        assert peer.unanswered == 0
+        assert peer.in_flight == 0
         task = asking(peer)
         (await broker.next()).answer({"cluster_id": "c"})
         assert (await task).cluster_id == "c"
@@ -296,7 +296,8 @@ def test_a_connect_whose_time_is_up_may_be_ended_in_the_same_moment() -> None:
                 await asyncio.sleep(0)
             assert peer._connecting is not None
             peer.close()
-            assert peer.is_closed and peer.unanswered == 0
+            assert peer.is_closed
+            assert peer.in_flight == 0
             await told(connecting, Unreachable, "closed|timed out")
 
     run(play)

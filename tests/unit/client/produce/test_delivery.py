@@ -9,22 +9,22 @@ import pytest
 from skep.base.errors import ErrorCode, KafkaError
 from skep.client.cluster_client import Node
 from skep.client.errors import Unreachable
-from skep.client.produce import delivery as delivering
-from skep.client.produce.produce_queue import Answer, Batch, Partition
+from skep.client.produce import delivery
+from skep.client.produce.produce_queue import Batch, BatchResult, Partition
 
 A, B = Node(1, "a", 1), Node(2, "b", 2)
-MOVED = Answer(ErrorCode.not_leader_or_follower)
+MOVED = BatchResult(ErrorCode.not_leader_or_follower)
 
 
 class FakePipe:
-    """What was given to a broker, and the answers that are put in."""
+    """What was sent to a broker, and the results that a test puts in."""
 
     wants_to_write = False
 
     def __init__(self, node: Node, options: Any, *, timeout_s: float) -> None:
         self.node = node
         self.under_way: list[list[Batch]] = []
-        self.answers: list[Answer | None] = []
+        self.results: list[BatchResult | None] = []
         self.sent: list[bytes] = []
 
     @property
@@ -34,7 +34,7 @@ class FakePipe:
     def batches(self) -> list[Batch]:
         return [batch for request in self.under_way for batch in request]
 
-    def give(self, batches: list[Batch]) -> None:
+    def add(self, batches: list[Batch]) -> None:
         self.under_way.append(batches)
         self.sent += [bytes(batch.data) for batch in batches]
 
@@ -42,12 +42,12 @@ class FakePipe:
         pass
 
     def read(self) -> Iterator[Any]:
-        while self.answers:
-            answer = self.answers.pop(0)
-            if answer is None:
+        while self.results:
+            result = self.results.pop(0)
+            if result is None:
                 raise Unreachable("the connection was closed")
             batches = self.under_way.pop(0)
-            yield batches, {(batch.partition.topic, batch.partition.index): answer for batch in batches}
+            yield batches, {(batch.partition.topic, batch.partition.index): result for batch in batches}
 
     def fileno(self) -> int:
         return -1
@@ -60,7 +60,7 @@ class Cluster:
     def __init__(self) -> None:
         self.where: dict[tuple[str, int], Node] = {("t", 1): A, ("t", 2): A}
         self.unknown = 0
-        self.given_back: list[Node] = []
+        self.released: list[Node] = []
 
     def leaders(self, topics: list[str]) -> dict[tuple[str, int], Node]:
         if self.unknown:
@@ -68,14 +68,14 @@ class Cluster:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, "topic 't'")
         return dict(self.where)
 
-    def look_elsewhere(self) -> None:
+    def switch_metadata_broker(self) -> None:
         """There is no other broker to ask."""
 
-    def take_connection(self, node: Node) -> Node:
+    def acquire_connection(self, node: Node) -> Node:
         return node
 
-    def give_back(self, node: Node, connection: Any) -> None:
-        self.given_back.append(node)
+    def release_connection(self, node: Node, connection: Any) -> None:
+        self.released.append(node)
 
 
 class Scene:
@@ -89,10 +89,10 @@ class Scene:
             made = self.pipes[node.host] = FakePipe(node, options, timeout_s=timeout_s)
             return made
 
-        monkeypatch.setattr(delivering, "ProducePipe", pipe)
-        monkeypatch.setattr(delivering, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(delivery, "ProducePipe", pipe)
+        monkeypatch.setattr(delivery, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.cluster = Cluster()
-        self.delivery = delivering.Delivery(
+        self.delivery = delivery.Delivery(
             self.cluster,  # type: ignore[arg-type]
             None,  # type: ignore[arg-type]
             max_request_bytes=1,
@@ -125,12 +125,12 @@ def test_nothing_of_a_partition_goes_to_a_new_leader_while_the_old_one_owes_answ
     scene.add(scene.second, b"s0")
     scene.turn()
     scene.cluster.where = {("t", 1): B, ("t", 2): B}
-    scene.pipes["a"].answers.append(MOVED)
+    scene.pipes["a"].results.append(MOVED)
     scene.turn()
     scene.add(scene.second, b"s1")
     scene.turn(after_s=1)
     assert (scene.sent("a"), scene.sent("b")) == ([b"f0", b"s0"], [b"f0"])
-    scene.pipes["a"].answers.append(MOVED)
+    scene.pipes["a"].results.append(MOVED)
     scene.turn()
     scene.turn(after_s=1)
     assert scene.sent("b") == [b"f0", b"s0", b"s1"]
@@ -141,7 +141,7 @@ def test_only_the_leader_of_the_partition_that_was_refused_is_looked_up_again(sc
     scene.add(scene.second, b"s0")
     scene.turn()
     scene.cluster.where = {("t", 1): B, ("t", 2): A}
-    scene.pipes["a"].answers += [MOVED]
+    scene.pipes["a"].results += [MOVED]
     scene.turn()
     assert scene.delivery._leaders == {("t", 2): A}
     scene.turn(after_s=1)
@@ -152,7 +152,7 @@ def test_a_lost_broker_frees_the_partition_for_the_next_one(scene: Scene) -> Non
     scene.add(scene.second, b"s0", b"s1")
     scene.turn()
     scene.cluster.where = {("t", 1): B, ("t", 2): B}
-    scene.pipes["a"].answers.append(None)
+    scene.pipes["a"].results.append(None)
     scene.turn()
     scene.turn(after_s=1)
     assert scene.sent("b") == [b"s0", b"s1"]
@@ -180,10 +180,10 @@ def test_connections_go_back_to_the_cluster_unless_an_answer_may_still_come(scen
     scene.add(scene.first, b"f0")
     scene.add(scene.second, b"s0")
     scene.turn()
-    scene.pipes["a"].answers.append(Answer(ErrorCode.none, 0))
+    scene.pipes["a"].results.append(BatchResult(ErrorCode.none, 0))
     scene.turn()
     scene.delivery.close()
-    assert scene.cluster.given_back == [A]
+    assert scene.cluster.released == [A]
 
 
 def test_requests_under_way_are_waited_for_before_all_is_dropped(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,17 +191,17 @@ def test_requests_under_way_are_waited_for_before_all_is_dropped(scene: Scene, m
     scene.add(scene.first, b"f0", b"f1")
     scene.add(scene.second, b"s0")
     scene.turn()
-    to_come = [Answer(ErrorCode.none, 0), MOVED]
-    scene.pipes["b"].answers.append(None)
+    to_come = [BatchResult(ErrorCode.none, 0), MOVED]
+    scene.pipes["b"].results.append(None)
 
     def poll(pipes: Any, timeout_s: float) -> None:
-        scene.pipes["a"].answers.append(to_come.pop(0))
+        scene.pipes["a"].results.append(to_come.pop(0))
 
     monkeypatch.setattr(scene.delivery, "_poll", poll)
     scene.delivery.settle()
     assert to_come == []
     scene.delivery.close()
-    assert scene.cluster.given_back == [A], "the other one was lost"
+    assert scene.cluster.released == [A], "the other one was lost"
 
 
 def test_a_broker_that_answers_no_more_is_not_waited_for_longer_than_a_request_may_take(
@@ -216,4 +216,4 @@ def test_a_broker_that_answers_no_more_is_not_waited_for_longer_than_a_request_m
     scene.delivery.settle()
     assert scene.now == 30
     scene.delivery.close()
-    assert scene.cluster.given_back == []
+    assert scene.cluster.released == []

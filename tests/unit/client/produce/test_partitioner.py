@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skep.client.produce.partitioner import STRETCH_BYTES, Partitioner, RowRefused, rows_by_number
+from skep.client.errors import RowRefused
+from skep.client.produce.partitioner import STRETCH_BYTES, Partitioner, rows_by_number
 
 
 def test_the_same_key_goes_to_the_same_partition_whatever_is_around_it() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client.produce.produce_queue import Answer, Batch, Partition, ProduceQueue, Written
+from skep.client.produce.produce_queue import Batch, BatchResult, Partition, ProduceQueue, Written
 
 GIVE_UP_AFTER_S, PAUSE_S = 10.0, 0.5
 OK = ErrorCode.none
@@ -31,7 +31,7 @@ class Scene:
         return list(iter(self.send, []))
 
     def answer(self, request: list[Batch], code: ErrorCode, base_offset: int = -1) -> set[tuple[str, int]]:
-        return self.queue.answered(request, {("t", 0): Answer(code, base_offset)}, self.now)
+        return self.queue.complete(request, {("t", 0): BatchResult(code, base_offset)}, self.now)
 
 
 def names(requests: list[list[Batch]]) -> list[bytes]:
@@ -149,14 +149,14 @@ def test_what_does_not_pass_is_raised_with_topic_and_partition(code: ErrorCode) 
     scene.add(b"a")
     request = scene.send()
     with pytest.raises(KafkaError, match="topic 't', partition 0: the reason") as refused:
-        scene.queue.answered(request, {("t", 0): Answer(code, detail="the reason")}, 0.0)
+        scene.queue.complete(request, {("t", 0): BatchResult(code, detail="the reason")}, 0.0)
     assert refused.value.code is code
 
 
 def test_a_partition_that_an_answer_leaves_out_is_sent_again() -> None:
     scene = Scene()
     scene.add(b"a")
-    scene.queue.answered(scene.send(), {}, scene.now)
+    scene.queue.complete(scene.send(), {}, scene.now)
     scene.now += PAUSE_S
     assert names(scene.send_all()) == [b"a"]
 
@@ -204,7 +204,7 @@ def test_a_partition_that_failed_does_not_hold_up_the_others() -> None:
         queue.add(partition, b"1", 1)
         queue.add(partition, b"2", 1)
     request = queue.take(list(queue.ready(0.0)), 100)
-    queue.answered(request, {("t", 0): Answer(OK, 5), ("t", 1): Answer(MOVED)}, 0.0)
+    queue.complete(request, {("t", 0): BatchResult(OK, 5), ("t", 1): BatchResult(MOVED)}, 0.0)
     assert list(queue.ready(0.0)) == [good]
     assert list(queue.ready(1.0)) == [good, bad]
     assert [bytes(batch.data) for batch in bad.waiting] == [b"1", b"2"]
@@ -213,7 +213,7 @@ def test_a_partition_that_failed_does_not_hold_up_the_others() -> None:
 def test_a_partition_without_a_leader_is_put_off_and_given_up_in_the_end() -> None:
     scene = Scene()
     scene.add(b"a")
-    problem = Answer(ErrorCode.leader_not_available, detail="it has no leader")
+    problem = BatchResult(ErrorCode.leader_not_available, detail="it has no leader")
     scene.queue.postpone(scene.partition, problem, 0.0)
     assert list(scene.queue.ready(PAUSE_S / 2)) == []
     assert list(scene.queue.ready(PAUSE_S)) == [scene.partition]

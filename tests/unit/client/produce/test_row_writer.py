@@ -5,8 +5,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from skep.client.errors import RowRefused
 from skep.client.produce.batch_cutter import batches_of
-from skep.client.produce.partitioner import Partitioner, RowRefused
+from skep.client.produce.partitioner import Partitioner
 from skep.client.produce.record_layout import RecordLayout
 from skep.client.produce.row_writer import RowWriter
 from skep.records.columnar import RecordColumns

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.errors import ErrorCode, KafkaError
 from skep.client.cluster_client import ClusterClient, Node
 from skep.client.errors import NotVisibleYet, TimedOut, Unreachable
@@ -12,6 +11,7 @@ from skep.client.produce.transactions import add_partitions, end_transaction, in
 from skep.records.producer_identity import ProducerIdentity
 from skep.wire.apis import ADD_PARTITIONS_TO_TXN, END_TXN, INIT_PRODUCER_ID, Api
 from skep.wire.codec import Body
+from tests.manual_clock import ManualClock
 
 HERE, THERE = Node(1, "b1", 9092), Node(2, "b2", 9092)
 WHO = ProducerIdentity(7, 3, True)

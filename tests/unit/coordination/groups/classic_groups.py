@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from skep.base.config.broker_config import read_broker_config
+from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.group_records import decode_group_record
-from skep.coordination.groups.classic import classic_join as classic_joining
-from skep.coordination.groups.classic import classic_leave as classic_leaving
-from skep.coordination.groups.classic import classic_sync as classic_syncing
+from skep.coordination.groups.classic import classic_join, classic_leave, classic_sync
 from skep.coordination.groups.classic.classic_group import ClassicGroup
 from skep.coordination.groups.classic.classic_leave import Leaving
 from skep.coordination.groups.classic.classic_sync import SyncRequest
@@ -26,9 +25,9 @@ class ClassicGroups:
     """The group ``g`` unless another one is named. Options are given as texts, under their names."""
 
     def __init__(self, options: dict[str, str] | None = None) -> None:
-        self.config = read_broker_config(options or {})
+        self.config = CurrentConfig(read_broker_config(options or {}))
         self.driver = ShardDriver(
-            lambda context: GroupShard(context, lambda: self.config, lambda: ClusterImage.of("test")),
+            lambda context: GroupShard(context, self.config, lambda: ClusterImage.of("test")),
             decode_group_record,
         )
 
@@ -69,7 +68,7 @@ class ClassicGroups:
             version=version,
         )
         return self.driver.submit_and_wait(
-            lambda shard, waiter: classic_joining.join(shard, request, waiter), f"join {member_id or instance}"
+            lambda shard, waiter: classic_join.join(shard, request, waiter), f"join {member_id or instance}"
         )
 
     def new_id(self, **request: Any) -> str:
@@ -97,19 +96,19 @@ class ClassicGroups:
             group_id, generation_id, member_id, instance, protocol_type, protocol_name, assignments or {}
         )
         return self.driver.submit_and_wait(
-            lambda shard, waiter: classic_syncing.sync(shard, request, waiter), f"sync {member_id}"
+            lambda shard, waiter: classic_sync.sync(shard, request, waiter), f"sync {member_id}"
         )
 
     def heartbeat(self, member_id: str, generation_id: int, instance: str | None = None, group_id: str = "g") -> Any:
         return code_of(
             self.driver.submit_and_wait(
-                lambda shard, _: classic_leaving.heartbeat(shard, group_id, member_id, instance, generation_id)
+                lambda shard, _: classic_leave.heartbeat(shard, group_id, member_id, instance, generation_id)
             )
         )
 
     def leave(self, *entries: tuple[str, str | None] | str, group_id: str = "g") -> Sequence[ErrorCode]:
         leaving = [Leaving(entry, None, None) if isinstance(entry, str) else Leaving(*entry, None) for entry in entries]
-        answers = self.driver.submit(lambda shard: classic_leaving.leave(shard, group_id, leaving))
+        answers = self.driver.submit(lambda shard: classic_leave.leave(shard, group_id, leaving))
         return [answer["error_code"] for answer in answers]
 
     def pass_ms(self, milliseconds: int) -> None:
@@ -119,7 +118,7 @@ class ClassicGroups:
         """``count`` dynamic members in a stable group, the leader first, each with its number as its assignment."""
         joins = [self.join_as_new(**request) for _ in range(count)]
         # Twice: those who came during the delay made it begin anew.
-        self.pass_ms(2 * self.config.group_initial_rebalance_delay_ms)
+        self.pass_ms(2 * self.config.value.coordinator.group_initial_rebalance_delay_ms)
         members = [member_id for member_id, _ in joins]
         generation_id = joins[0][1].reply["generation_id"]
         assignments = {member_id: b"%d" % number for number, member_id in enumerate(members)}

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from skep.base.config.broker_config import BrokerConfig, read_broker_config
+from skep.base.config.broker_config import read_broker_config
+from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
 from skep.coordination.group_records import decode_group_record
 from skep.coordination.groups.consumer.consumer_group import ConsumerGroup
 from skep.coordination.groups.group_shard import GroupShard
-from skep.coordination.groups.membership.consumer_heartbeat import Heartbeat, heartbeat
+from skep.coordination.groups.membership.consumer_heartbeat import HeartbeatRequest, heartbeat
 from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import PartitionRecord, TopicRecord
 from tests.unit.coordination.driver import ShardDriver
@@ -30,12 +31,12 @@ class World:
 
     def __init__(self, **topics: int) -> None:
         self.image = ClusterImage.of("cluster")
-        self.config: BrokerConfig = read_broker_config({})
+        self.config = CurrentConfig(read_broker_config({}))
         self._ids = itertools.count(1)
         for name, partitions in topics.items():
             self.create(name, partitions)
         self.driver = ShardDriver(
-            lambda context: GroupShard(context, lambda: self.config, lambda: self.image), decode_group_record
+            lambda context: GroupShard(context, self.config, lambda: self.image), decode_group_record
         )
 
     def create(self, name: str, partitions: int) -> None:
@@ -54,7 +55,7 @@ class World:
         return (PartitionRecord.new((BrokerId(1),)),) * count
 
     def set_option(self, name: str, text: str) -> None:
-        self.config = read_broker_config({name: text}, self.config)
+        self.config.value = read_broker_config({name: text}, self.config.value)
 
     def topic_id(self, name: str) -> uuid.UUID:
         return self.image.topics[name].topic_id
@@ -67,7 +68,7 @@ class World:
     def beat(self, member_id: str, member_epoch: int, group_id: str = GROUP, **said: Any) -> dict[str, Any]:
         """One heartbeat; the answer."""
         response: dict[str, Any] = self.driver.submit(
-            lambda shard: heartbeat(shard, Heartbeat(group_id, member_id, member_epoch, **said))
+            lambda shard: heartbeat(shard, HeartbeatRequest(group_id, member_id, member_epoch, **said))
         )
         return response
 

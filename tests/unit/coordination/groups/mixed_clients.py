@@ -8,7 +8,7 @@ from kio.schema.consumer_protocol_subscription.v3.data import ConsumerProtocolSu
 from kio.serial import entity_writer
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.coordination.groups import classic_requests
+from skep.coordination.groups import group_coordinator
 from skep.coordination.groups.classic.classic_leave import Leaving
 from skep.coordination.groups.classic.classic_sync import SyncRequest
 from skep.coordination.groups.classic.consumer_protocol import read_assignment, write_assignment
@@ -60,7 +60,7 @@ class Classic:
             reason=None,
             version=9,
         )
-        self._waiter, self._is_syncing = self._submit(classic_requests.join, request), False
+        self._waiter, self._is_syncing = self._submit(group_coordinator.join, request), False
         return self
 
     def _submit(self, operation, request):
@@ -83,7 +83,7 @@ class Classic:
             members = [member["member_id"] for member in answer["members"]]
             assignments = self._assign(sorted(members))
         request = SyncRequest(GROUP, self.generation, self.member_id, self.instance_id, None, None, assignments)
-        self._waiter, self._is_syncing = self._submit(classic_requests.sync, request), True
+        self._waiter, self._is_syncing = self._submit(group_coordinator.sync, request), True
 
     def _assign(self, members):
         """As a client does: round robin over the partitions of its topics."""
@@ -104,7 +104,7 @@ class Classic:
     def _heartbeat(self):
         try:
             answer = self.world.driver.submit(
-                lambda shard: classic_requests.heartbeat(
+                lambda shard: group_coordinator.heartbeat(
                     shard, GROUP, self.member_id, self.instance_id, self.generation
                 )
             )
@@ -131,7 +131,7 @@ class Classic:
 
     def leave(self):
         return self.world.driver.submit(
-            lambda shard: classic_requests.leave(shard, GROUP, [Leaving(self.member_id, self.instance_id, None)])
+            lambda shard: group_coordinator.leave(shard, GROUP, [Leaving(self.member_id, self.instance_id, None)])
         )
 
     def partitions(self, topic="t"):

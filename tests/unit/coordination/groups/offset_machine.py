@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.coordination.groups.offsets import offset_operations as committing
+from skep.coordination.groups.offsets import offset_operations
 from skep.coordination.groups.offsets.offset_operations import NO_OFFSET, Committer
 from skep.coordination.shard import Outcome, ProducerStamp
 from tests.unit.coordination.driver import ShardDriver
@@ -92,8 +92,8 @@ class CommitsOffsets:
 
         def operation(shard: Any) -> Outcome:
             if producer is None:
-                return committing.commit(shard, GROUP, committer, offsets, 9)
-            return committing.commit_transactional(shard, GROUP, committer, producer, offsets, 3)
+                return offset_operations.commit(shard, GROUP, committer, offsets, 9)
+            return offset_operations.commit_transactional(shard, GROUP, committer, producer, offsets, 3)
 
         try:
             codes = self.driver.submit(operation)
@@ -127,7 +127,7 @@ class CommitsOffsets:
 def _offsets(shard: Any, *, require_stable: bool) -> dict[int, Any]:
     """What OffsetFetch tells of each partition that has an offset, or why it tells nothing."""
     wanted = [(TOPIC, partition) for partition in PARTITIONS]
-    fetched = committing.fetch(shard, GROUP, None, -1, wanted, require_stable=require_stable).response
+    fetched = offset_operations.fetch(shard, GROUP, None, -1, wanted, require_stable=require_stable).response
     found = {partition: fetched.offset(TOPIC, partition) for partition in PARTITIONS}
     return {
         partition: one.offset if one.code is ErrorCode.none else one.code

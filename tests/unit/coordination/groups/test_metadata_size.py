@@ -29,7 +29,7 @@ def test_texts_count_as_bytes_and_each_entry_counts_something():
 
 
 def test_no_id_may_be_longer_than_a_record_can_hold_with_what_is_added_to_it():
-    assert read_broker_config({"skep.max.group.id.bytes": "30000"}).max_group_id_bytes == 30_000
+    assert read_broker_config({"skep.max.group.id.bytes": "30000"}).coordinator.max_group_id_bytes == 30_000
     with pytest.raises(OptionError, match="between 1 and 30000"):
         read_broker_config({"skep.max.group.id.bytes": "30001"})
 
@@ -59,7 +59,8 @@ def test_an_id_whose_owner_comes_back_with_too_much_is_given_up_and_nobody_waits
     again = groups.join(leader, protocols=(("range", b"other"),))
     assert not again.is_answered
     assert code_of(groups.join(late, protocols=said(LIMIT))) is FULL
-    assert again.reply["generation_id"] == 2 and not groups.group.pending
+    assert again.reply["generation_id"] == 2
+    assert not groups.group.pending
 
 
 def test_the_first_of_a_group_that_says_too_much_leaves_no_group(groups):
@@ -71,7 +72,8 @@ def test_the_first_of_a_group_that_says_too_much_leaves_no_group(groups):
 def test_a_member_that_comes_back_with_too_much_is_refused_and_stays_as_it_was(groups):
     _, follower = groups.stable(2, protocols=said(4_000))
     assert code_of(groups.join(follower, protocols=said(7_000))) is FULL
-    assert groups.group.state_name == "Stable" and groups.group.members[follower].protocols == said(4_000)
+    assert groups.group.state_name == "Stable"
+    assert groups.group.members[follower].protocols == said(4_000)
     assert groups.heartbeat(follower, 1) is ErrorCode.none
 
 
@@ -80,7 +82,8 @@ def test_when_a_member_goes_there_is_room_for_another(groups):
     assert groups.leave(follower) == [ErrorCode.none]
     groups.join(leader, protocols=said(4_000))
     _, joining = groups.join_as_new(protocols=said(4_000))
-    assert not joining.is_answered and len(groups.group.members) == 2
+    assert not joining.is_answered
+    assert len(groups.group.members) == 2
 
 
 def test_a_static_member_takes_its_own_place_and_not_a_second_one(groups):
@@ -95,7 +98,7 @@ def test_a_static_member_takes_its_own_place_and_not_a_second_one(groups):
 
 def test_members_that_are_there_when_the_limit_is_lowered_may_stay(groups):
     leader, *_ = groups.stable(1, protocols=said(8_000))
-    groups.config = ClassicGroups({"skep.max.group.metadata.bytes": "1000"}).config
+    groups.config.value = ClassicGroups({"skep.max.group.metadata.bytes": "1000"}).config.value
     assert code_of(groups.join(leader, protocols=said(8_000))) is ErrorCode.none
     assert code_of(groups.join(leader, protocols=said(8_001))) is FULL
 
@@ -130,7 +133,8 @@ def test_members_of_consumer_groups_are_refused_when_together_they_subscribe_to_
     written = len(world.driver.log)
     assert refusal(world, "b", 0, **{**JOINING, "topic_names": names(300)}) is FULL
     assert refusal(world, "a", 1, topic_names=names(500)) is FULL
-    assert len(world.driver.log) == written and world.group().members["a"].topic_names == names(200)
+    assert len(world.driver.log) == written
+    assert world.group().members["a"].topic_names == names(200)
     assert world.beat("a", 1)["member_epoch"] == 1
     assert world.beat("b", 0, **JOINING)["member_epoch"] == 2
     assert world.beat("a", 1, topic_names=names(1))["member_epoch"] == 3
@@ -163,4 +167,5 @@ def test_a_classic_member_of_a_consumer_group_is_refused_as_well(world):
     large = Classic(world, *names(300), protocols=("cooperative-sticky", "range"))
     large.join()
     run(world, new, classic, large, rounds=3)
-    assert FULL in large.errors and len(world.group().members) == 2
+    assert FULL in large.errors
+    assert len(world.group().members) == 2

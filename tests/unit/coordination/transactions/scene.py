@@ -5,15 +5,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import TopicPartition
 from skep.coordination.shard import ProducerStamp
 from skep.coordination.transaction_records import decode_transaction_record
-from skep.coordination.transactions import add_partitions as adding
-from skep.coordination.transactions import decision as ending
-from skep.coordination.transactions import init_producer as initializing
-from skep.coordination.transactions import transaction_listing as describing
-from skep.coordination.transactions.init_producer import NEEDS_PRODUCER_ID, Initialization
+from skep.coordination.transactions import add_partitions, decision, init_producer, transaction_listing
+from skep.coordination.transactions.init_producer import NEEDS_PRODUCER_ID, InitProducerRequest
 from skep.coordination.transactions.transaction import Transaction
 from skep.coordination.transactions.transaction_shard import TransactionShard
 from skep.coordination.transactions.transaction_state import State
@@ -66,7 +64,7 @@ class ModelMarkers:
         self.is_open: Callable[[TopicPartition, int], bool] = lambda partition, producer_id: False
         self.on_write: Callable[[Marker], None] = lambda marker: None
 
-    def decided(self, index: int) -> Any:
+    def committed(self, index: int) -> Any:
         return self.decision
 
     def write(self, index: int, partition: TopicPartition, producer: ProducerStamp, *, is_committed: bool) -> Any:
@@ -83,14 +81,15 @@ class Scene(ShardDriver):
 
     def __init__(self) -> None:
         self.markers = ModelMarkers()
-        self.config = BrokerConfig()
+        self.config = CurrentConfig(BrokerConfig())
         self._next_producer_id = 1000
         super().__init__(
-            lambda context: TransactionShard(context, lambda: self.config, self.markers), decode_transaction_record
+            lambda context: TransactionShard(context, self.config, self.markers), decode_transaction_record
         )
 
     def set(self, **options: Any) -> None:
-        self.config = replace(self.config, **options)
+        config = self.config.value
+        self.config.value = replace(config, coordinator=replace(config.coordinator, **options))
 
     def transaction(self, transactional_id: str = ID) -> Transaction:
         found: Transaction = self.shard.transactions[transactional_id]
@@ -102,11 +101,11 @@ class Scene(ShardDriver):
     def ask_init(
         self, transactional_id: str = ID, *, current: ProducerStamp | None = None, timeout_ms: int = 60_000
     ) -> dict[str, Any]:
-        asked = Initialization(transactional_id, timeout_ms, current)
-        answer = self.submit(lambda shard: initializing.initialize(shard, asked, None))
+        asked = InitProducerRequest(transactional_id, timeout_ms, current)
+        answer = self.submit(lambda shard: init_producer.initialize(shard, asked, None))
         if answer is NEEDS_PRODUCER_ID:
             self._next_producer_id += 1
-            answer = self.submit(lambda shard: initializing.initialize(shard, asked, self._next_producer_id))
+            answer = self.submit(lambda shard: init_producer.initialize(shard, asked, self._next_producer_id))
         assert isinstance(answer, dict)
         return answer
 
@@ -117,16 +116,18 @@ class Scene(ShardDriver):
         return ProducerStamp(answer["producer_id"], answer["producer_epoch"])
 
     def add(self, producer: ProducerStamp, *partitions: TopicPartition, transactional_id: str = ID) -> Any:
-        return self.submit(lambda shard: adding.add(shard, transactional_id, producer, frozenset(partitions), DONE))
+        return self.submit(
+            lambda shard: add_partitions.add(shard, transactional_id, producer, frozenset(partitions), DONE)
+        )
 
     def verify(self, producer: ProducerStamp, partition: TopicPartition, transactional_id: str = ID) -> None:
-        adding.verify(self.shard, transactional_id, producer, partition)
+        add_partitions.verify(self.shard, transactional_id, producer, partition)
 
     def end(self, producer: ProducerStamp, *, commit: bool, transactional_id: str = ID) -> Any:
-        return self.submit(lambda shard: ending.end(shard, transactional_id, producer, commit=commit, answer=DONE))
+        return self.submit(lambda shard: decision.end(shard, transactional_id, producer, commit=commit, response=DONE))
 
     def describe(self, transactional_id: str = ID) -> dict[str, Any]:
-        found = self.submit(lambda shard: describing.describe(shard, transactional_id))
+        found = self.submit(lambda shard: transaction_listing.describe(shard, transactional_id))
         assert isinstance(found, dict)
         return found
 

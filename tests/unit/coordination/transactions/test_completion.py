@@ -6,7 +6,7 @@ import pytest
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import TopicPartition
-from skep.coordination.transactions.completion import MARKERS_AT_ONCE, go_on
+from skep.coordination.transactions.completion import MARKERS_AT_ONCE, advance
 from skep.coordination.transactions.transaction_state import State
 from tests.unit.coordination.transactions.scene import DONE, ID, ORDERS_0, ORDERS_1, Marker, Promise, Scene, refusal
 
@@ -24,7 +24,7 @@ def test_every_partition_gets_one_marker_with_the_result(commit: bool):
     assert scene.markers.written == [Marker(ORDERS_0, producer, commit), Marker(ORDERS_1, producer, commit)]
     assert scene.state() is END[commit]
     assert scene.transaction().partitions == frozenset()
-    assert not scene.shard.finishing
+    assert not scene.shard.completions
 
 
 def test_no_marker_is_written_before_the_decision_can_no_longer_be_lost():
@@ -190,7 +190,7 @@ def test_a_shard_that_has_moved_away_writes_nothing_more():
     waiting = scene.markers.decision = Promise()
     scene.end(producer, commit=True)
     scene.pass_ms(0)
-    scene.timers.clear()
+    scene.timers.stop()
     scene.shard.unloaded()
     moved = scene.shard
     scene.markers.decision = None
@@ -212,7 +212,7 @@ def test_a_transaction_of_many_partitions_is_ended_in_several_goes_past_those_th
     for partition in partitions[: MARKERS_AT_ONCE + 1]:
         scene.markers.refusals[partition] = [StorageError("no space left")]
     scene.end(producer, commit=True)
-    written = [scene.submit(lambda shard: go_on(shard, ID)) or len(scene.markers.written) for _ in range(3)]
+    written = [scene.submit(lambda shard: advance(shard, ID)) or len(scene.markers.written) for _ in range(3)]
     assert written == [0, MARKERS_AT_ONCE - 1, 2 * MARKERS_AT_ONCE - 1]
     scene.pass_ms(50)
     assert scene.state() is State.COMPLETE_COMMIT
@@ -233,7 +233,7 @@ def test_markers_that_take_long_are_written_a_few_at_a_time(monkeypatch: pytest.
 
     monkeypatch.setattr(scene.markers, "write", write_slowly)
     scene.end(producer, commit=True)
-    written = [scene.submit(lambda shard: go_on(shard, ID)) or len(scene.markers.written) for _ in range(3)]
+    written = [scene.submit(lambda shard: advance(shard, ID)) or len(scene.markers.written) for _ in range(3)]
     assert written == [3, 6, 7]
     assert scene.state() is State.COMPLETE_COMMIT
 
@@ -245,7 +245,7 @@ def test_a_marker_that_is_lost_while_others_are_still_to_be_written_is_written_a
     scene.add(producer, *partitions)
     lost = scene.markers.syncs[partitions[0]] = Promise()
     scene.end(producer, commit=True)
-    scene.submit(lambda shard: go_on(shard, ID))
+    scene.submit(lambda shard: advance(shard, ID))
     del scene.markers.syncs[partitions[0]]
     lost.settle(StorageError("no space left"))
     scene.pass_ms(200)

@@ -6,9 +6,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import TopicPartition
 from skep.coordination.shard import Freshness, ProducerStamp
 from skep.coordination.transaction_records import decode_transaction_record
-from skep.coordination.transactions import add_partitions as adding
-from skep.coordination.transactions import decision as ending
-from skep.coordination.transactions import transaction_listing as describing
+from skep.coordination.transactions import add_partitions, decision, transaction_listing
 from skep.coordination.transactions.transaction_state import State
 from tests.unit.coordination.transactions.scene import DONE, ID, ORDERS_0, ORDERS_1, Scene, refusal
 
@@ -125,7 +123,7 @@ def test_a_request_whose_record_cannot_be_written_changes_nothing():
     assert refusal(lambda: scene.end(producer, commit=True)) is ErrorCode.coordinator_not_available
     assert refusal(lambda: scene.init()) is ErrorCode.coordinator_not_available
     assert scene.transaction() == before
-    assert ID not in scene.shard.finishing
+    assert ID not in scene.shard.completions
     scene.refuse_writes = None
     assert scene.end(producer, commit=True) == DONE
 
@@ -135,9 +133,9 @@ def test_what_is_answered_without_a_record_is_proven_by_one_that_changes_nothing
     ongoing, complete = Scene(), Scene()
     producer, ended, shard = ongoing.in_state(OG), complete.in_state(CC), ongoing.shard
     outcomes = [
-        adding.add(shard, ID, producer, frozenset({ORDERS_0}), DONE),
-        describing.describe(shard, ID),
-        ending.end(complete.shard, ID, ended, commit=True, answer=DONE),
+        add_partitions.add(shard, ID, producer, frozenset({ORDERS_0}), DONE),
+        transaction_listing.describe(shard, ID),
+        decision.end(complete.shard, ID, ended, commit=True, response=DONE),
     ]
     assert [outcome.freshness for outcome in outcomes] == [Freshness.PROVEN] * 3
     before = dict(shard.transactions)

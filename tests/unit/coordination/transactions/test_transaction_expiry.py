@@ -1,7 +1,7 @@
 """Transactions past their timeout, and transactional ids that nobody uses."""
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.coordination.transactions import transaction_expiry as expiring
+from skep.coordination.transactions import transaction_expiry
 from skep.coordination.transactions.transaction_expiry import IDS_AT_ONCE
 from skep.coordination.transactions.transaction_state import State
 from tests.unit.coordination.transactions.scene import DONE, ID, ORDERS_0, Scene, refusal
@@ -92,15 +92,18 @@ def test_an_id_with_a_transaction_is_not_forgotten():
 
 
 def test_of_very_many_ids_so_many_are_looked_at_in_one_operation(monkeypatch):
-    monkeypatch.setattr(expiring, "LOOKED_AT_ONCE", 10)
+    monkeypatch.setattr(transaction_expiry, "LOOKED_AT_ONCE", 10)
     scene = Scene()
     for number in range(95):
         scene.init(f"id-{number}")
     used = scene.init("used")
-    scene.timers.clear()
+    scene.timers.stop()
     scene.clock.advance_ms(8 * DAY_MS)
     scene.add(used, ORDERS_0, transactional_id="used")
-    for timer, operation in (("ids", expiring.remove_expired), ("timeouts", expiring.abort_timed_out)):
+    for timer, operation in (
+        ("ids", transaction_expiry.remove_expired),
+        ("timeouts", transaction_expiry.abort_timed_out),
+    ):
         scene.timers.schedule(timer, 0, operation)
     operations = 0
     for operation in scene.timers.take_due():

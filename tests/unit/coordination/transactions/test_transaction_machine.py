@@ -170,7 +170,8 @@ class TransactionMachine(RuleBasedStateMachine):
         last: dict[str, State] = {}
         for key, value, _ in self.scene.log:
             decoded = decode_transaction_record(key, value)
-            assert decoded is not None and decoded[1] is not None
+            assert decoded is not None
+            assert decoded[1] is not None
             transactional_id, state = decoded[0].transactional_id, State(decoded[1].transaction_status)
             assert transactional_id not in last or state in NEXT[last[transactional_id]]
             last[transactional_id] = state
@@ -196,7 +197,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.scene.refuse_writes = None
         self.scene.pass_ms(1_000_000)
         assert all(not log.open for log in self.partitions.values()), "a transaction hangs"
-        assert not self.scene.shard.finishing
+        assert not self.scene.shard.completions
         self.a_transaction_is_committed_everywhere_or_nowhere()
 
 

@@ -15,6 +15,7 @@ from kio.serial import entity_reader
 
 from skep.base.clock import SystemClock
 from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.current_config import CurrentConfig
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import KafkaError
 from skep.base.ids import BrokerId, TopicPartition
@@ -25,8 +26,9 @@ from skep.broker.request import Request
 from skep.client.errors import Unreachable
 from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.group_records import decode_group_record
+from skep.coordination.groups.group_coordinator import GroupCoordinator
 from skep.coordination.groups.group_shard import GroupShard
-from skep.coordination.partition_leaders import Leaders
+from skep.coordination.partition_leaders import PartitionLeaders
 from skep.coordination.transaction_records import decode_transaction_record
 from skep.coordination.transactions.markers import MarkerWriter
 from skep.coordination.transactions.remote_markers import RemoteMarkers
@@ -37,7 +39,7 @@ from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import BrokerRecord, PartitionRecord, TopicRecord, random_id
 from skep.records.batch import read_header
 from skep.records.builder import NewRecord, build_batch
-from skep.replication.replica_manager import Replicas
+from skep.replication.replica_manager import ReplicaManager
 from skep.storage.directory.log_directory import LogDirectory
 from skep.wire.apis import Api
 from skep.wire.codec import decode_request, encode_response, request_class, response_class
@@ -102,28 +104,29 @@ class Node:
         self.wire = Wire(scene)
         catalog, clock, executor, supervisor = scene.catalog, SystemClock(), scene.executor, scene.supervisor
         self._config = config = BrokerConfig()
+        current = CurrentConfig(config)
         directory = LogDirectory(MemoryFiles(), "/data", clock)
         directory.open()
-        self.replicas = Replicas(directory, catalog, TopicConfig(), clock, executor, supervisor, node_id)  # type: ignore[arg-type]
+        self.replicas = ReplicaManager(directory, catalog, TopicConfig(), clock, executor, supervisor, node_id)  # type: ignore[arg-type]
         slicer = Slicer(clock)
         rest = (self.replicas, clock, executor, supervisor, slicer)
         self.groups: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             GROUPS,
-            lambda context: GroupShard(context, lambda: config, lambda: catalog.image),
+            lambda context: GroupShard(context, current, lambda: catalog.image),
             decode_group_record,
             *rest,
         )
         self.runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
             TRANSACTIONS,
-            lambda context: TransactionShard(context, lambda: config, markers),
+            lambda context: TransactionShard(context, current, markers),
             decode_transaction_record,
             *rest,
         )
-        leaders = Leaders(node_id, lambda: catalog.image)
-        verifier = Verifier(self.runtime, lambda: config, leaders, self.wire)
+        leaders = PartitionLeaders(node_id, lambda: catalog.image)
+        verifier = Verifier(self.runtime, current, leaders, self.wire)
         remote = RemoteMarkers(self.wire, supervisor)
         markers = MarkerWriter(TRANSACTIONS, self.replicas, self.groups, verifier.guards, leaders, remote)
-        self.transactions = TransactionCoordinator(self.runtime, self.groups, lambda: config, verifier)
+        self.transactions = TransactionCoordinator(self.runtime, self.groups, current, verifier)
         self.groups.follow(catalog.image.topics[GROUPS], node_id)
         self.runtime.follow(catalog.image.topics[TRANSACTIONS], node_id)
         self.services: Any = SimpleNamespace(
@@ -132,7 +135,7 @@ class Node:
             slicer=slicer,
             replicas=self.replicas,
             clock=clock,
-            groups=self.groups,
+            groups=GroupCoordinator(self.groups, current),
             transactions=self.transactions,
             producer_ids=ProducerIds(),
         )

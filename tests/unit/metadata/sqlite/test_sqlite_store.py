@@ -10,7 +10,7 @@ import pytest
 
 from skep.base.errors import StoreUnavailable, VersionConflict
 from skep.metadata.sqlite import sqlite_tables
-from skep.metadata.sqlite.sqlite_sessions import forget
+from skep.metadata.sqlite.sqlite_sessions import remove_session_file
 from skep.metadata.sqlite.sqlite_store import SqliteStore
 
 
@@ -101,15 +101,15 @@ def test_a_writer_that_holds_the_lock_too_long_makes_the_store_unavailable_until
     asyncio.run(scenario())
 
 
-def test_a_session_that_others_buried_is_told_so_when_it_puts_an_ephemeral_key(tmp_path):
+def test_an_expired_session_is_reported_when_it_puts_an_ephemeral_key(tmp_path):
     async def scenario():
         frozen, other = SqliteStore(tmp_path / "m.db"), SqliteStore(tmp_path / "m.db")
         await frozen.open()
         await other.open()
         await frozen.put_ephemeral("brokers/1", b"x")
-        forget(tmp_path / "m.db-sessions", frozen._tables._session.name)  # it was silent for too long
+        remove_session_file(tmp_path / "m.db-sessions", frozen._tables._session.name)  # it was silent for too long
         await other.put_ephemeral("controller", b"other")
-        # It wakes up in the middle of this, before its own heart has found out.
+        # It resumes in the middle of this, before its own heartbeat thread knows.
         with pytest.raises(VersionConflict):
             await frozen.put_ephemeral("controller", b"frozen")
         await frozen.wait_session_end()
@@ -136,7 +136,8 @@ def test_a_watch_that_fell_behind_the_log_of_changes_is_told_that_it_missed_some
             await other.put(f"others/{number}", b"x")
         await slow.put("own", b"x")
         changed = await anext(watch)
-        assert changed.missed and "own" in changed.keys
+        assert changed.missed
+        assert "own" in changed.keys
         await other.close()
         await slow.close()
 

@@ -25,5 +25,5 @@ def test_an_address_names_the_servers_and_the_node(text, hosts, chroot):
     ["", "a:2181", "zk://", "zk:///skep", "zk://a:", "zk://a:b", "zk://a:0", "zk://a:65536", "zk://a,,b", "zk://a/.."],
 )
 def test_what_is_no_address_is_refused_with_an_example(text):
-    with pytest.raises(OptionError, match="such as zk://host1:2181"):
+    with pytest.raises(OptionError, match="expected for example zk://host1:2181"):
         ZooKeeperAddress.parse(text)

@@ -12,8 +12,8 @@ from skep.records.columnar.kernel_cache import own_directory
 WITHOUT_A_PLACE = """
 from numba.core import caching
 caching.CacheImpl._locator_classes = [caching.UserProvidedCacheLocator]
-from skep.records.columnar import kernel_cache as columnar_cache
-print(columnar_cache.kernels.find_batches.stats.cache_path)
+from skep.records.columnar import kernel_cache
+print(kernel_cache.kernels.find_batches.stats.cache_path)
 """
 
 

@@ -11,10 +11,7 @@ from unittest import mock
 import numba
 import numpy as np
 
-from skep.records.columnar import arrays as columnar_arrays
-from skep.records.columnar import columnar_kernels
-from skep.records.columnar import decoder as columnar_reading
-from skep.records.columnar import encoder as columnar_writing
+from skep.records.columnar import arrays, columnar_kernels, decoder, encoder
 
 
 class Walled(np.ndarray):
@@ -70,8 +67,8 @@ _MODULE = _load()
 def uncompiled_kernels() -> Iterator[None]:
     """Within it the codec uses the kernels as Python."""
     with (
-        mock.patch.object(columnar_arrays, "kernels", _MODULE),
-        mock.patch.object(columnar_reading, "kernels", _MODULE),
-        mock.patch.object(columnar_writing, "kernels", _MODULE),
+        mock.patch.object(arrays, "kernels", _MODULE),
+        mock.patch.object(decoder, "kernels", _MODULE),
+        mock.patch.object(encoder, "kernels", _MODULE),
     ):
         yield

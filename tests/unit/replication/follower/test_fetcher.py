@@ -7,7 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from skep.base.clock import ManualClock
+from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.cluster_config import ClusterConfig
+from skep.base.config.current_config import CurrentConfig
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, StorageError
 from skep.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
@@ -21,16 +23,17 @@ from skep.replication.partition.partition import Partition
 from skep.storage.directory.log_directory import LogDirectory
 from skep.wire.apis import FETCH
 from skep.wire.codec import decode_request, response_class
-from skep.wire.fetch.fetch_response_reader import AnsweredPartition
+from skep.wire.fetch.fetch_response_reader import FetchResponsePartition
 from skep.wire.headers import response_header
 from tests.kio_entities import written
+from tests.manual_clock import ManualClock
 from tests.memory_files import MemoryFiles
 from tests.slices import counting_turns
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 BATCH = build_batch([(None, b"x", -1, ())])
 HEADER = check_produced(BATCH, max_message_bytes=1000)
-SETTINGS = SimpleNamespace(replica_fetch_max_bytes=1 << 20, replica_fetch_backoff_ms=0)
+SETTINGS = ClusterConfig(replica_fetch_max_bytes=1 << 20, replica_fetch_backoff_ms=0)
 TOPIC_ID = uuid4()
 KEY = (TOPIC_ID, 0)
 
@@ -70,7 +73,7 @@ class Follower:
             ONE,
             lambda broker: None,
             lambda: BrokerRecord(TWO, "h", 1),
-            lambda: SETTINGS,
+            CurrentConfig(BrokerConfig(cluster=SETTINGS)),
             ManualClock(),
             SimpleNamespace(took=lambda size, now: 0.0),
             waiting,
@@ -78,14 +81,15 @@ class Follower:
         self.fetcher.follow(partition, is_new=False, is_in_sync=is_in_sync)
 
     def wanted(self):
-        self.fetcher._changed |= self.fetcher._delayed
-        self.fetcher._delayed.clear()
-        return self.fetcher._wanted(SETTINGS)
+        self.fetcher._session.changed |= self.fetcher._session.paused
+        self.fetcher._session.paused.clear()
+        return self.fetcher._session.positions(1 << 20)
 
     async def take(self, **piece):
-        answered = {"error_code": ErrorCode.none, "high_watermark": 0, "last_stable_offset": 0, "log_start_offset": 0}
-        await self.fetcher._take_piece(
-            self.fetcher._followed[KEY], AnsweredPartition(*KEY, **{**answered, "records": memoryview(b""), **piece})
+        default = {"error_code": ErrorCode.none, "high_watermark": 0, "last_stable_offset": 0, "log_start_offset": 0}
+        await self.fetcher._handle_partition(
+            self.fetcher._session.followed[KEY],
+            FetchResponsePartition(*KEY, **{**default, "records": memoryview(b""), **piece}),
         )
 
     async def fetch_from(self, leader):
@@ -244,7 +248,8 @@ def test_a_follower_that_begins_where_its_leader_does_joins_as_it_is(start):
         for _ in range(3):
             await follower.fetch_from(leader)
             assert (log.log_start_offset, log.log_end_offset) == (start, 10)
-        assert leader.in_sync.can_join(TWO, leader.high_watermark) and not log.lost_data
+        assert leader.in_sync.can_join(TWO, leader.high_watermark)
+        assert not log.lost_data
 
     run(scenario)
 
@@ -324,7 +329,7 @@ class ScriptedLeader:
         self.refusals = {}
         self.asked = []
 
-    def give_back(self, frame):
+    def recycle(self, frame):
         """Nothing is kept here."""
 
     async def ask_raw(self, api, request, *, version, timeout_s):
@@ -353,7 +358,7 @@ class Rounds:
     def __init__(self):
         self.clock = ManualClock()
         self.leader = ScriptedLeader()
-        settings = SimpleNamespace(
+        settings = ClusterConfig(
             replica_fetch_max_bytes=1 << 20,
             replica_fetch_response_max_bytes=1 << 20,
             replica_fetch_min_bytes=1,
@@ -365,7 +370,7 @@ class Rounds:
             ONE,
             lambda broker: None,
             lambda: BrokerRecord(TWO, "h", 1),
-            lambda: settings,
+            CurrentConfig(BrokerConfig(cluster=settings)),
             self.clock,
             SimpleNamespace(took=lambda size, now: 0.0),
             None,
@@ -407,7 +412,7 @@ def test_a_partition_that_is_due_within_a_millisecond_is_waited_for_and_not_aske
         rounds = Rounds()
         rounds.leader.refusals = {0: ErrorCode.not_leader_or_follower}
         await rounds.next()
-        rounds.fetcher._followed[KEY].wait_until = 0.0004
+        rounds.fetcher._session.followed[KEY].wait_until = 0.0004
         assert await rounds.next() == ([], [0], 1)
 
     run(scenario)
@@ -445,12 +450,12 @@ def test_a_replica_that_is_added_or_named_catches_up_slowly_and_no_other(is_new,
         follower.fetcher._throttle = SimpleNamespace(took=lambda size, now: waits.append(size) or 1.0)
         follower.fetcher.follow(follower.partition, is_new=is_new, is_in_sync=is_in_sync)
         # As when an option of the topic changes: nobody is told to follow anew.
-        follower.partition.log.config = TopicConfig(follower_replication_throttled_replicas=named)
+        follower.partition.log.configure(TopicConfig(follower_replication_throttled_replicas=named))
         leader = new_partition(ONE, records=3)
         leader.lead(ONE, PartitionRecord((ONE, TWO), (ONE,), ONE, LeaderEpoch(2)))
         await follower.fetch_from(leader)
         assert follower.partition.log.log_end_offset == 3
-        assert (waits, follower.fetcher._delayed) == (([3 * len(BATCH)], {KEY}) if is_slow else ([], set()))
+        assert (waits, follower.fetcher._session.paused) == (([3 * len(BATCH)], {KEY}) if is_slow else ([], set()))
 
     run(scenario)
 
@@ -472,7 +477,7 @@ def test_a_follower_does_not_say_that_it_has_what_it_has_not_synced():
     async def scenario():
         partition = new_partition(TWO, records=5)
         partition.log.flush()
-        partition.log.config = TopicConfig(flush_messages=1)
+        partition.log.configure(TopicConfig(flush_messages=1))
         follower = Follower(partition)
         [position] = follower.wanted()
         assert position.fetch_offset == 5
@@ -493,7 +498,7 @@ def test_very_many_positions_are_named_in_several_turns_and_without_what_was_for
         partitions = [new_partition(TWO, records=0, index=index) for index in range(1, 1200)]
         for partition in partitions:
             follower.fetcher.follow(partition, is_new=False, is_in_sync=True)
-        asking = asyncio.ensure_future(follower.fetcher._wanted_in_turns(SETTINGS))
+        asking = asyncio.ensure_future(follower.fetcher._session.positions_in_slices(1 << 20))
         await asyncio.sleep(0)
         assert not asking.done()
         for partition in partitions[:10]:

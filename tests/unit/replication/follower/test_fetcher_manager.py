@@ -2,17 +2,19 @@
 
 import asyncio
 import contextlib
-from types import SimpleNamespace
 
-from skep.base.clock import ManualClock
+from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.cluster_config import ClusterConfig
+from skep.base.config.current_config import CurrentConfig
 from skep.base.ids import BrokerId, LeaderEpoch, TopicPartition
 from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import NO_LEADER, BrokerRecord, PartitionRecord
 from skep.replication.follower.fetcher import Fetcher
-from skep.replication.follower.fetcher_manager import Following
+from skep.replication.follower.fetcher_manager import FetcherManager
+from tests.manual_clock import ManualClock
 
 ONE, TWO, THREE = (BrokerId(number) for number in (1, 2, 3))
-SETTINGS = SimpleNamespace(
+SETTINGS = ClusterConfig(
     follower_replication_throttled_rate=1 << 40, replica_fetch_backoff_ms=1, num_replica_fetchers=2
 )
 
@@ -38,8 +40,12 @@ async def nothing(partition):
 @contextlib.asynccontextmanager
 async def following_as(node_id):
     image = ClusterImage.of("c")
-    followers = Following(
-        lambda: BrokerRecord(node_id, "h", 1), lambda: image, lambda: SETTINGS, ManualClock(), nothing
+    followers = FetcherManager(
+        lambda: BrokerRecord(node_id, "h", 1),
+        lambda: image,
+        CurrentConfig(BrokerConfig(cluster=SETTINGS)),
+        ManualClock(),
+        nothing,
     )
     try:
         yield followers
@@ -88,7 +94,8 @@ def test_after_the_stop_nothing_is_followed_whatever_the_role(monkeypatch):
             await followers.stop()
             followers.role_changed(partition, record(THREE, epoch=5))
             followers.role_changed(Followed(1), record(TWO))
-            assert not followers._tasks and not followers._fetchers
+            assert not followers._tasks
+            assert not followers._fetchers
 
     run(scenario)
 

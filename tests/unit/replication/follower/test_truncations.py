@@ -8,7 +8,6 @@ from uuid import uuid4
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import KafkaError, StorageError
 from skep.base.ids import BrokerId, LeaderEpoch, Offset
@@ -17,8 +16,9 @@ from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.records.batch import check_produced
 from skep.records.builder import build_batch
-from skep.replication.replica_manager import Replicas
+from skep.replication.replica_manager import ReplicaManager
 from skep.storage.directory.log_directory import LogDirectory
+from tests.manual_clock import ManualClock
 from tests.memory_files import MemoryFiles
 
 ONE, TWO = BrokerId(1), BrokerId(2)
@@ -43,7 +43,7 @@ class Scene:
         )
         self.executor = ThreadPoolExecutor(2)
         self.supervisor = Supervisor()
-        self.replicas = Replicas(
+        self.replicas = ReplicaManager(
             self.directory, self.catalog, TopicConfig(), ManualClock(), self.executor, self.supervisor, ONE
         )
         self.partition = self.replicas.partition("t", 0)
@@ -102,7 +102,7 @@ def test_while_a_log_is_cut_the_loop_goes_on_and_nobody_else_uses_the_log():
             await scene.partition.flush()
         assert not scene.log.flush_is_due(10**15)
         assert not scene.log.roll_if_due(10**15)
-        assert scene.replicas.cleaner.delete_expired(scene.partition) == 0
+        assert scene.replicas.segment_deletion.delete_expired(scene.partition) == 0
         scene.allowed.set()
         await cut
         assert (scene.log.log_end_offset, scene.log.is_being_cut) == (4, False)
@@ -138,7 +138,7 @@ def test_a_topic_that_is_deleted_while_its_log_is_cut_loses_its_files_afterwards
         scene.become(None)
         await turns()
         assert scene.files.exists("/data/t-0")
-        assert scene.replicas.departures.is_going("t")
+        assert scene.replicas.replica_deletion.is_deleting("t")
         scene.allowed.set()
         await cut
         while scene.files.exists("/data/t-0"):

@@ -24,7 +24,8 @@ def test_all_up_to_the_mark_are_answered_and_the_others_wait_on():
         assert [offset for offset, future in futures.items() if future.done()] == [5, 7]
         assert waiting.offsets
         waiting.reached(9, None)
-        assert futures[9].done() and not waiting.offsets
+        assert futures[9].done()
+        assert not waiting.offsets
 
     run(scenario)
 
@@ -48,7 +49,9 @@ def test_one_who_gave_up_by_cancelling_is_in_nobodys_way():
         again = waiting.at(3)
         assert not again.done()
         waiting.reached(3, None)
-        assert again.done() and again.exception() is None and not waiting.offsets
+        assert again.done()
+        assert again.exception() is None
+        assert not waiting.offsets
 
     run(scenario)
 
@@ -62,8 +65,9 @@ def test_too_few_copies_are_a_refusal_and_a_lost_leadership_is_one_for_all():
             await first
         assert refused.value is REFUSAL
         lost = KafkaError(ErrorCode.not_leader_or_follower, "deposed")
-        waiting.give_up(lost)
-        assert second.exception() is lost and not waiting.offsets
+        waiting.fail_all(lost)
+        assert second.exception() is lost
+        assert not waiting.offsets
         assert not waiting.at(2).done()
 
     run(scenario)

@@ -1,15 +1,15 @@
-"""Parked fetches: woken by enough bytes, by their timer, or by a partition that goes; never left behind."""
+"""Delayed fetches: woken by enough bytes, by their timer, or by a partition that goes; never left behind."""
 
 import asyncio
 
-from skep.replication.partition.delayed_fetch import ParkedFetch
+from skep.replication.partition.delayed_fetch import DelayedFetch
 
 LONG_MS = 60_000
 
 
 class Watched:
     def __init__(self):
-        self.parked = set()
+        self.delayed_fetches = set()
 
 
 def run(work):
@@ -17,13 +17,13 @@ def run(work):
 
 
 def watching(watched, missing_bytes):
-    fetch = ParkedFetch(missing_bytes)
+    fetch = DelayedFetch(missing_bytes)
     for one in watched:
         fetch.watch(one)
     return fetch
 
 
-async def parked(fetch, timeout_ms=LONG_MS):
+async def waiting(fetch, timeout_ms=LONG_MS):
     task = asyncio.create_task(fetch.wait(timeout_ms))
     await asyncio.sleep(0)
     return task
@@ -33,14 +33,14 @@ def test_bytes_of_several_partitions_add_up():
     async def scenario():
         one, other = Watched(), Watched()
         fetch = watching([one, other], 10)
-        task = await parked(fetch)
-        assert one.parked == other.parked == {fetch}
+        task = await waiting(fetch)
+        assert one.delayed_fetches == other.delayed_fetches == {fetch}
         fetch.more(6)
         await asyncio.sleep(0)
         assert not task.done()
         fetch.more(4)
         await task
-        assert one.parked == other.parked == set()
+        assert one.delayed_fetches == other.delayed_fetches == set()
 
     run(scenario())
 
@@ -49,7 +49,7 @@ def test_the_timer_ends_the_wait():
     async def scenario():
         watched = Watched()
         await watching([watched], 10).wait(1)
-        assert watched.parked == set()
+        assert watched.delayed_fetches == set()
 
     run(scenario())
 
@@ -57,11 +57,11 @@ def test_the_timer_ends_the_wait():
 def test_a_client_that_leaves_takes_its_fetch_along():
     async def scenario():
         watched = Watched()
-        task = await parked(watching([watched], 10))
+        task = await waiting(watching([watched], 10))
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
-        assert watched.parked == set()
+        assert watched.delayed_fetches == set()
 
     run(scenario())
 
@@ -69,7 +69,7 @@ def test_a_client_that_leaves_takes_its_fetch_along():
 def test_being_woken_twice_is_being_woken():
     async def scenario():
         fetch = watching([Watched()], 1)
-        task = await parked(fetch)
+        task = await waiting(fetch)
         fetch.wake()
         fetch.more(5)
         await task
@@ -83,7 +83,7 @@ def test_a_fetch_that_was_woken_watches_nothing_more():
         fetch = watching([one], 1)
         fetch.wake()
         fetch.watch(other)
-        assert one.parked == other.parked == set()
+        assert one.delayed_fetches == other.delayed_fetches == set()
         await fetch.wait(LONG_MS)
 
     run(scenario())

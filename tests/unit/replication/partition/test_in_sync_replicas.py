@@ -74,7 +74,8 @@ def test_a_record_that_comes_settles_no_proposal():
 def test_whether_a_follower_may_be_added_is_asked_of_what_is_committed_by_now():
     replicas = in_sync_of(LEADER)
     replicas.fetched(SECOND, Offset(10), Offset(10), 100)
-    assert replicas.can_join(SECOND, Offset(10)) and replicas.may_be_added(SECOND, Offset(10))
+    assert replicas.can_join(SECOND, Offset(10))
+    assert replicas.may_be_added(SECOND, Offset(10))
     assert not replicas.may_be_added(SECOND, Offset(11))
     assert not replicas.may_be_added(STRANGER, Offset(0))
     # Once proposed it is waited for: nothing is committed without it, whatever it was when it was asked for.

@@ -7,9 +7,9 @@ import pytest
 
 from skep.base.errors import ErrorCode, KafkaError, StoreUnavailable
 from skep.base.loop.supervisor import Supervisor
-from skep.replication.isr_updater import IsrChanges
+from skep.replication.isr_updater import IsrUpdater
 from skep.replication.partition.leadership_lease import LeadershipLease
-from skep.replication.upkeep.segment_deletion import Cleaner
+from skep.replication.upkeep.segment_deletion import SegmentDeletion
 from tests.unit.replication.partition.test_partition_replicated import (
     BATCH,
     HEADER,
@@ -168,7 +168,7 @@ def test_an_answer_that_took_longer_than_the_bound_is_none():
 
 
 def test_without_a_lease_a_leader_leads():
-    assert not Replica().partition.is_lease_over
+    assert not Replica().partition.is_lease_expired
 
 
 def test_other_brokers_are_asked_about_what_they_may_lead_and_whoever_waits_is_sent_to_them():
@@ -178,7 +178,7 @@ def test_other_brokers_are_asked_about_what_they_may_lead_and_whoever_waits_is_s
         asked.append(set(topics))
 
     async def check(waiting):
-        await IsrChanges(ONE, None, None, scene.clock, ask).check_leases([scene.partition])
+        await IsrUpdater(ONE, None, None, scene.clock, ask).check_leases([scene.partition])
         await asyncio.sleep(0)
         return waiting.done()
 
@@ -198,10 +198,10 @@ def test_a_leader_whose_lease_is_over_expires_nothing():
     async def scenario():
         supervisor = Supervisor()
         with ThreadPoolExecutor(1) as executor:
-            cleaner = Cleaner(scene.clock, executor, supervisor)
-            assert cleaner.delete_expired(scene.partition) == 0
+            segment_deletion = SegmentDeletion(scene.clock, executor, supervisor)
+            assert segment_deletion.delete_expired(scene.partition) == 0
             scene.hear(TWO, THREE)
-            assert cleaner.delete_expired(scene.partition) > 0
+            assert segment_deletion.delete_expired(scene.partition) > 0
             await supervisor.close()
 
     scene = Scene(led(segment_bytes=200, retention_ms=1000, file_delete_delay_ms=0))

@@ -7,14 +7,14 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.ids import LeaderEpoch, TopicPartition
 from skep.records.batch import check_produced
 from skep.records.builder import build_batch
-from skep.replication.partition.delayed_fetch import ParkedFetch
+from skep.replication.partition.delayed_fetch import DelayedFetch
 from skep.replication.partition.partition import Partition
 from skep.storage.directory.log_directory import LogDirectory
+from tests.manual_clock import ManualClock
 from tests.memory_files import MemoryFiles, Survivors
 
 BATCH = build_batch([(None, b"x" * 100, -1, ())])
@@ -92,9 +92,9 @@ def test_a_reader_that_parks_between_two_syncs_is_woken_by_the_second():
         _, second = partition.append(BATCH, HEADER)
         slow.permits.release()
         await first
-        parked = ParkedFetch(1)
-        parked.watch(partition)
-        reader = asyncio.create_task(parked.wait(60_000))
+        delayed = DelayedFetch(1)
+        delayed.watch(partition)
+        reader = asyncio.create_task(delayed.wait(60_000))
         await asyncio.sleep(0)
         slow.permits.release()
         await second

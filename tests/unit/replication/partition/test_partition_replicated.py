@@ -5,16 +5,16 @@ from uuid import uuid4
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from skep.metadata.model import PartitionRecord
 from skep.records.batch import check_produced
 from skep.records.builder import build_batch
-from skep.replication.partition.delayed_fetch import ParkedFetch
+from skep.replication.partition.delayed_fetch import DelayedFetch
 from skep.replication.partition.partition import Partition
 from skep.storage.directory.log_directory import LogDirectory
+from tests.manual_clock import ManualClock
 from tests.memory_files import MemoryFiles
 
 ONE, TWO, THREE = (BrokerId(number) for number in (1, 2, 3))
@@ -79,7 +79,8 @@ def test_acks_all_waits_for_every_member_of_the_isr():
         leader, second, third = led(), Replica(TWO), Replica(THREE)
         _, committed = leader.partition.append(BATCH, HEADER)
         second.fetch_from(leader)
-        assert not committed.done() and leader.partition.high_watermark == 0
+        assert not committed.done()
+        assert leader.partition.high_watermark == 0
         third.fetch_from(leader)
         await committed
         assert leader.partition.high_watermark == 1
@@ -91,7 +92,8 @@ def test_acks_one_waits_for_nobody_but_readers_do():
     async def scenario():
         leader = led()
         appended, committed = leader.partition.append(BATCH, HEADER, acks_all=False)
-        assert committed is None and appended.base_offset == 0
+        assert committed is None
+        assert appended.base_offset == 0
         assert leader.partition.high_watermark == 0
 
     run(scenario)
@@ -155,10 +157,10 @@ def test_a_leader_that_is_deposed_refuses_what_waits_and_what_comes():
 def test_a_fetch_of_a_follower_is_woken_by_the_append_and_not_by_the_high_watermark():
     async def scenario():
         leader = led()
-        parked, consumer = ParkedFetch(1), ParkedFetch(1)
-        parked.watch(leader.partition.tail)
+        delayed, consumer = DelayedFetch(1), DelayedFetch(1)
+        delayed.watch(leader.partition.tail)
         consumer.watch(leader.partition)
-        waiting = asyncio.ensure_future(parked.wait(10_000))
+        waiting = asyncio.ensure_future(delayed.wait(10_000))
         reading = asyncio.ensure_future(consumer.wait(10_000))
         await asyncio.sleep(0)
         leader.partition.append(BATCH, HEADER)
@@ -270,7 +272,8 @@ def test_one_that_caught_up_is_reported_until_it_is_a_member():
         leader.partition.on_follower_caught_up = reported.append
         leader.partition.append(BATCH, HEADER)
         follower.fetch_from(leader)
-        assert reported and set(reported) == {leader.partition}
+        assert reported
+        assert set(reported) == {leader.partition}
         leader.partition.lead(ONE, record((ONE, TWO)))
         reported.clear()
         follower.fetch_from(leader)
@@ -289,7 +292,8 @@ def test_a_batch_that_is_sent_again_waits_for_its_first_copy():
         _, first = leader.partition.append(numbered[0], headers[0])
         _, second = leader.partition.append(numbered[1], headers[1])
         repeated, again = leader.partition.append(numbered[0], headers[0])
-        assert repeated.is_duplicate and again is not None
+        assert repeated.is_duplicate
+        assert again is not None
         leader.partition.follower_fetched(TWO, Offset(1), -1)
         await asyncio.gather(first, again)
         assert not second.done()

@@ -4,7 +4,7 @@ import asyncio
 
 from skep.records.batch import check_produced
 from skep.records.builder import build_batch
-from skep.replication.partition.delayed_fetch import ParkedFetch
+from skep.replication.partition.delayed_fetch import DelayedFetch
 from skep.replication.partition.partition import Partition
 from tests.unit.replication.partition.test_partition import run
 
@@ -23,10 +23,10 @@ def append(partition: Partition, batch: bytes):
     return partition.append(batch, check_produced(batch, max_message_bytes=1000))
 
 
-def park(partition: Partition, missing_bytes: int, *, read_committed: bool) -> asyncio.Task:
-    parked = ParkedFetch(missing_bytes, read_committed=read_committed)
-    parked.watch(partition)
-    return asyncio.ensure_future(parked.wait(60_000))
+def delay(partition: Partition, missing_bytes: int, *, read_committed: bool) -> asyncio.Task:
+    delayed = DelayedFetch(missing_bytes, read_committed=read_committed)
+    delayed.watch(partition)
+    return asyncio.ensure_future(delayed.wait(60_000))
 
 
 async def settle() -> None:
@@ -67,7 +67,7 @@ def test_a_marker_that_is_not_synced_decides_nothing_yet():
 def test_what_is_in_a_transaction_wakes_a_reader_of_committed_records_when_it_ends():
     async def scenario(partition, slow):
         append(partition, transactional(0))
-        reader = park(partition, 1, read_committed=True)
+        reader = delay(partition, 1, read_committed=True)
         await settle()
         append(partition, transactional(1))
         await settle()
@@ -81,7 +81,7 @@ def test_what_is_in_a_transaction_wakes_a_reader_of_committed_records_when_it_en
 def test_a_marker_wakes_a_reader_however_many_bytes_it_waits_for():
     async def scenario(partition, slow):
         append(partition, transactional(0))
-        reader = park(partition, 100_000, read_committed=True)
+        reader = delay(partition, 100_000, read_committed=True)
         await settle()
         partition.append_marker(1, 0, 0, False)
         await asyncio.wait_for(reader, 30)
@@ -93,7 +93,7 @@ def test_a_marker_behind_an_older_transaction_wakes_no_reader_of_committed_recor
     async def scenario(partition, slow):
         append(partition, transactional(0, producer=1))
         append(partition, transactional(0, producer=2))
-        reader = park(partition, 1, read_committed=True)
+        reader = delay(partition, 1, read_committed=True)
         await settle()
         partition.append_marker(2, 0, 0, True)
         await settle()
@@ -107,14 +107,14 @@ def test_a_marker_behind_an_older_transaction_wakes_no_reader_of_committed_recor
 
 def test_other_readers_are_woken_by_bytes_as_ever():
     async def scenario(partition, slow):
-        reader = park(partition, 100, read_committed=False)
+        reader = delay(partition, 100, read_committed=False)
         await settle()
         append(partition, transactional(0))
         await asyncio.wait_for(reader, 30)
-        committed = park(partition, 100, read_committed=True)
+        committed = delay(partition, 100, read_committed=True)
         partition.append_marker(1, 0, 0, True)
         await settle()
-        committed_again = park(partition, 100, read_committed=True)
+        committed_again = delay(partition, 100, read_committed=True)
         await settle()
         append(partition, transactional(0, producer=3, is_transactional=False))
         await asyncio.wait_for(committed_again, 30)

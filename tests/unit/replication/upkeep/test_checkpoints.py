@@ -6,7 +6,6 @@ from uuid import UUID
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import StorageError
 from skep.base.ids import LeaderEpoch, Offset, TopicPartition
@@ -15,8 +14,9 @@ from skep.records.batch import read_header
 from skep.records.builder import build_batch
 from skep.replication.upkeep.checkpoints import Checkpoints
 from skep.storage.directory.log_directory import LogDirectory
+from tests.manual_clock import ManualClock, TickingClock
 from tests.memory_files import MemoryFiles
-from tests.slices import TickingClock, counting_turns
+from tests.slices import counting_turns
 
 BATCH = build_batch([(b"k", b"v", -1, ())])
 RECOVERY_POINTS = "/data/recovery-point-offset-checkpoint"

@@ -38,7 +38,7 @@ def test_a_pass_that_is_given_up_while_the_process_starts_is_not_asked_for(
                 return started[0]
 
             monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
-            with pytest.raises(HelperFailed, match="before it had begun"):
+            with pytest.raises(HelperFailed, match="cancelled before it began"):
                 await helper.run(REQUEST, no_group)
             await started[0].wait()
             await helper.close()

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from uuid import uuid4
 
-from skep.base.clock import ManualClock
 from skep.base.config.broker_config import read_broker_config
+from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import StorageError
 from skep.base.ids import BrokerId
 from skep.base.loop.supervisor import Supervisor
@@ -16,13 +16,14 @@ from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.records.batch import check_produced
 from skep.records.builder import build_batch
 from skep.replication.housekeeping import Housekeeping
-from skep.replication.replica_manager import Replicas
+from skep.replication.replica_manager import ReplicaManager
 from skep.replication.upkeep.compaction_process import DamagedLog, HelperFailed
 from skep.replication.upkeep.compactor import RETRY_S
 from skep.storage.compaction.compaction_pass import CompactionPass
 from skep.storage.directory.log_directory import LogDirectory
 from skep.storage.log.log import Log
 from tests.compacting import records_of
+from tests.manual_clock import ManualClock
 from tests.memory_files import MemoryFiles
 
 CONFIG = {
@@ -74,9 +75,9 @@ class Scene:
         self.catalog = SimpleNamespace(image=ClusterImage.of("c", topics=topics), pending_deletions={})
         self.executor = ThreadPoolExecutor(2)
         self.supervisor = Supervisor()
-        self.config = read_broker_config({})
-        self.replicas = Replicas(
-            self.directory, self.catalog, self.config.topic_defaults, self.clock, self.executor, self.supervisor
+        self.config = CurrentConfig(read_broker_config({}))
+        self.replicas = ReplicaManager(
+            self.directory, self.catalog, self.config.value.topic_defaults, self.clock, self.executor, self.supervisor
         )
         self.helper = Helper(self.files)
         self.replicas.compactor._process = self.helper
@@ -146,7 +147,7 @@ def test_where_a_pass_ended_is_on_the_disk():
 
 def test_without_the_cleaner_nothing_is_compacted():
     async def scenario(scene):
-        scene.housekeeping.config = read_broker_config({"log.cleaner.enable": "false"})
+        scene.config.value = read_broker_config({"log.cleaner.enable": "false"})
         await scene.fill(0, 30)
         await scene.housekeeping.compact()
         assert scene.helper.directories == []
@@ -181,7 +182,7 @@ def test_a_damaged_log_is_said_once_and_never_tried_again(caplog):
             scene.clock.advance_ms(10**9)
         assert scene.helper.directories == ["/data/t-0"]
         assert [record.message for record in caplog.records if record.levelname == "ERROR"] == [
-            "t-0: is not compacted any more, it is damaged: byte 17"
+            "t-0: the log is damaged and is no longer compacted: byte 17"
         ]
 
     run(scenario)
@@ -200,7 +201,7 @@ def test_segments_that_are_being_compacted_are_not_deleted_meanwhile():
         scene.helper.before_groups = delete_records
         await scene.housekeeping.compact()
         assert set(starts) == {0}
-        scene.replicas.cleaner.delete_expired(partition)
+        scene.replicas.segment_deletion.delete_expired(partition)
         assert partition.log.segments[0].base_offset > 0
 
     run(scenario)
@@ -263,7 +264,7 @@ def test_a_disk_that_refuses_a_rename_leaves_a_log_that_can_be_read(caplog):
         scene.files.rename_file = rename_file
         await scene.housekeeping.compact()
         assert {record.key: record.value for record in records_of(log)} == newest
-        assert "is not compacted before the broker starts again" in caplog.text
+        assert "not compacted until the broker is restarted" in caplog.text
         passes = len(scene.helper.directories)
         scene.clock.advance_ms(10**9)
         await scene.fill(0, 30)

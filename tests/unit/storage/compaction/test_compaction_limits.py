@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from skep.base.config.topic_config import TopicConfig
-from skep.storage.compaction import cleaned_segments as compaction_output
+from skep.storage.compaction import cleaned_segments
 from skep.storage.log.log import Log
 from tests.compacting import Writer, compact, records_of
 
@@ -47,7 +47,7 @@ def test_records_without_a_key_behind_a_full_map_stay_and_are_not_counted(kit) -
 
 
 def test_where_not_all_fits_into_one_segment_each_index_has_the_aborted_of_its_own(kit, monkeypatch) -> None:
-    monkeypatch.setattr(compaction_output, "_LARGEST", 700)
+    monkeypatch.setattr(cleaned_segments, "_LARGEST", 700)
     files = kit.files()
     config = replace(CONFIG, segment_bytes=100_000)
     writer = Writer(kit.log(config, files))

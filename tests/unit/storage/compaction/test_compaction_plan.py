@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.ids import LeaderEpoch
 from skep.records.batch import DELETE_HORIZON_FLAG, read_header
@@ -18,6 +17,7 @@ from skep.storage.compaction.compaction_plan import cleanable
 from skep.storage.directory.log_directory import LogDirectory
 from skep.storage.log.log import Log
 from tests.compacting import Writer, compact, records_of
+from tests.manual_clock import ManualClock
 from tests.memory_files import Survivors
 
 HOUR_MS = 3_600_000
@@ -241,7 +241,7 @@ def test_a_log_is_due_by_its_dirty_part_or_by_its_oldest_record(kit) -> None:
     assert is_due(10)
     assert not is_due(30)
     assert not is_due(40)
-    log.config = replace(CONFIG, max_compaction_lag_ms=1000)
+    log.configure(replace(CONFIG, max_compaction_lag_ms=1000))
     assert not is_due(30, kit.now_ms + 900)
     assert is_due(30, kit.now_ms + 1100)
     assert not is_due(40, kit.now_ms + 1100)

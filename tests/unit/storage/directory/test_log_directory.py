@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import StartupError, StorageError
 from skep.base.files.os_files import OsFiles
 from skep.base.ids import TopicPartition
 from skep.storage.directory.log_directory import LogDirectory
+from tests.manual_clock import ManualClock
 from tests.memory_files import MemoryFiles, Survivors
 
 CONFIG = TopicConfig(segment_bytes=300)
@@ -237,7 +237,7 @@ def test_strays_are_set_aside_and_kept(kit, caplog) -> None:
     directory = opened(files)
     directory.set_aside_strays({"b": TOPIC_ID})
     assert list(directory.partitions) == [B]
-    assert "a-0 is set aside" in caplog.text
+    assert "a-0 is renamed to" in caplog.text
     (stray,) = [name for name in files.list_directory("/data") if name.endswith("-stray")]
     assert files.exists(f"/data/{stray}/00000000000000000000.log")
     assert log_of(directory, B).log_end_offset == 1
@@ -278,7 +278,7 @@ def test_a_log_that_cannot_be_opened_does_not_keep_others(kit, monkeypatch, capl
     wanted = dict.fromkeys((A, B), (CONFIG, TOPIC_ID))
     directory.recover_all(wanted, lambda done, total: steps.append((done, total)))
     assert steps == [(1, 2), (2, 2)]
-    assert "a-0: cannot be opened" in caplog.text
+    assert "a-0: cannot open the log" in caplog.text
     assert log_of(directory, B).log_end_offset == 1
     monkeypatch.undo()
     assert log_of(directory).log_end_offset == 1, "and it can be tried again"

@@ -118,7 +118,7 @@ def test_segments_are_rolled_when_their_index_is_full(kit) -> None:
 def test_segments_are_rolled_before_a_relative_offset_overflows(kit) -> None:
     log = kit.log(log_start_offset=0)
     kit.append(log)
-    log.log_end_offset = (1 << 31) - 1
+    log.state.log_end_offset = (1 << 31) - 1
     kit.append(log)
     kit.append(log)
     assert [segment.base_offset for segment in log.segments] == [0, 1 << 31]

@@ -117,7 +117,7 @@ def test_what_was_cut_is_reported(kit, caplog) -> None:
     damage(files, path, whole[:-7])
     with caplog.at_level(logging.WARNING):
         kit.log(CONFIG, files, recovery_point=0)
-    assert f"orders-0: cut {len(whole) // 3 - 7} bytes behind offset 2 ({FIRST}.log)" in caplog.text
+    assert f"orders-0: removed {len(whole) // 3 - 7} bytes after offset 2 ({FIRST}.log)" in caplog.text
 
 
 def test_segments_behind_a_cut_are_removed(kit) -> None:

@@ -4,13 +4,13 @@ import uuid
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import StorageError
 from skep.base.files.files import File
 from skep.base.ids import Offset, TopicPartition
 from skep.storage.directory.log_directory import LogDirectory
 from skep.storage.log.log import Log
+from tests.manual_clock import ManualClock
 from tests.memory_files import MemoryFiles, Survivors
 
 A = TopicPartition("a", 0)
@@ -154,7 +154,7 @@ def test_a_mark_that_was_made_and_could_not_be_synced_is_removed_all_the_same(ki
     kit.append(log)
     log.flush()
     files.remove(MARK)
-    log._is_marked_synced = False
+    log.state.mark.is_made = False
     kit.append(log)
     plan = log.flush_plan()
     files.open(MARK, create=True)

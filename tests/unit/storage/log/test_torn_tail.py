@@ -4,7 +4,6 @@ import uuid
 
 import pytest
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.ids import Offset, TopicPartition
 from skep.records.batch import HEADER_SIZE, read_header, write_header
@@ -12,6 +11,7 @@ from skep.records.builder import build_batch
 from skep.storage.directory.log_directory import LogDirectory
 from skep.storage.log.log import Log
 from skep.storage.log.torn_tail import SECTOR_BYTES, is_torn
+from tests.manual_clock import ManualClock
 from tests.memory_files import MemoryFiles, Survivors
 
 A = TopicPartition("a", 0)

@@ -8,8 +8,9 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import LeaderEpoch
 from skep.records.batch import read_header
 from skep.records.end_txn_marker import EndTxnMarker, build_marker
-from skep.storage.producers.open_transactions import AbortedTransaction, Transactions
+from skep.storage.producers.open_transactions import Transactions
 from skep.storage.producers.producers import Producers
+from skep.storage.segment.transaction_index import AbortedTransaction
 
 
 def data(kit, sequence: int = 0, *, producer: int = 1, epoch: int = 0, is_transactional: bool = True):

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skep.base.clock import ManualClock
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import StorageError
 from skep.base.ids import LeaderEpoch, Offset
 from skep.storage.directory.log_directory import LogDirectory
 from skep.storage.log.log import Log
 from skep.storage.log.recovery import LogOnDisk, load_log
-from skep.storage.producers.open_transactions import AbortedTransaction, Transactions
-from skep.storage.segment.transaction_index import TransactionIndex, aborted_between
+from skep.storage.producers.open_transactions import Transactions
+from skep.storage.segment.transaction_index import AbortedTransaction, TransactionIndex, aborted_between
+from tests.manual_clock import ManualClock
 from tests.memory_files import MemoryFiles, Survivors
 
 PATH = "/data/00000000000000000000.txnindex"

@@ -1,8 +1,8 @@
-"""The ``range`` assignor: of each topic every member gets a run of partitions, the first members one more if need be.
+"""The ``range`` assignor: every member gets consecutive partitions of each topic, the first members one more if needed.
 
-Members subscribed to the same topics, with the same number of partitions, get the same numbers of each: what is keyed
-alike in two topics meets in one member, which joins of streams need. The order of members is that of their instance
-ids, then of their member ids, so a static member keeps its partitions when it comes back. Nothing else is sticky.
+Of topics with the same number of partitions and the same subscribers, a member gets the same partition numbers: records
+with the same key in two topics go to one member, which joins of streams need. Members are ordered by instance id, then
+by member id, so a static member keeps its partitions when it returns. Nothing else is sticky.
 """
 
 import uuid

@@ -1,7 +1,7 @@
-"""What an assignor is given and gives: partitions by topic id, and the members that want them.
+"""The input and the result of an assignor: partitions by topic id, and the members that subscribe to them.
 
-An assignor is work that can be interrupted: for a thousand members and ten thousand partitions it takes 15 ms. What it
-is given does not change meanwhile.
+An assignor can be interrupted: for a thousand members and ten thousand partitions it takes 15 ms. Its input does not
+change meanwhile.
 """
 
 import uuid
@@ -11,14 +11,14 @@ from typing import NamedTuple
 from skep.base.loop.slicer import Work
 
 Partitions = Mapping[uuid.UUID, frozenset[int]]
-"""Partitions of several topics; a topic without any is not in it."""
+"""Partitions of several topics. No topic is empty."""
 
 PartitionCounts = Mapping[uuid.UUID, int]
-"""Of every topic that anybody subscribes to, how many partitions it has."""
+"""The number of partitions of every subscribed topic."""
 
 
 class Subscriber(NamedTuple):
-    """A member as an assignor sees it: ``partitions`` is what it has by the assignment that is in force."""
+    """A member as an assignor sees it. ``partitions`` is its part of the assignment in force."""
 
     instance_id: str | None
     topic_ids: frozenset[uuid.UUID]
@@ -30,17 +30,17 @@ Subscribers = Mapping[str, Subscriber]
 Assignment = dict[str, Partitions]
 
 Assignor = Callable[[Subscribers, PartitionCounts], Work[Assignment]]
-"""Gives each member its partitions, each partition to one member that subscribes to its topic."""
+"""Assigns each partition to one member that subscribes to its topic."""
 
 Working = dict[str, dict[uuid.UUID, set[int]]]
-"""An assignment that is being made."""
+"""An assignment that is being computed."""
 
 
 def kept_partitions(subscribers: Subscribers, counts: PartitionCounts, order: Iterable[str]) -> Work[Working]:
-    """What of the assignment in force can stay: topics subscribed to, partitions that there are, each only once.
+    """Returns what can stay of the assignment in force: subscribed topics, existing partitions, each only once.
 
-    The last cannot be taken for granted: a classic group whose client assigned a partition twice may become a consumer
-    group, and then whoever comes first in ``order`` keeps it.
+    A partition may be assigned twice: the client that led a classic group may have done so before the upgrade. Then the
+    first member in ``order`` keeps it.
     """
     free = {topic: set(range(count)) for topic, count in counts.items()}
     kept: Working = {}
@@ -58,7 +58,7 @@ def kept_partitions(subscribers: Subscribers, counts: PartitionCounts, order: It
 
 
 def free_partitions(kept: Working, counts: PartitionCounts) -> Work[dict[uuid.UUID, set[int]]]:
-    """The partitions of each topic that nobody has."""
+    """Returns the partitions of each topic that no member has."""
     free = {topic: set(range(count)) for topic, count in counts.items()}
     for mine in kept.values():
         for topic, partitions in mine.items():
@@ -68,7 +68,7 @@ def free_partitions(kept: Working, counts: PartitionCounts) -> Work[dict[uuid.UU
 
 
 def assignment_of(working: Working, subscribers: Subscribers) -> Work[Assignment]:
-    """The assignment as it is given away; what has not changed for a member is the very mapping that it had."""
+    """Returns the result. A member whose partitions have not changed keeps the same mapping object."""
     result: Assignment = {}
     for member, mine in working.items():
         before = subscribers[member].partitions

@@ -1,10 +1,10 @@
-"""The ``uniform`` assignor: everybody gets the same number of partitions, give or take one, and as little moves as can.
+"""The ``uniform`` assignor: all members get the same number of partitions, give or take one, with the fewest moves.
 
-When all members subscribe to the same topics that is a matter of quotas: of P partitions each of M members gets
-P // M, and P % M of them one more, best those who have the most already. Each member keeps what it has up to its quota;
-what is over, and what nobody has, fills up the others. No assignment with these quotas moves less.
+If all members subscribe to the same topics, quotas decide: of P partitions each of M members gets P // M, and P % M of
+them one more, preferably those that have the most already. Each member keeps its partitions up to its quota; the
+surplus and the free partitions go to the others. No assignment with these quotas moves fewer partitions.
 
-Members that subscribe to different topics are ``uniform_general``'s matter.
+``uniform_general`` is for members that subscribe to different topics.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from skep.coordination.groups.assignors.spec import (
 def assign(subscribers: Subscribers, counts: PartitionCounts) -> Work[Assignment]:
     if len({subscriber.topic_ids for subscriber in subscribers.values()}) > 1:
         return (yield from uniform_general.assign(subscribers, counts))
-    # Sorted, so that the same group gets the same assignment after a replay, which knows another order.
+    # Sorted, so that the same group gets the same assignment after a replay, which may have another order.
     kept = yield from kept_partitions(subscribers, counts, sorted(subscribers))
     quotas = _quotas(kept, sum(counts.values()))
     for member, quota in quotas.items():

@@ -1,14 +1,14 @@
 """The ``uniform`` assignor for members that do not all subscribe to the same topics.
 
-Equal numbers may be out of reach: a member that alone subscribes to a topic has all of its partitions. What is reached
-is that no single move makes it more even: nobody has two partitions more than another member that could take one of
-them. Each member begins with what it had; free partitions go to the subscriber with the fewest, first those of topics
-that few can take; then partitions move from who has most to who has least.
+Equal numbers may be impossible: the only subscriber of a topic gets all of its partitions. The result is one that no
+single move makes more even: no member has two partitions more than another one that could take one of them. Each member
+starts with what it had. Free partitions go to the subscriber with the fewest partitions, those of topics with few
+subscribers first. Then partitions move from the member with the most to the one with the fewest.
 
-Topics with the same subscribers are looked at together, for among them any partition can move. Several such sets share
-members, so moves within one may unsettle another: the sets are gone through until nothing moves, at most ``MAX_PASSES``
-times. Each move makes the sum of the squares of all loads smaller, so without a limit it would end, too, but in a long
-chain of sets only after many passes.
+Topics with the same subscribers form a set, within which any partition can move. Sets may share members, so a move in
+one can unbalance another: the sets are visited until nothing moves, at most ``MAX_PASSES`` times. Each move decreases
+the sum of the squares of all loads, so it would end without a limit too, but in a long chain of sets only after many
+passes.
 """
 
 import heapq
@@ -71,10 +71,10 @@ def _give_free(
 
 
 def _even_out(kept: Working, loads: dict[str, int], members: tuple[str, ...], topics: list[uuid.UUID]) -> Work[int]:
-    """Moves partitions of ``topics``, to which exactly ``members`` subscribe, while that helps; how many it moved."""
+    """Moves partitions of ``topics``, to which exactly ``members`` subscribe, while that helps. Returns the number."""
     if max(loads[member] for member in members) - min(loads[member] for member in members) <= 1:
         return 0
-    # Entries whose load is not the member's any more are passed over; each move pushes the new ones.
+    # Entries with an outdated load are skipped; each move pushes new entries.
     least = [(loads[member], member) for member in members]
     most = [(-loads[member], member) for member in members]
     heapq.heapify(least)

@@ -1,7 +1,10 @@
-"""A classic group: its members, how many of them wait for what, and the questions that offsets and listings ask.
+"""A classic group: its members, how many of them wait, and what offsets and listings need of it (``Group``).
 
-Whatever is asked at each join is kept as a number (who waits, how many support each protocol), so a join costs the same
-in a group of five and of five thousand. What to do about it is decided in the modules beside this one.
+Everything that a join needs is kept as a number (how many wait, how many support each protocol), so a join costs the
+same in a group of five and of five thousand. The operations on a group are in the modules beside this one.
+
+The log has only a part of a classic group: its members and their assignments while it is stable
+(``classic_records``). Operations change the rest at once, without records.
 """
 
 from collections import Counter
@@ -19,7 +22,7 @@ from skep.coordination.groups.classic.classic_state import (
     STABLE,
     ClassicState,
 )
-from skep.coordination.groups.classic_subscriptions import CONSUMER, subscribed_topics
+from skep.coordination.groups.classic.consumer_protocol import CONSUMER, subscribed_topics
 from skep.coordination.groups.group_memory import MemoryShare
 from skep.coordination.shard import CoordinatorRecord, Waiter
 from skep.coordination.timers import Timers
@@ -28,11 +31,12 @@ from skep.coordination.timers import Timers
 class ClassicGroup:
     """Owns the members of one group.
 
-    Between calls ``static_ids``, ``waiting_to_join``, ``support`` and ``metadata_bytes`` say what the members say; a
-    group with members has a leader among them and at least one protocol that all of them support; ``pending`` are ids
-    that were handed out and not used yet (KIP-394); members in ``pending_sync`` have been told the generation and not
-    asked for an assignment; ``returning`` are static members, by instance id, that are back under other ids and wait
-    for these to be in the log.
+    Between calls ``static_ids``, ``waiting_to_join``, ``support`` and ``metadata_bytes`` agree with the members, and a
+    group with members has a leader among them and at least one protocol that all of them support.
+
+    ``pending``: member ids that were handed out and not used yet (KIP-394). ``pending_sync``: members that have joined
+    the generation and not sent SyncGroup. ``returning``: static members, by instance id, that joined with new member
+    ids and wait until these are in the log.
     """
 
     type_name = "classic"
@@ -45,7 +49,7 @@ class ClassicGroup:
         self.state_timestamp = clock.now_ms()
         self.is_initial_rebalance = False
         self.has_grown = False
-        """A member has come since the initial delay was last looked at."""
+        """Whether a member has joined since the initial delay was last extended."""
         self.is_logged = False
         self.generation_id = 0
         self.protocol_type = ""
@@ -60,7 +64,7 @@ class ClassicGroup:
         self.metadata_bytes = 0
         self.memory = MemoryShare()
         self.changes = 0
-        """Grows with each change of the state, the generation or the members, but for who waits."""
+        """Counts the changes of the state, the generation and the members, but not of waiters."""
         self.is_upgrading = False
         self.returning: dict[str, Returning] = {}
         self._assigned_bytes = 0
@@ -86,7 +90,7 @@ class ClassicGroup:
         self.changes += 1
 
     def begin_generation(self) -> None:
-        """All members of now have joined."""
+        """Starts the next generation, once all members have joined."""
         self.generation_id += 1
         self.protocol_name = self.chosen_protocol(self.members.values())
         self.pending_sync = set(self.members)
@@ -103,7 +107,7 @@ class ClassicGroup:
         self._count(member, 1)
 
     def remove(self, member: ClassicMember) -> None:
-        """Its waiters are the caller's to answer."""
+        """The caller replies to the waiters of the member."""
         del self.members[member.member_id]
         self.pending_sync.discard(member.member_id)
         self._count(member, -1)
@@ -111,7 +115,7 @@ class ClassicGroup:
             self.leader_id = next(iter(self.members), None)
 
     def replace(self, successors: Mapping[str, ClassicMember]) -> None:
-        """Static members are there under other ids; they keep their places, and the lead if one of them has it."""
+        """Replaces static members by successors with other ids, which keep their places and the leadership."""
         before = self.members
         for member_id in successors:
             self._count(before[member_id], -1)
@@ -130,7 +134,7 @@ class ClassicGroup:
         self._count(member, 1)
 
     def replace_all(self, members: Iterable[ClassicMember]) -> None:
-        """These are the members now, in this order."""
+        """Makes these the members, in this order."""
         self.members = {member.member_id: member for member in members}
         self.pending_sync &= self.members.keys()
         self.static_ids, self.support, self.waiting_to_join, self.metadata_bytes = {}, Counter(), 0, 0
@@ -142,14 +146,14 @@ class ClassicGroup:
         self._count_memory()
 
     def assign(self, assignments: Mapping[str, bytes], now_ms: int) -> None:
-        """The group is stable with these assignments, which are in the log."""
+        """Makes the group stable with these assignments, which are in the log."""
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         self.become(STABLE)
         self.rest(now_ms)
 
     def rest(self, now_ms: int) -> None:
-        """The group is in the log as it is: stable, with the assignments that its members have."""
+        """Called when the log has the group as it is: stable, with the assignments of its members."""
         self.state = STABLE
         self.state_timestamp = now_ms
         self.is_logged = True
@@ -160,7 +164,7 @@ class ClassicGroup:
         self.memory.set(len(self.members), self.metadata_bytes + self._assigned_bytes)
 
     def _count(self, member: ClassicMember, step: int) -> None:
-        """Takes a member into the sums, or out of them; it must be the same as when it was taken in."""
+        """Adds a member to the sums, or subtracts it; it must not have changed since it was added."""
         self.metadata_bytes += step * member.metadata_bytes
         for name, _ in member.protocols:
             self.support[name] += step
@@ -191,36 +195,40 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> ClassicMember:
-        """The member; UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when the instance has another id by now (KIP-345)."""
+        """Returns the member. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID for a replaced one (KIP-345)."""
         if group_instance_id is not None:
             current = self.static_ids.get(group_instance_id)
             if current is not None and current != member_id:
-                raise KafkaError(ErrorCode.fenced_instance_id, f"{group_instance_id!r} is {current!r} by now")
+                raise KafkaError(
+                    ErrorCode.fenced_instance_id, f"instance {group_instance_id!r} is now member {current!r}"
+                )
             if current is None:
-                raise KafkaError(ErrorCode.unknown_member_id, f"there is no static member {group_instance_id!r}")
+                raise KafkaError(
+                    ErrorCode.unknown_member_id, f"group {self.group_id!r} has no instance {group_instance_id!r}"
+                )
         member = self.members.get(member_id)
         if member is None:
-            raise KafkaError(ErrorCode.unknown_member_id, f"{member_id!r} is not in the group {self.group_id!r}")
+            raise KafkaError(ErrorCode.unknown_member_id, f"group {self.group_id!r} has no member {member_id!r}")
         return member
 
-    def heard_from(self, member: ClassicMember) -> None:
-        """A sign of life: its session begins anew."""
-        self._timers.schedule(member.session_key, member.session_timeout_ms, member.on_silence)
+    def renew_session(self, member: ClassicMember) -> None:
+        """Restarts the session of a member."""
+        self._timers.schedule(member.session_key, member.session_timeout_ms, member.on_session_expired)
 
     # The choice of a protocol.
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether somebody who knows these can be a member: one of them must be known to everybody."""
+        """Whether a member with these protocols can join: all members must support one of them."""
         if self.state is EMPTY:
             return bool(protocol_type and protocols)
         count = len(self.members)
         return protocol_type == self.protocol_type and any(self.support[name] == count for name, _ in protocols)
 
     def chosen_protocol(self, members: Iterable[ClassicMember]) -> str:
-        """The one with the most votes, each member voting for the one it likes best of those that all know."""
+        """Returns the protocol with the most votes. A member votes for the first of its own that all support."""
         return chosen_protocol([[name for name, _ in member.protocols] for member in members])
 
-    # What offsets and listings ask (``Group``).
+    # ``Group``.
 
     def check_offset_commit(
         self,
@@ -232,30 +240,31 @@ class ClassicGroup:
         version: int,
     ) -> None:
         if self.state is EMPTY and generation_or_epoch < 0:
-            return  # Whoever sets the offsets of a group that does not run: a tool, or a consumer without a group.
+            return  # A tool that sets the offsets of an inactive group, or a consumer without a group.
         if generation_or_epoch >= 0 or member_id or group_instance_id is not None:
             self.check_member(member_id, group_instance_id)
             if generation_or_epoch != self.generation_id:
                 raise KafkaError(
-                    ErrorCode.illegal_generation, f"generation {generation_or_epoch}, it is {self.generation_id} now"
+                    ErrorCode.illegal_generation,
+                    f"generation {generation_or_epoch} is not the current {self.generation_id}",
                 )
         elif not is_transactional and self.state is not EMPTY:
-            raise KafkaError(ErrorCode.unknown_member_id, f"the group {self.group_id!r} has members; only they commit")
+            raise KafkaError(ErrorCode.unknown_member_id, f"group {self.group_id!r} has members, and only they commit")
         if not is_transactional and self.state is COMPLETING_REBALANCE:
-            raise KafkaError(ErrorCode.rebalance_in_progress, "a new generation has begun")
+            raise KafkaError(ErrorCode.rebalance_in_progress, f"group {self.group_id!r} rebalances")
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Anybody may read the offsets of a classic group."""
+        """Every client may read the offsets of a classic group."""
 
     def committed(self, member_id: str) -> None:
         if (member := self.members.get(member_id)) is not None:
-            self.heard_from(member)
+            self.renew_session(member)
 
-    def knows_subscriptions(self) -> bool:
+    def can_read_subscriptions(self) -> bool:
         return self.protocol_type == CONSUMER
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Of consumers whose metadata cannot be read: all topics, so that nothing they may need is lost."""
+        """True for all topics if the metadata of a consumer cannot be read, so that no offset it needs is lost."""
         topics = self._subscribed_topics()
         return self.protocol_type == CONSUMER if topics is None else topic in topics
 
@@ -296,12 +305,12 @@ class ClassicGroup:
 
 
 def chosen_protocol(preferences: Sequence[Sequence[str]]) -> str:
-    """``ClassicGroup.chosen_protocol`` for members who know these, each the preferred one first."""
+    """``ClassicGroup.chosen_protocol`` for members with these protocols, each with its preferred one first."""
     support = Counter(name for names in preferences for name in names)
     candidates = {name for name, count in support.items() if count == len(preferences)}
     if len(candidates) == 1:
         return candidates.pop()
-    # Members without a common protocol are not let in.
+    # There is a common protocol: a member without one may not join.
     votes = Counter(next(name for name in names if name in candidates) for names in preferences)
     [(name, _)] = votes.most_common(1)
     return name

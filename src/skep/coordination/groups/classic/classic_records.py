@@ -1,20 +1,17 @@
-"""The GroupMetadata record of a classic group: what is written of it, and how it is read back into a group.
+"""The GroupMetadata record of a classic group.
 
-One record holds the whole group at rest: Stable with all members and their assignments, or Empty.
+One record has the whole group: Stable with all members and their assignments, or Empty.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from skep.base.loop.slicer import Work
 from skep.coordination.group_records import GroupMemberValue, GroupMetadataKey, GroupMetadataValue
 from skep.coordination.groups.classic.classic_group import ClassicGroup
 from skep.coordination.groups.classic.classic_member import ClassicMember
+from skep.coordination.groups.group_table import GroupTable
 from skep.coordination.shard import CoordinatorRecord
 from skep.wire.primitives import INT32
-
-if TYPE_CHECKING:
-    from skep.coordination.groups.group_shard import GroupShard
 
 _VERSION_BYTES = 2
 
@@ -26,7 +23,7 @@ def stable_record(
     assignments: Mapping[str, bytes],
     now_ms: int,
 ) -> CoordinatorRecord:
-    """The group with these members and their assignments, in the generation that it has."""
+    """Returns the record of the group in its current generation, with these members and their assignments."""
     values = tuple(
         _member_value(member, group.protocol_name, assignments.get(member.member_id, b"")) for member in members
     )
@@ -40,7 +37,7 @@ def encoded_in_slices(
     assignments: Mapping[str, bytes],
     now_ms: int,
 ) -> Work[tuple[bytes, bytes]]:
-    """The key and the value of ``stable_record``, encoded."""
+    """Encodes the key and the value of ``stable_record`` in slices."""
     encoded = []
     for member in members:
         encoded.append(encoded_member(member, group.protocol_name, assignments.get(member.member_id, b"")))
@@ -49,16 +46,16 @@ def encoded_in_slices(
 
 
 def encoded_member(member: ClassicMember, protocol_name: str | None, assignment: bytes) -> bytes:
-    """The part of one member in the value of ``stable_record``."""
+    """Encodes the part of one member in the value of ``stable_record``."""
     return _member_value(member, protocol_name, assignment).encode()[_VERSION_BYTES:]
 
 
 def encoded_stable_record(
     group: ClassicGroup, leader_id: str | None, members: Sequence[bytes], now_ms: int
 ) -> tuple[bytes, bytes]:
-    """The key and the value of ``stable_record``, from what ``encoded_member`` returned for each member."""
+    """Encodes the key and the value of ``stable_record`` from the encoded members."""
     without_members = _stable_value(group, leader_id, (), now_ms).encode()
-    # The members are the last field: their number, which is 0 here, and then one after the other.
+    # The members are the last field: their number, which is 0 here, and then the members.
     value = b"".join((without_members[: -INT32.size], INT32.pack(len(members)), *members))
     return GroupMetadataKey(group=group.group_id).encode(), value
 
@@ -90,7 +87,7 @@ def _stable_value(
 
 
 def empty_record(group: ClassicGroup, now_ms: int) -> CoordinatorRecord:
-    """The group after its last member; a generation that nobody is in, so that no member of before can be in it."""
+    """Returns the record of the group without members, in a new generation, so that no earlier member is in it."""
     value = GroupMetadataValue(
         protocol_type=group.protocol_type,
         generation=group.generation_id + 1,
@@ -99,7 +96,7 @@ def empty_record(group: ClassicGroup, now_ms: int) -> CoordinatorRecord:
     return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
 
 
-def is_in_use(shard: "GroupShard", group: ClassicGroup) -> bool:
-    """Whether a restart would know of the group: otherwise it can be forgotten without a word in the log."""
-    offsets = shard.offsets
+def is_in_use(table: GroupTable, group: ClassicGroup) -> bool:
+    """Whether the log has the group or its offsets: otherwise it can be dropped without a record."""
+    offsets = table.offsets
     return group.is_logged or offsets.has_offsets(group.group_id) or offsets.has_pending(group.group_id)

@@ -1,11 +1,11 @@
-"""Classic groups out of the log: the replay of GroupMetadata, and what begins when all of it has been replayed.
+"""Replays the GroupMetadata records of classic groups, and starts the sessions of members once all are replayed.
 
-The same replay takes in what a running group has just written. Then members keep what is not in the record: who waits,
+A group that has just written its record replays it too. Then its members keep what the record does not have: waiters,
 and the protocols that were not chosen.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skep.base.loop.slicer import Work
 from skep.coordination.group_records import GroupMemberValue, GroupMetadataKey, GroupMetadataValue
@@ -14,27 +14,25 @@ from skep.coordination.groups.classic.classic_leave import session_of
 from skep.coordination.groups.classic.classic_member import ClassicMember
 from skep.coordination.groups.classic.classic_rebalance import prepare_rebalance
 from skep.coordination.groups.classic.classic_state import DEAD, EMPTY, STABLE
-
-if TYPE_CHECKING:
-    from skep.coordination.groups.group_shard import GroupShard
+from skep.coordination.groups.group_table import GroupTable
 
 MEMBERS_AT_ONCE = 100
-"""Whose sessions begin without a pause."""
+"""Sessions started without a pause."""
 
 
-def replay_group_metadata(shard: "GroupShard", key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
-    group = shard.groups.get(key.group)
+def replay_group_metadata(table: GroupTable, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
+    group = table.groups.get(key.group)
     if value is None:
-        # A group that has become one of another kind (KIP-848) has left its tombstone for us to pass over.
+        # The tombstone of a group that was upgraded to a consumer group (KIP-848) is skipped.
         if isinstance(group, ClassicGroup):
             group.become(DEAD)
-            del shard.groups[key.group]
+            del table.groups[key.group]
         return
     if not isinstance(group, ClassicGroup):
-        group = shard.groups[key.group] = ClassicGroup(key.group, shard.clock, shard.timers)
+        group = table.groups[key.group] = ClassicGroup(key.group, table.clock, table.timers)
     members = [_member(group, value, member) for member in value.members]
     group.is_logged = True
-    # Not ``become``: a log has only the states at rest, each of which may follow each.
+    # Not ``become``: the log has only Stable and Empty, each of which may follow the other and itself.
     group.state = STABLE if members else EMPTY
     group.is_initial_rebalance = False
     group.state_timestamp = value.current_state_timestamp
@@ -48,7 +46,7 @@ def replay_group_metadata(shard: "GroupShard", key: GroupMetadataKey, value: Gro
 def _member(group: ClassicGroup, value: GroupMetadataValue, logged: GroupMemberValue) -> ClassicMember:
     member = group.members.get(logged.member_id)
     if member is None or member.metadata(value.protocol) != logged.subscription:
-        session_key, on_silence = session_of(group.group_id, logged.member_id)
+        session_key, on_session_expired = session_of(group.group_id, logged.member_id)
         member = ClassicMember(
             member_id=logged.member_id,
             group_instance_id=logged.group_instance_id,
@@ -58,7 +56,7 @@ def _member(group: ClassicGroup, value: GroupMetadataValue, logged: GroupMemberV
             session_timeout_ms=logged.session_timeout,
             protocols=((value.protocol or "", logged.subscription),),
             session_key=session_key,
-            on_silence=on_silence,
+            on_session_expired=on_session_expired,
         )
     if logged.rebalance_timeout >= 0:  # -1 in records older than the field
         member.rebalance_timeout_ms = logged.rebalance_timeout
@@ -67,18 +65,18 @@ def _member(group: ClassicGroup, value: GroupMetadataValue, logged: GroupMemberV
     return member
 
 
-def loaded(shard: "GroupShard") -> Work[None]:
-    """Members get a whole session to be heard from. A group that is larger than it may be by now rebalances."""
-    limit = shard.settings().group_max_size
-    for group in list(shard.groups.values()):
+def loaded(table: GroupTable) -> Work[None]:
+    """Gives every member a full session. A group that exceeds group.max.size rebalances."""
+    limit = table.config.group_max_size
+    for group in list(table.groups.values()):
         if isinstance(group, ClassicGroup):
             for number, member in enumerate(group.members.values()):
-                group.heard_from(member)
+                group.renew_session(member)
                 if not number % MEMBERS_AT_ONCE:
                     yield
             if len(group.members) > limit:
-                prepare_rebalance(shard, group, f"there are {len(group.members)} members where {limit} may be")
+                prepare_rebalance(table, group, f"{len(group.members)} members exceed group.max.size ({limit})")
         yield
 
 
-REPLAYS: dict[type, Callable[["GroupShard", Any, Any], None]] = {GroupMetadataKey: replay_group_metadata}
+REPLAYS: dict[type, Callable[[GroupTable, Any, Any], None]] = {GroupMetadataKey: replay_group_metadata}

@@ -1,33 +1,33 @@
-"""The states of a classic group, and which may follow which.
+"""The states of a classic group, and the transitions between them.
 
 ::
 
-              first join                  all have joined, or time is up          the leader's assignment
+              first join                  all have joined, or timeout             the leader's assignment
     EMPTY ----------------> PREPARING ------------------------------> COMPLETING ------------------------> STABLE
       ^                     ^     ^                                       |                                  |
-      |                     |     +------- a member comes, leaves, changes, or is silent for too long -------+
-      +--- the last member is gone (from PREPARING, COMPLETING or STABLE)
+      |                     |     +------- a member joins, leaves, changes, or its session expires ----------+
+      +--- the last member has left (from PREPARING, COMPLETING or STABLE)
 
-Only EMPTY and STABLE are in the log; what happens between two of them is forgotten by a restart, and the members, whom
-the log knows as they were before, join again. Kafka passes through PREPARING on the way to EMPTY; nobody could see it.
+Only EMPTY and STABLE are in the log. A restart forgets what happens between them: the group is loaded as the last
+record has it, and its members join again. Kafka passes through PREPARING on the way to EMPTY, which no client can see.
 """
 
 import enum
 
 
 class ClassicState(enum.Enum):
-    """The value is the name that clients are told."""
+    """The values are the names in responses."""
 
     EMPTY = "Empty"
     """No members: offsets are kept until they expire."""
     PREPARING_REBALANCE = "PreparingRebalance"
-    """Members are to join again; JoinGroup waits until all have, or the rebalance timeout is over."""
+    """Members have to join again; JoinGroup waits until all have, or until the rebalance timeout."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """A generation has begun; SyncGroup waits for the leader's assignment."""
+    """A generation has started; SyncGroup waits for the leader's assignment."""
     STABLE = "Stable"
-    """Everybody has, or can fetch, an assignment of this generation."""
+    """Every member has an assignment of this generation, or can fetch it."""
     DEAD = "Dead"
-    """Forgotten; nothing follows."""
+    """Deleted; nothing follows."""
 
 
 EMPTY = ClassicState.EMPTY

@@ -1,13 +1,13 @@
-"""SyncGroup to a classic group: the leader brings the assignment of a generation, the others wait for it.
+"""SyncGroup to a classic group: the leader sends the assignment of a generation, the others wait for it.
 
-The assignment is written before anybody learns of it, so a restart comes back to a group that knows what its members
-do. When it cannot be written nothing has changed, and ``assignment_lost`` begins another rebalance: the leader's next
-attempt may be smaller, or the disk have room again.
+The assignment is written before any member gets it, so a restart loads a group with the assignments that its members
+use. If it cannot be written nothing has changed, and ``assignment_lost`` starts another rebalance: the leader's next
+assignment may be smaller, or the disk may have room again.
 """
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
@@ -22,19 +22,17 @@ from skep.coordination.groups.classic.classic_rebalance import (
 )
 from skep.coordination.groups.classic.classic_records import encoded_in_slices, stable_record
 from skep.coordination.groups.classic.classic_state import COMPLETING_REBALANCE, PREPARING_REBALANCE
+from skep.coordination.groups.group_table import GroupTable
 from skep.coordination.shard import LATER, Outcome, Prepared, Waiter
-
-if TYPE_CHECKING:
-    from skep.coordination.groups.group_shard import GroupShard
 
 logger = logging.getLogger(__name__)
 
 SMALL_ASSIGNMENT = 200
-"""Members whose assignments are written without a pause: a few milliseconds."""
+"""An assignment for up to this many members is written without a pause: a few milliseconds."""
 
 
 class SyncRequest(NamedTuple):
-    """``assignments`` is by member id; empty but for the leader. A protocol that is None was not said (before v5)."""
+    """``assignments`` is by member id, and empty unless the leader sends it. A protocol is None before version 5."""
 
     group_id: str
     generation_id: int
@@ -46,69 +44,70 @@ class SyncRequest(NamedTuple):
 
 
 class PreparedSync(NamedTuple):
-    """The record of an assignment, made from the group as it was after that many ``changes``."""
+    """The encoded record of an assignment, made from the group after that many ``changes``."""
 
     group: ClassicGroup
     changes: int
     prepared: Prepared
 
 
-def prepare_sync(shard: "GroupShard", request: SyncRequest) -> Work[PreparedSync | None]:
-    """Encodes the record that ``sync`` writes for the leader of a large group. None when ``sync`` writes none."""
-    group, member = _checked(shard, request)
+def prepare_sync(table: GroupTable, request: SyncRequest) -> Work[PreparedSync | None]:
+    """Encodes the record that ``sync`` writes for the leader of a large group. Returns None if ``sync`` writes none."""
+    group, member = _checked(table, request)
     if group.state is not COMPLETING_REBALANCE or group.leader_id != member.member_id:
         return None
-    changes, now_ms, assignments = group.changes, shard.clock.now_ms(), request.assignments
+    changes, now_ms, assignments = group.changes, table.clock.now_ms(), request.assignments
     prepared = Prepared(now_ms)
-    # What a change of the group makes of these members does not matter: then the record is not used.
+    # Members that change meanwhile do no harm: then the record is not used.
     members = list(group.members.values())
     prepared.add_encoded(*(yield from encoded_in_slices(group, members, group.leader_id, assignments, now_ms)))
     prepared.install = lambda: group.assign(assignments, now_ms)
     return PreparedSync(group, changes, prepared)
 
 
-def sync(shard: "GroupShard", request: SyncRequest, waiter: Waiter, made: PreparedSync | None = None) -> Outcome:
+def sync(table: GroupTable, request: SyncRequest, waiter: Waiter, made: PreparedSync | None = None) -> Outcome:
     """The response is SyncGroup's body, or LATER. ``made`` is used if the group has not changed since.
 
-    Refusals in order: unknown group or member, fenced instance; generation; protocol; the group rebalances.
+    Refusals in order: unknown group or member, fenced instance; generation; protocol; rebalance in progress.
     """
-    group, member = _checked(shard, request)
+    group, member = _checked(table, request)
     if group.state is not COMPLETING_REBALANCE:
-        _has_asked(shard, group, member)
+        _sync_received(table, group, member)
         return Outcome(_assigned_body(group, member.assignment))
-    # Two requests of one member: the earlier connection is most likely gone, but nobody is left without an answer.
+    # A second request of the same member: its earlier connection is probably closed, but every request gets a response.
     replies = refusals(member, ErrorCode.rebalance_in_progress)
     if group.leader_id == member.member_id:
         is_current = made is not None and made.group is group and made.changes == group.changes
-        return _assign(shard, group, member, request.assignments, replies, made if is_current else None)
+        return _assign(table, group, member, request.assignments, replies, made if is_current else None)
     member.sync_waiter = waiter
-    _has_asked(shard, group, member)
+    _sync_received(table, group, member)
     return Outcome(LATER, replies=replies)
 
 
-def _checked(shard: "GroupShard", request: SyncRequest) -> tuple[ClassicGroup, ClassicMember]:
-    group = classic_group(shard, request.group_id)
+def _checked(table: GroupTable, request: SyncRequest) -> tuple[ClassicGroup, ClassicMember]:
+    group = classic_group(table, request.group_id)
     if group is None or group.is_empty:
-        raise KafkaError(ErrorCode.unknown_member_id, f"there is no group {request.group_id!r} with members")
+        raise KafkaError(ErrorCode.unknown_member_id, f"group {request.group_id!r} has no members")
     member = group.check_member(request.member_id, request.group_instance_id)
     if request.generation_id != group.generation_id:
         raise KafkaError(
-            ErrorCode.illegal_generation, f"generation {request.generation_id}, it is {group.generation_id} now"
+            ErrorCode.illegal_generation, f"generation {request.generation_id} is not the current {group.generation_id}"
         )
     if request.protocol_type not in (None, group.protocol_type) or request.protocol_name not in (
         None,
         group.protocol_name,
     ):
         raise KafkaError(
-            ErrorCode.inconsistent_group_protocol, f"the group has {group.protocol_type!r}, {group.protocol_name!r}"
+            ErrorCode.inconsistent_group_protocol,
+            f"the protocol of the group is {group.protocol_type!r}, {group.protocol_name!r}",
         )
     if group.state is PREPARING_REBALANCE:
-        raise KafkaError(ErrorCode.rebalance_in_progress, "the group rebalances")
+        raise KafkaError(ErrorCode.rebalance_in_progress, f"group {group.group_id!r} rebalances")
     return group, member
 
 
 def _assign(
-    shard: "GroupShard",
+    table: GroupTable,
     group: ClassicGroup,
     leader: ClassicMember,
     assignments: Mapping[str, bytes],
@@ -118,10 +117,10 @@ def _assign(
     members = list(group.members.values())
     unassigned = sum(not assignments.get(member.member_id) for member in members)
     logger.info(
-        "group %r: generation %d is assigned by %r, %d of %d members get nothing",
+        "group %r: %r assigns generation %d; %d of %d members get nothing",
         group.group_id,
-        group.generation_id,
         leader.member_id,
+        group.generation_id,
         unassigned,
         len(members),
     )
@@ -131,13 +130,13 @@ def _assign(
         leader.sync_waiter = None
         for member in waiting:
             member.sync_waiter = None
-            group.heard_from(member)
-        group.heard_from(leader)
-        _has_asked(shard, group, leader)
+            group.renew_session(member)
+        group.renew_session(leader)
+        _sync_received(table, group, leader)
 
     records = []
     if made is None:
-        records = [stable_record(group, members, group.leader_id, assignments, shard.clock.now_ms())]
+        records = [stable_record(group, members, group.leader_id, assignments, table.clock.now_ms())]
     return Outcome(
         response=_assigned_body(group, assignments.get(leader.member_id, b"")),
         records=records,
@@ -153,10 +152,10 @@ def _assign(
     )
 
 
-def _has_asked(shard: "GroupShard", group: ClassicGroup, member: ClassicMember) -> None:
+def _sync_received(table: GroupTable, group: ClassicGroup, member: ClassicMember) -> None:
     group.pending_sync.discard(member.member_id)
     if not group.pending_sync:
-        shard.timers.cancel(sync_key(group.group_id))
+        table.timers.cancel(sync_key(group.group_id))
 
 
 def _assigned_body(group: ClassicGroup, assignment: bytes) -> dict[str, Any]:
@@ -167,9 +166,9 @@ def _assigned_body(group: ClassicGroup, assignment: bytes) -> dict[str, Any]:
     }
 
 
-def assignment_lost(shard: "GroupShard", group_id: str, generation_id: int, code: ErrorCode) -> Outcome:
-    """The assignment that ``sync`` was to write is not in the log. Those who wait for it join again."""
-    group = classic_group(shard, group_id)
+def assignment_lost(table: GroupTable, group_id: str, generation_id: int, code: ErrorCode) -> Outcome:
+    """Starts a rebalance because the assignment of ``sync`` could not be written."""
+    group = classic_group(table, group_id)
     if group is None or group.state is not COMPLETING_REBALANCE or group.generation_id != generation_id:
         return Outcome()
-    return prepare_rebalance(shard, group, f"the assignment could not be written: {code.name}")
+    return prepare_rebalance(table, group, f"the assignment could not be written: {code.name}")

@@ -1,7 +1,8 @@
-"""What consumers of the classic protocol say and are told within JoinGroup and SyncGroup: subscriptions, assignments.
+"""The embedded protocol of consumers: the subscription in JoinGroup, and the assignment in SyncGroup.
 
-To the broker these are bytes, until such a consumer is in a consumer group (KIP-848): then it is the broker that reads
-the one and writes the other. Each begins with its version, and a newer version only adds to the end.
+In a classic group both are bytes to the broker, except that it reads the topics of a subscription. In a consumer group
+(KIP-848) the broker reads the subscriptions of classic members and writes their assignments. Both start with a version,
+and a newer version only adds to the end.
 """
 
 import functools
@@ -17,12 +18,14 @@ from kio.serial.errors import SerialError
 from skep.base.errors import DecodeError
 from skep.wire.entities.request_bounds import RequestBounds
 
+CONSUMER = "consumer"
+"""The protocol type of consumers."""
 NEWEST = 3
 HAS_OWNED_PARTITIONS = 1
 _VERSION = struct.Struct(">h")
 
 Numbers = Mapping[str, frozenset[int]]
-"""Partitions by the names of their topics."""
+"""Partitions by topic name."""
 
 
 class Subscription(NamedTuple):
@@ -38,14 +41,30 @@ class Assignment(NamedTuple):
 
 
 def read_subscription(data: bytes) -> Subscription:
-    """ValueError when the bytes are none. Before version 1 a member gives up everything before it joins again."""
+    """Raises ValueError for bytes that are not a subscription.
+
+    Before version 1 it has no owned partitions: such a member revokes everything before it rejoins.
+    """
     version, read = _read("subscription", "ConsumerProtocolSubscription", data)
     owned = read.owned_partitions if version >= HAS_OWNED_PARTITIONS else ()
     return Subscription(version, frozenset(read.topics), _numbers(owned), getattr(read, "rack_id", None))
 
 
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """Returns the topics of a subscription; None if the bytes are not one, for a client may send any bytes.
+
+    Version 0 reads the topics of every version.
+    """
+    if len(metadata) < _VERSION.size:
+        return None
+    try:
+        return frozenset(_read_version("subscription", "ConsumerProtocolSubscription", 0, metadata).topics)
+    except (DecodeError, SerialError, ValueError, OverflowError):
+        return None
+
+
 def read_assignment(data: bytes) -> Assignment:
-    """ValueError when the bytes are none; no bytes at all are an assignment of nothing."""
+    """Raises ValueError for bytes that are not an assignment. Empty bytes are an empty assignment."""
     if not data:
         return Assignment({}, b"")
     _, read = _read("assignment", "ConsumerProtocolAssignment", data)
@@ -72,18 +91,22 @@ def _numbers(topics: Iterable[Any]) -> Numbers:
 
 def _read(kind: str, name: str, data: bytes) -> tuple[int, Any]:
     if len(data) < _VERSION.size:
-        raise ValueError(f"{len(data)} bytes are no {kind}")
+        raise ValueError(f"{len(data)} bytes are not a {kind}")
     version = min(_VERSION.unpack_from(data)[0], NEWEST)
     if version < 0:
-        raise ValueError(f"a {kind} of version {version}")
+        raise ValueError(f"version {version} of a {kind}")
+    try:
+        return version, _read_version(kind, name, version, data)
+    except (DecodeError, SerialError, OverflowError) as error:
+        raise ValueError(f"the {kind} is corrupt: {error}") from None
+
+
+def _read_version(kind: str, name: str, version: int, data: bytes) -> Any:
     bounds, read = _reader(kind, name, version)
     frame = memoryview(data)
-    try:
-        # kio believes the lengths that it reads, and these bytes came through unread: first see that they can be.
-        bounds.checked(frame, _VERSION.size)
-        return version, read(frame, _VERSION.size)[0]
-    except (DecodeError, SerialError, OverflowError) as error:
-        raise ValueError(f"a damaged {kind}: {error}") from None
+    # kio trusts the lengths that it reads, and nothing has checked these bytes before.
+    bounds.checked(frame, _VERSION.size)
+    return read(frame, _VERSION.size)[0]
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What somebody says who joins a classic group."""
+"""The JoinGroup request of a classic member, and the member that it makes."""
 
 import uuid
 from typing import NamedTuple
@@ -7,11 +7,11 @@ from skep.coordination.groups.classic.classic_leave import session_of
 from skep.coordination.groups.classic.classic_member import ClassicMember, Protocols
 
 _LONGEST_CLIENT_ID = 255
-"""In characters, of what is made a part of a member id: ids are kept for those who never come back with them."""
+"""Characters of the client id in a member id. Ids are also kept for clients that never join with them."""
 
 
 class JoinRequest(NamedTuple):
-    """``protocols`` has each name once. ``member_id`` is empty for somebody who is new."""
+    """``protocols`` has each name once. ``member_id`` is empty for a new member."""
 
     group_id: str
     member_id: str
@@ -27,12 +27,12 @@ class JoinRequest(NamedTuple):
 
 
 def new_member_id(request: JoinRequest) -> str:
-    """As in Kafka, what the client calls itself and something that nobody else has."""
+    """Returns the instance id or client id with a random suffix, as in Kafka."""
     return f"{request.group_instance_id or request.client_id[:_LONGEST_CLIENT_ID]}-{uuid.uuid4()}"
 
 
 def member_of(request: JoinRequest, member_id: str) -> ClassicMember:
-    session_key, on_silence = session_of(request.group_id, member_id)
+    session_key, on_session_expired = session_of(request.group_id, member_id)
     return ClassicMember(
         member_id=member_id,
         group_instance_id=request.group_instance_id,
@@ -42,5 +42,5 @@ def member_of(request: JoinRequest, member_id: str) -> ClassicMember:
         session_timeout_ms=request.session_timeout_ms,
         protocols=request.protocols,
         session_key=session_key,
-        on_silence=on_silence,
+        on_session_expired=on_session_expired,
     )

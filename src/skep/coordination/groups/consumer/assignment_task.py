@@ -1,37 +1,34 @@
-"""Making and writing the target assignment of a large consumer group, in operations of its own."""
+"""Computes and writes the target assignment of a large consumer group, in operations of its own."""
 
 import functools
-from typing import TYPE_CHECKING
 
 from skep.coordination.groups.consumer.consumer_group import ConsumerGroup
 from skep.coordination.groups.consumer.group_change import ASSIGNMENT_PAUSE, assignment_epoch_record, target_record
 from skep.coordination.groups.consumer.target_assignment import TargetAssignment
+from skep.coordination.groups.group_table import GroupTable
 from skep.coordination.shard import Outcome
-
-if TYPE_CHECKING:
-    from skep.coordination.groups.group_shard import GroupShard
 
 _NOW_MS = 0
 
 
-def schedule_assigning(shard: "GroupShard", group: ConsumerGroup) -> None:
-    """To be called when a change of the group has taken place, which may have begun to assign."""
+def schedule_assigning(table: GroupTable, group: ConsumerGroup) -> None:
+    """To be called after a change of the group, which may have started an assignment."""
     if group.assigning is not None:
         key = ("assign", group.group_id)
-        shard.timers.schedule(key, _NOW_MS, functools.partial(_go_on, group_id=group.group_id))
+        table.timers.schedule(key, _NOW_MS, functools.partial(_go_on, group_id=group.group_id))
 
 
-def _go_on(shard: "GroupShard", *, group_id: str) -> Outcome:
-    group = shard.groups.get(group_id)
+def _go_on(table: GroupTable, *, group_id: str) -> Outcome:
+    group = table.groups.get(group_id)
     if not isinstance(group, ConsumerGroup) or group.assigning is None:
         return Outcome()
     assigning = group.assigning
     if assigning.unwritten is None:
         assigning.go_on()
-        schedule_assigning(shard, group)
+        schedule_assigning(table, group)
         return Outcome()
     if not assigning.unwritten:
-        return _end(shard, group, assigning)
+        return _end(table, group, assigning)
     records = [
         target_record(group_id, member_id, partitions)
         for member_id, partitions in assigning.next_targets(group.targets)
@@ -40,15 +37,16 @@ def _go_on(shard: "GroupShard", *, group_id: str) -> Outcome:
 
     def then() -> None:
         assigning.written()
-        schedule_assigning(shard, group)
+        schedule_assigning(table, group)
 
     return Outcome(records=records, then=then)
 
 
-def _end(shard: "GroupShard", group: ConsumerGroup, assigning: TargetAssignment) -> Outcome:
-    """All targets are written. They count if they are newer than those before, and made for the members of the epoch.
+def _end(table: GroupTable, group: ConsumerGroup, assigning: TargetAssignment) -> Outcome:
+    """Writes the assignment epoch once all targets are written.
 
-    A static member may have been replaced in the same epoch: its successor has no part in this assignment.
+    It is not written if the group has a newer one, or if the assignment was not made for all members of its epoch: a
+    static member may have been replaced in the same epoch, and its successor has no target.
     """
     is_of_members = group.group_epoch > assigning.epoch or group.members.keys() == assigning.members
     if assigning.epoch <= group.assignment_epoch or not is_of_members:
@@ -57,6 +55,6 @@ def _end(shard: "GroupShard", group: ConsumerGroup, assigning: TargetAssignment)
 
     def then() -> None:
         group.assigning = None
-        group.assignable_at = shard.clock.monotonic() + assigning.spent_s * ASSIGNMENT_PAUSE
+        group.assignable_at = table.clock.monotonic() + assigning.spent_s * ASSIGNMENT_PAUSE
 
-    return Outcome(records=[assignment_epoch_record(group.group_id, assigning.epoch, shard.clock.now_ms())], then=then)
+    return Outcome(records=[assignment_epoch_record(group.group_id, assigning.epoch, table.clock.now_ms())], then=then)

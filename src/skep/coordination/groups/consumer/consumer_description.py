@@ -1,8 +1,8 @@
-"""What ConsumerGroupDescribe tells of a consumer group."""
+"""What ConsumerGroupDescribe returns of a consumer group."""
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
@@ -10,17 +10,15 @@ from skep.coordination.groups.assignors.spec import Partitions
 from skep.coordination.groups.consumer.consumer_group import ConsumerGroup
 from skep.coordination.groups.consumer.consumer_member import ConsumerMember, shown
 from skep.coordination.groups.consumer.consumer_subscriptions import NOTHING_ASSIGNED
+from skep.coordination.groups.group_table import GroupTable
 from skep.coordination.shard import Outcome
 from skep.metadata.cluster_image import ClusterImage
-
-if TYPE_CHECKING:
-    from skep.coordination.groups.group_shard import GroupShard
 
 _CLASSIC, _CONSUMER = 0, 1
 
 
 class GroupSnapshot(NamedTuple):
-    """A group at one moment: members and what they are to have are immutable, so lists of them are all it takes."""
+    """A group at one moment. Members and targets are immutable, so it is enough to copy the collections."""
 
     group_id: str
     group_state: str
@@ -32,9 +30,9 @@ class GroupSnapshot(NamedTuple):
     image: ClusterImage
 
 
-def describe(shard: "GroupShard", group_id: str) -> Outcome:
-    """The response is a GroupSnapshot. GROUP_ID_NOT_FOUND, also for a group of another kind."""
-    group = shard.groups.get(group_id)
+def describe(table: GroupTable, group_id: str) -> Outcome:
+    """The response is a GroupSnapshot. Raises GROUP_ID_NOT_FOUND, also for a classic group."""
+    group = table.groups.get(group_id)
     if not isinstance(group, ConsumerGroup):
         problem = "not found" if group is None else "is not a consumer group"
         raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} {problem}.")
@@ -44,16 +42,16 @@ def describe(shard: "GroupShard", group_id: str) -> Outcome:
             group.state_name,
             group.group_epoch,
             group.assignment_epoch,
-            group.preferred_assignor(shard.settings().group_consumer_assignors[0]),
+            group.preferred_assignor(table.config.group_consumer_assignors[0]),
             list(group.members.values()),
             group.targets.copy(),
-            shard.image(),
+            table.image(),
         )
     )
 
 
 def described(group: GroupSnapshot) -> Work[dict[str, Any]]:
-    """One group of the response."""
+    """Returns one group of the response's body."""
     members = []
     for member in group.members:
         target = group.targets.get(member.member_id, NOTHING_ASSIGNED)
@@ -86,7 +84,7 @@ def _described(member: ConsumerMember, target: Mapping[uuid.UUID, frozenset[int]
 
 
 def _named(partitions: Mapping[uuid.UUID, Iterable[int]], image: ClusterImage) -> dict[str, Any]:
-    """Topics that have been deleted have no name any more and are left out."""
+    """Returns partitions with topic names. Deleted topics have no name and are left out."""
     return {
         "topic_partitions": [
             {**entry, "topic_name": image.topics_by_id[entry["topic_id"]].name}

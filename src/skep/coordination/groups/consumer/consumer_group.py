@@ -1,9 +1,9 @@
-"""A consumer group (KIP-848): its members, what the assignor has decided for them, and who holds which partition.
+"""A consumer group (KIP-848): its members, their target assignment, and the owners of partitions.
 
-Three epochs, each reached after the one before: the *group epoch* grows with every change of members, subscriptions or
-topics; the *assignment epoch* is the group epoch that the target assignment was made for; a member's epoch is the
-assignment epoch that it has come to. The state of the group is which of them lags behind: Assigning while the
-assignment does, Reconciling while a member does, Stable otherwise, Empty without members.
+There are three epochs, each reached after the one before. The *group epoch* grows with every change of members,
+subscriptions or topics. The *assignment epoch* is the group epoch that the target assignment was made for. The *member
+epoch* is the assignment epoch that a member has reached. The state of the group follows from them: Assigning while the
+assignment epoch lags behind, Reconciling while a member epoch does, Stable otherwise, and Empty without members.
 """
 
 import uuid
@@ -30,17 +30,18 @@ from skep.coordination.shard import CoordinatorRecord, Waiter
 from skep.metadata.model import TopicRecord
 
 FIRST_OFFSET_COMMIT_VERSION = 9
-"""Of OffsetCommit for members of the consumer protocol: it has the error that tells them of a stale epoch."""
+"""The first version of OffsetCommit for members of the consumer protocol: it has STALE_MEMBER_EPOCH."""
 
 
 class ConsumerGroup:
-    """Owns the members and assignments of one group; what is in the log changes by ``replay`` alone.
+    """Owns the members and assignments of one group. The logged part changes by ``replay`` alone.
 
-    Between calls ``static_ids``, ``owners`` and the counters say what the members say, and no partition has two owners.
-    Not in the log: ``seen_topics`` are the cluster's topics when the group was last compared with them, ``matches`` is
-    the comparison with its expressions if that is under way, ``assigning`` is an assignment that is under way, and
-    before ``assignable_at``, on the monotonic clock, none is begun. ``owes_epoch``: members have left and the group has
-    stayed in its epoch, because it is about to become a classic group (``downgrade``).
+    Between calls ``static_ids``, ``owners`` and the counters agree with the members, and no partition has two owners.
+
+    Not in the log: ``seen_topics`` are the cluster's topics when the group was last compared with them. ``matches`` is
+    the matching of its expressions if it is under way, and ``assigning`` an assignment that is under way. No assignment
+    starts before ``assignable_at``, on the monotonic clock. ``is_epoch_due``: members have left and the group has
+    stayed in its epoch, because it is about to become a classic group (``large_downgrade``).
     """
 
     type_name = "consumer"
@@ -63,24 +64,22 @@ class ConsumerGroup:
         self.classic_count = 0
         self.classic_protocol_counts: Counter[str] = Counter()
         self.metadata_bytes = 0
-        """What the members say, and the topics that were found for their expressions."""
+        """The metadata of the members, and the topics that match their expressions."""
         self.memory = MemoryShare()
         self.seen_topics: Mapping[str, TopicRecord] | None = None
         self.matches: TopicMatches | None = None
         self.assigning: TargetAssignment | None = None
         self.assignable_at = 0.0
-        self.owes_epoch = False
+        self.is_epoch_due = False
 
     def copy(self) -> "ConsumerGroup":
-        """One that can be changed while this stays as it is; members and partition sets are immutable and shared."""
+        """Returns a copy that can be changed independently. Members and partition sets are immutable and shared."""
         twin = ConsumerGroup(self.group_id)
         for name, value in vars(self).items():
             setattr(twin, name, value.copy() if isinstance(value, dict) and name != "seen_topics" else value)
         twin.memory = MemoryShare()
         twin.owners = {topic: owners.copy() for topic, owners in self.owners.items()}
         return twin
-
-    # Questions.
 
     @property
     def is_empty(self) -> bool:
@@ -109,17 +108,17 @@ class ConsumerGroup:
         return None if member_id is None else self.members.get(member_id)
 
     def subscribed_topics(self) -> set[str]:
-        """The names of all topics that a member subscribes to, whether they exist or not."""
+        """Returns the names of all topics that a member subscribes to, whether they exist or not."""
         return set(self.name_counts).union(*(self.regexes.get(regex, ()) for regex in self.regex_counts))
 
     def preferred_assignor(self, default: str) -> str:
-        """The one that most members name; among equals the first by name, so that a replay says the same."""
+        """Returns the assignor that most members name; among equals the first by name, as after a replay."""
         return min(self.assignor_counts, key=lambda name: (-self.assignor_counts[name], name), default=default)
 
     def is_free_for(self, member_id: str, topic_id: uuid.UUID, partition: int) -> bool:
         return self.owners.get(topic_id, {}).get(partition, member_id) == member_id
 
-    # What offsets and listings ask (``Group``).
+    # ``Group``.
 
     def check_offset_commit(
         self,
@@ -131,36 +130,36 @@ class ConsumerGroup:
         version: int,
     ) -> None:
         if generation_or_epoch < 0 and not self.members:
-            return  # A tool, or a consumer that does not use the group.
+            return  # A tool, or a consumer without a group.
         if is_transactional and generation_or_epoch < 0 and not member_id and group_instance_id is None:
-            return  # TxnOffsetCommit of a producer that does not say for whom it commits.
+            return  # TxnOffsetCommit of a producer that does not name the member.
         member = self.member(member_id)
         if not is_transactional and not member.is_classic and version < FIRST_OFFSET_COMMIT_VERSION:
             raise KafkaError(
                 ErrorCode.unsupported_version,
-                f"members of the consumer protocol commit with version {FIRST_OFFSET_COMMIT_VERSION} or above",
+                f"members of the consumer protocol need version {FIRST_OFFSET_COMMIT_VERSION} or above of OffsetCommit",
             )
         _check_epoch(member, generation_or_epoch)
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
         if member_id is None and member_epoch < 0:
-            return  # A tool, or a version of OffsetFetch that does not say who asks.
+            return  # A tool, or a version of OffsetFetch without the member.
         _check_epoch(self.member(member_id or ""), member_epoch)
 
     def committed(self, member_id: str) -> None:
-        """No sign of life in this protocol: members send heartbeats apart from what they do."""
+        """Does nothing: in this protocol only heartbeats renew a session."""
 
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.name_counts or any(topic in topics for topics in self.regexes.values())
 
-    def knows_subscriptions(self) -> bool:
+    def can_read_subscriptions(self) -> bool:
         return True
 
     def offsets_expire_since(self, commit_timestamp: int) -> int | None:
         return commit_timestamp
 
     def waiters(self) -> Sequence[Waiter]:
-        """Nobody: in this protocol every request is answered at once."""
+        """Empty: in this protocol no request waits."""
         return ()
 
     def tombstones(self) -> Sequence[CoordinatorRecord]:
@@ -169,7 +168,7 @@ class ConsumerGroup:
         return [*(CoordinatorRecord(key, None) for key in keys), *self.own_tombstones()]
 
     def own_tombstones(self) -> Sequence[CoordinatorRecord]:
-        """Those that come after the tombstones of the members."""
+        """Returns the tombstones of the group itself, which come after those of the members."""
         group_id = self.group_id
         keys: list[Any] = [ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id)]
         keys += [ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=one) for one in self.regexes]
@@ -179,13 +178,13 @@ class ConsumerGroup:
     # Replay.
 
     def replay(self, key: Any, value: Any) -> None:
-        """Takes in one record of this group; not the tombstone of the group itself."""
+        """Applies one record of this group, but not the tombstone of the group itself."""
         _REPLAYS[type(key)](self, key, value)
         self.memory.set(len(self.members), self.metadata_bytes)
 
     def _replay_epoch(self, key: Any, value: Any) -> None:
         self.group_epoch, self.metadata_hash = value.epoch, value.metadata_hash
-        self.owes_epoch = False
+        self.is_epoch_due = False
 
     def _replay_assignment_epoch(self, key: Any, value: Any) -> None:
         self.assignment_epoch = 0 if value is None else value.assignment_epoch
@@ -217,12 +216,12 @@ class ConsumerGroup:
     def _replay_assignment(self, key: Any, value: Any) -> None:
         before = self.members.get(key.member_id)
         if before is not None or value is not None:
-            # After a compaction this may come before the record that tells who the member is.
+            # After a compaction this may come before the metadata of the member.
             after = (before or ConsumerMember(key.member_id)).with_assignment(value)
             self._put(before, after, is_counted=before is not None)
 
     def _put(self, before: ConsumerMember | None, after: ConsumerMember, *, is_counted: bool = False) -> None:
-        """``is_counted``: the member says of itself what it said before."""
+        """``is_counted``: the metadata of the member has not changed."""
         if before is not None:
             if not is_counted:
                 self._count(before, -1)
@@ -235,7 +234,10 @@ class ConsumerGroup:
                 self.owners.setdefault(topic, {}).update(dict.fromkeys(epochs, after.member_id))
 
     def _release(self, member: ConsumerMember) -> None:
-        """What another member got since is its own by now: compaction can leave its record before ours."""
+        """Releases the partitions that the member still owns.
+
+        Compaction can leave the record of a later owner before the one that is replayed.
+        """
         for held in (member.assigned, member.pending_revocation):
             for topic, epochs in held.items():
                 owners = self.owners.get(topic, {})
@@ -271,7 +273,7 @@ _REPLAYS = {
 
 
 def member_keys(group_id: str, member_id: str) -> list[Any]:
-    """The keys of all records of a member, in the order in which they are deleted: who it is comes last."""
+    """Returns the keys of all records of a member in the order of their deletion: the metadata comes last."""
     return [
         ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id),
         ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),

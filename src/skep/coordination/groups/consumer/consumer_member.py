@@ -1,13 +1,13 @@
-"""A member of a consumer group (KIP-848): what it asked for, how far it has come, and the records of both.
+"""A member of a consumer group (KIP-848): its subscription, its epoch and assignment, and the records of both.
 
-A member is immutable; a change makes another one. Its epoch is that of the assignment it has come to. While it moves to
-a newer one it is in one of these states:
+A member is immutable; a change makes another object. Its epoch is that of the assignment that it has reached. Its state
+is one of these:
 
 ========================  =======================================================================================
-STABLE                    it has been told all that its epoch gives it
-UNREVOKED_PARTITIONS      it has been told to give partitions up, and has not said yet that it has
-UNRELEASED_PARTITIONS     it waits for partitions that others have not given up yet
-UNKNOWN                   a number in the log that this version of Skep has no name for
+STABLE                    it has got all partitions of its epoch
+UNREVOKED_PARTITIONS      it has to revoke partitions, and has not confirmed it yet
+UNRELEASED_PARTITIONS     it waits for partitions that other members have not revoked yet
+UNKNOWN                   a number in the log that this version of Skep does not know
 ========================  =======================================================================================
 """
 
@@ -32,7 +32,7 @@ from skep.coordination.groups.metadata_size import protocols_bytes, text_bytes, 
 from skep.coordination.shard import CoordinatorRecord
 
 Held = Mapping[uuid.UUID, Mapping[int, int]]
-"""Partitions that a member holds, each with the epoch since which it does; a topic without any is not in it."""
+"""Partitions that a member holds, each with the epoch since which it holds it. No topic is empty."""
 
 NOTHING: Held = MappingProxyType({})
 
@@ -42,7 +42,7 @@ STATIC_LEAVING_EPOCH = -2
 
 
 class MemberState(enum.IntEnum):
-    """With the numbers of Kafka's records."""
+    """The numbers are those of Kafka's records."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -56,7 +56,7 @@ class MemberState(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMember:
-    """``pending_revocation`` are partitions that it still holds although it has been told to give them up."""
+    """``pending_revocation`` are partitions that it has to revoke and still holds."""
 
     member_id: str
     instance_id: str | None = None
@@ -68,7 +68,7 @@ class ConsumerMember:
     topic_regex: str = ""
     server_assignor: str | None = None
     classic: ClassicMemberMetadata | None = None
-    """What it brought along when it speaks the classic protocol (JoinGroup)."""
+    """What it sent in JoinGroup, if it uses the classic protocol."""
     member_epoch: int = 0
     previous_member_epoch: int = -1
     state: MemberState = MemberState.STABLE
@@ -84,16 +84,16 @@ class ConsumerMember:
 
     @property
     def metadata_bytes(self) -> int:
-        """How much it has said of itself."""
-        said = text_bytes(
+        """The size of what it sent."""
+        size = text_bytes(
             self.member_id, self.instance_id, self.rack_id, self.client_id, self.client_host, self.topic_regex
         )
         if self.classic is not None:
-            said += protocols_bytes((one.name, one.metadata) for one in self.classic.supported_protocols)
-        return said + topics_bytes(self.topic_names)
+            size += protocols_bytes((one.name, one.metadata) for one in self.classic.supported_protocols)
+        return size + topics_bytes(self.topic_names)
 
     def at_epoch(self, member_epoch: int, state: MemberState, assigned: Held, pending: Held) -> "ConsumerMember":
-        """The member moved on. Its epoch before is kept: it goes on saying that one when our answer was lost."""
+        """Returns the member with these values. It keeps its previous epoch, which it sends if the response is lost."""
         is_new = member_epoch != self.member_epoch
         return replace(
             self,
@@ -150,7 +150,7 @@ class ConsumerMember:
         )
 
     def with_assignment(self, value: ConsumerGroupCurrentMemberAssignmentValue | None) -> "ConsumerMember":
-        """None takes everything from it, which comes before it is removed."""
+        """Returns the member with the values of the record. The tombstone, None, comes before its removal."""
         if value is None:
             return replace(
                 self,
@@ -182,7 +182,7 @@ def _recorded(held: Held) -> tuple[CurrentTopicPartitions, ...]:
 
 
 def _held(topics: Iterable[CurrentTopicPartitions], member_epoch: int) -> Held:
-    """Records of older versions do not say since when a partition is held: then it is the member's epoch."""
+    """Records of older versions have no epochs of partitions: then it is the member's epoch."""
     return {
         topic.topic_id: dict(
             zip(topic.partitions, topic.assignment_epochs or (member_epoch,) * len(topic.partitions), strict=False)
@@ -196,5 +196,5 @@ def held_since(partitions: Partitions, epoch: int) -> Held:
 
 
 def shown(partitions: Mapping[uuid.UUID, Iterable[int]]) -> list[dict[str, Any]]:
-    """Partitions as heartbeats and descriptions have them."""
+    """Returns partitions as in the bodies of heartbeats and descriptions."""
     return [{"topic_id": topic, "partitions": sorted(numbers)} for topic, numbers in sorted(partitions.items())]

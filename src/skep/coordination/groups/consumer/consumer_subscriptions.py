@@ -1,7 +1,7 @@
-"""From what members subscribe to, by name or by expression, to topics that exist; and what a group has seen of them.
+"""The existing topics that members subscribe to by name or by expression, and their hash.
 
-A group is assigned anew when the topics it subscribes to change: one is created, deleted, or gets more partitions. To
-notice that after a restart too, the group's record holds a hash of them.
+A group gets a new assignment when its subscribed topics change: one is created, deleted, or gets more partitions. The
+group's record has a hash of them, so that a change is noticed also after a restart.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from skep.coordination.groups.topic_patterns.topic_matches import Topics
 
 
 def topic_ids_of(member: ConsumerMember, regexes: Mapping[str, frozenset[str]], topics: Topics) -> frozenset[uuid.UUID]:
-    """Of the topics that the member subscribes to, those that exist."""
+    """Returns the topics that the member subscribes to and that exist."""
     names: Iterable[str] = member.topic_names
     if member.topic_regex:
         names = member.topic_names | regexes.get(member.topic_regex, frozenset())
@@ -23,7 +23,7 @@ def topic_ids_of(member: ConsumerMember, regexes: Mapping[str, frozenset[str]], 
 
 
 def subscribers_of(group: ConsumerGroup, topics: Topics) -> tuple[Subscribers, PartitionCounts]:
-    """The group as an assignor wants it. Members mostly subscribe to the same, which is worked out once."""
+    """Returns the input of an assignor. Members with the same subscription, as most have, share its topics."""
     known: dict[tuple[frozenset[str], str], frozenset[uuid.UUID]] = {}
     subscribers = {}
     for member in group.members.values():
@@ -46,7 +46,7 @@ NOTHING_ASSIGNED: Mapping[uuid.UUID, frozenset[int]] = {}
 
 
 def metadata_hash(names: Iterable[str], topics: Topics) -> int:
-    """Of those topics that exist: which they are, and how many partitions each has; 0 when there are none."""
+    """Returns a hash of the existing topics and their numbers of partitions; 0 if there are none."""
     existing = sorted(name for name in names if name in topics)
     if not existing:
         return 0

@@ -1,8 +1,8 @@
-"""A change of a consumer group in the making: the records so far, and the group as it is after them.
+"""The change of a consumer group by one operation: the records so far, and the group after them.
 
-An operation may change a group only by records, and yet what it decides next depends on what it has decided: who joins
-has an influence on the epoch, that on the assignment, that on what the member is told. So the records are also replayed
-into a copy of the group, which is made when the first of them comes; most heartbeats have none.
+An operation changes a group only by records, and each decision depends on the one before: a join leads to an epoch,
+that to an assignment, that to the member's partitions. So the records are also replayed into a copy of the group, which
+is made for the first record; most heartbeats have none.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ from skep.coordination.groups.consumer.consumer_subscriptions import (
     subscribers_of,
     topic_ids_of,
 )
-from skep.coordination.groups.consumer.reconciliation import Surroundings, reconcile
+from skep.coordination.groups.consumer.reconciliation import ReconcileInputs, reconcile
 from skep.coordination.groups.consumer.target_assignment import TargetAssignment, is_small
 from skep.coordination.groups.group_memory import MEMBER_BYTES, check_memory
 from skep.coordination.groups.metadata_size import has_room, too_large
@@ -44,12 +44,12 @@ from skep.coordination.shard import CoordinatorRecord
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": uniform.assign, "range": range_assignor.assign}
 
 ASSIGNMENT_PAUSE = 20
-"""After an assignment the group rests this many times as long as it took: in a large group that many members join at
-once, assigning for each of them anew would take time as the square of their number. In a small one nobody notices."""
+"""After an assignment the next one waits this many times as long as it took. If many members join a large group at
+once, an assignment for each of them would take quadratic time. In a small group the pause is not noticeable."""
 
 
 class GroupChange:
-    """``group`` is the group after ``records``; ``topics`` are the cluster's."""
+    """``group`` is the group after ``records``; ``topics`` are those of the cluster."""
 
     def __init__(self, group: ConsumerGroup, topics: Topics, clock: Clock) -> None:
         self.group = group
@@ -68,7 +68,7 @@ class GroupChange:
         self.records.append(record)
 
     def remember(self, group: ConsumerGroup) -> None:
-        """What is to be known of this change although it is not in the log, once the change has taken place."""
+        """Copies what is not in the log to the group, once the records are written."""
         group.assignable_at = self._assignable_at
         group.matches, group.assigning = self._matches, self._assigning
         if self._matches is None:
@@ -76,15 +76,15 @@ class GroupChange:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether topics are still matched, or partitions assigned, when this change has taken place."""
+        """Whether topics are still being matched, or partitions assigned, after this change."""
         return self._matches is not None or self._assigning is not None
 
     # Members.
 
     def check_room(self, updated: ConsumerMember, settings: CoordinatorConfig, used_bytes: int) -> None:
-        """GROUP_MAX_SIZE_REACHED when the member, who is in the group already or new, says too much.
+        """Raises GROUP_MAX_SIZE_REACHED if the metadata of the member, present or new, is too large.
 
-        For the group, or for the broker, whose groups take ``used_bytes``.
+        The limits are those of the group and of the broker, whose groups take ``used_bytes``.
         """
         member = self.group.members.get(updated.member_id)
         before, after = member.metadata_bytes if member is not None else 0, updated.metadata_bytes
@@ -98,14 +98,14 @@ class GroupChange:
             self.write(CoordinatorRecord(key, None))
 
     def members_have_left(self) -> None:
-        """A new epoch, and when nobody is left an assignment that has come to it."""
+        """Starts a new epoch after members have left. A group without members is assigned at once."""
         self._drop_unused_regexes()
         self.bump_epoch(always=True)
         if self.group.is_empty:
             self.write(assignment_epoch_record(self.group.group_id, self.group.group_epoch, 0))
 
     def replace_member(self, member: ConsumerMember, successor: ConsumerMember) -> None:
-        """A static member is there under another id, with all that it had."""
+        """Replaces a static member by its successor, which has the same assignment and another id."""
         target = self.group.targets.get(member.member_id, NOTHING_ASSIGNED)
         self.remove_member(member.member_id)
         self.write(successor.metadata_record(self.group.group_id))
@@ -113,7 +113,7 @@ class GroupChange:
         self.write(successor.assignment_record(self.group.group_id))
 
     def update_member(self, member: ConsumerMember, updated: ConsumerMember, default_assignor: str) -> bool:
-        """Takes in what a member says of itself, with a new target if need be; whether it subscribes to other topics.
+        """Adds or updates a member, and assigns if needed. Returns whether its subscription has changed.
 
         ``member`` is in the group already, or new.
         """
@@ -124,12 +124,12 @@ class GroupChange:
         if is_new or updated is not member:
             self.write(updated.metadata_record(self.group.group_id))
         has_changed = (updated.topic_names, updated.topic_regex) != (member.topic_names, member.topic_regex)
-        has_news = self.group.seen_topics is not self.topics
+        are_topics_new = self.group.seen_topics is not self.topics
         is_bump_due = is_new or has_changed
-        if is_bump_due or has_news:
+        if is_bump_due or are_topics_new:
             is_bump_due |= self.resolve_regexes()
         is_bump_due |= self.group.preferred_assignor(default_assignor) != assignor
-        if is_bump_due or has_news:
+        if is_bump_due or are_topics_new:
             self.bump_epoch(always=is_bump_due)
         self.assign(default_assignor)
         return has_changed
@@ -137,9 +137,9 @@ class GroupChange:
     # Subscriptions.
 
     def resolve_regexes(self) -> bool:
-        """Brings the topics of all expressions up to date, or begins to; whether any have changed.
+        """Updates the topics of all expressions, or starts to. Returns whether any have changed.
 
-        INVALID_REGULAR_EXPRESSION when a new one cannot be understood.
+        Raises INVALID_REGULAR_EXPRESSION for a new expression that is not valid.
         """
         self._drop_unused_regexes()
         group, under_way = self.group, self._matches
@@ -147,7 +147,7 @@ class GroupChange:
         for regex in group.regex_counts:
             before = group.regexes.get(regex)
             if before is None or group.seen_topics is not self.topics:
-                topic_pattern(regex)  # refuses one that cannot be understood
+                topic_pattern(regex)  # raises if it is not valid
                 matches.add(regex, before)
         if under_way is None:
             matches.go_on()
@@ -178,7 +178,7 @@ class GroupChange:
     # Epochs.
 
     def bump_epoch(self, *, always: bool) -> None:
-        """A new group epoch; unless ``always``, only when the topics that are subscribed to have changed."""
+        """Starts a new group epoch; unless ``always``, only if the subscribed topics have changed."""
         group = self.group
         current = metadata_hash(group.subscribed_topics(), self.topics)
         if always or current != group.metadata_hash:
@@ -190,9 +190,9 @@ class GroupChange:
             )
 
     def assign(self, default_assignor: str) -> None:
-        """A new target assignment, when the group has come to a new epoch and the last one is long enough ago.
+        """Makes a new target assignment if the group epoch is new and the last assignment is long enough ago.
 
-        That of a large group is begun here, and made and written later.
+        The assignment of a large group is only started here; ``assignment_task`` computes and writes it.
         """
         group, began = self.group, self._clock.monotonic()
         if group.assignment_epoch >= group.group_epoch or began < group.assignable_at or self._assigning is not None:
@@ -212,12 +212,12 @@ class GroupChange:
     def reconcile(
         self, member_id: str, *, owned: Partitions | None, has_subscription_changed: bool
     ) -> tuple[ConsumerMember, bool]:
-        """The member moved towards its target; whether that has changed anything."""
+        """Moves the member towards its target. Returns it, and whether it has changed."""
         group = self.group
         member = group.members[member_id]
         if not has_subscription_changed and member.is_reconciled_to(group.assignment_epoch):
             return member, False
-        around = Surroundings(
+        inputs = ReconcileInputs(
             target_epoch=group.assignment_epoch,
             target=group.targets.get(member_id, NOTHING_ASSIGNED),
             subscribed_topic_ids=topic_ids_of(member, group.regexes, self.topics),
@@ -225,10 +225,10 @@ class GroupChange:
             owned=owned,
             is_free=lambda topic, partition: group.is_free_for(member_id, topic, partition),
         )
-        moved = reconcile(member, around)
+        moved = reconcile(member, inputs)
         if moved == member:
             return member, False
-        # Nothing is decided after this, so the copy, if there is none yet, need not be made.
+        # No decision follows, so the record need not be replayed into a copy.
         self.records.append(moved.assignment_record(group.group_id))
         return moved, True
 

@@ -1,12 +1,12 @@
-"""The timers that watch a member of a consumer group, by their keys.
+"""The keys of the timers that watch a member of a consumer group.
 
 ===========  ======================================================================================================
-session      it has been silent for too long
-rebalance    it has not given up in time what it was told to
-join, sync   of a member of the classic protocol: it has not joined again, or not asked for its assignment, in time
+session      the member has sent nothing for its session timeout
+rebalance    the member has not revoked partitions in time
+join, sync   a classic member has not sent JoinGroup again, or SyncGroup, in time
 ===========  ======================================================================================================
 
-When one of them goes off the member is fenced.
+When one of them expires the member is fenced.
 """
 
 from collections.abc import Hashable
@@ -20,7 +20,10 @@ def timer_key(kind: str, group_id: str, member_id: str) -> Hashable:
     return (kind, group_id, member_id)
 
 
-def forget_timers(timers: Timers, group_id: str, member_id: str) -> None:
-    """The member is gone, or the group of another kind by now. One that went off then could hit a later member."""
+def cancel_timers(timers: Timers, group_id: str, member_id: str) -> None:
+    """Cancels all timers of a member that has left, or whose group changed its kind.
+
+    A timer that were left could expire for a later member with the same id.
+    """
     for kind in (SESSION, REBALANCE, JOIN, SYNC):
         timers.cancel(timer_key(kind, group_id, member_id))

@@ -1,9 +1,9 @@
-"""A target assignment that is being made for a large group, a little at a time, while the group goes on.
+"""The target assignment of a large group, computed and written a little at a time while the group is in use.
 
-It is made for the members and topics of one group epoch. Then it is written, some members at a time, and at last the
-epoch that it was made for. A partition goes from one member to another only when the first has let go of it, whatever
-the targets say, so targets of two epochs beside each other do no harm; and when the coordinator fails in between, the
-assignment epoch is still the old one, and an assignment is made anew.
+It is computed for the members and topics of one group epoch. Then it is written, some members at a time, and last the
+epoch that it was computed for. A partition moves to another member only after the first has revoked it, whatever the
+targets are, so targets of two epochs beside each other do no harm. If the coordinator fails in between, the assignment
+epoch is still the old one, and the next coordinator computes an assignment again.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from skep.coordination.groups.assignors.spec import Assignment, Assignor, Partit
 
 MEMBER_COST = 20
 SMALL_COST = 10_000
-"""Of partitions, a member counting as ``MEMBER_COST`` of them. Up to this an assignment is not cut up: some 10 ms."""
+"""In partitions; a member counts as ``MEMBER_COST`` of them. Up to this an assignment is made at once: some 10 ms."""
 STEPS_AT_ONCE = 200
-"""Pauses of the assignor that are passed over in one operation: some 2 ms."""
+"""Steps of the assignor in one operation: some 2 ms."""
 MEMBERS_AT_ONCE = 100
-"""Whose targets are written in one operation: some 2 ms."""
+"""Members whose targets are written in one operation: some 2 ms."""
 
 
 def is_small(members: int, counts: PartitionCounts) -> bool:
@@ -26,7 +26,7 @@ def is_small(members: int, counts: PartitionCounts) -> bool:
 
 
 class TargetAssignment:
-    """Made for ``epoch``. ``unwritten`` has the targets that are not written yet, None while they are made."""
+    """Computed for ``epoch``. ``unwritten`` are the targets to be written; None while they are being computed."""
 
     def __init__(
         self, epoch: int, assignor: Assignor, subscribers: Subscribers, counts: PartitionCounts, clock: Clock
@@ -39,7 +39,7 @@ class TargetAssignment:
         self._work: Work[Assignment] = assignor(subscribers, counts)
 
     def go_on(self) -> None:
-        """Makes the next part of it."""
+        """Computes the next part."""
         began = self._clock.monotonic()
         try:
             for _ in range(STEPS_AT_ONCE):
@@ -49,7 +49,7 @@ class TargetAssignment:
         self.spent_s += self._clock.monotonic() - began
 
     def next_targets(self, targets: Mapping[str, Partitions]) -> list[tuple[str, Partitions]]:
-        """The next of those that differ from ``targets``."""
+        """Returns the next targets that differ from ``targets``."""
         assert self.unwritten is not None
         return [
             (member, partitions)
@@ -58,6 +58,6 @@ class TargetAssignment:
         ]
 
     def written(self) -> None:
-        """What ``next_targets`` gave is written."""
+        """Called when the result of ``next_targets`` is written."""
         assert self.unwritten is not None
         del self.unwritten[:MEMBERS_AT_ONCE]

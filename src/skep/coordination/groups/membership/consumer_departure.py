@@ -1,18 +1,19 @@
-"""How members leave a consumer group: because they say so, for a while if they are static, or because they are silent.
+"""How members leave a consumer group: on request, for a while if they are static, or because a timeout expires.
 
-A member is watched by two timers: its session, which every heartbeat puts off, and, while it has been told to give
-partitions up, the rebalance timeout that it named when it joined. When one of them goes off the member is fenced: it is
-out of the group, and told so when it comes back.
+Two timers watch a member. Every heartbeat resets its session. While the member has partitions to revoke, the rebalance
+timeout that it named when it joined runs too. When one of them expires the member is fenced: it is removed from the
+group, and its next heartbeat is refused.
 """
 
 import functools
 import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skep.base.config.group_config import GroupConfig, group_config
 from skep.base.errors import ErrorCode, KafkaError
+from skep.coordination.groups.classic.classic_member import ClassicMember
 from skep.coordination.groups.consumer.consumer_group import ConsumerGroup
 from skep.coordination.groups.consumer.consumer_member import (
     NOTHING,
@@ -21,20 +22,21 @@ from skep.coordination.groups.consumer.consumer_member import (
     MemberState,
 )
 from skep.coordination.groups.consumer.group_change import GroupChange
-from skep.coordination.groups.consumer.member_timers import REBALANCE, SESSION, forget_timers, timer_key
-from skep.coordination.groups.migration import downgrade as migration
-from skep.coordination.groups.migration import large_downgrade as downgrade
+from skep.coordination.groups.consumer.member_timers import REBALANCE, SESSION, cancel_timers, timer_key
+from skep.coordination.groups.group_table import GroupTable
+from skep.coordination.groups.migration import large_downgrade
+from skep.coordination.groups.migration.downgrade import downgrade, is_downgrade_due
 from skep.coordination.shard import Outcome
-
-if TYPE_CHECKING:
-    from skep.coordination.groups.group_shard import GroupShard
 
 logger = logging.getLogger(__name__)
 
+SESSIONS_AT_ONCE = 200
+"""Sessions started in one operation after an upgrade: a millisecond."""
 
-def leave(shard: "GroupShard", group_id: str, member_id: str, member_epoch: int, instance_id: str | None) -> Outcome:
-    """The member goes; a static one with epoch -2 comes back before its session ends, and keeps its partitions."""
-    group = shard.groups.get(group_id)
+
+def leave(table: GroupTable, group_id: str, member_id: str, member_epoch: int, instance_id: str | None) -> Outcome:
+    """Removes the member. A static member with epoch -2 keeps its partitions until its session ends."""
+    group = table.groups.get(group_id)
     if not isinstance(group, ConsumerGroup):
         raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
     response = {"member_id": member_id, "member_epoch": member_epoch}
@@ -44,12 +46,13 @@ def leave(shard: "GroupShard", group_id: str, member_id: str, member_epoch: int,
         member = check_static(group, instance_id, member_id)
         if member_epoch == STATIC_LEAVING_EPOCH:
             return Outcome(response, [_left_for_a_while(member).assignment_record(group_id)])
-    outcome = remove(shard, group, [member])
+    outcome = remove(table, group, [member])
     outcome.response = response
     return outcome
 
 
 def check_static(group: ConsumerGroup, instance_id: str, member_id: str) -> ConsumerMember:
+    """Returns the static member. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if it has another member id."""
     member = group.static_member(instance_id)
     if member is None:
         raise KafkaError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
@@ -62,7 +65,10 @@ def check_static(group: ConsumerGroup, instance_id: str, member_id: str) -> Cons
 
 
 def _left_for_a_while(member: ConsumerMember) -> ConsumerMember:
-    """What it was giving up it has given up. What it keeps counts as held from the start by whoever comes for it."""
+    """The member without pending revocations, which its leave completes.
+
+    The partitions that it keeps get epoch 0, so that its successor is taken to hold them from the start.
+    """
     return replace(
         member,
         member_epoch=STATIC_LEAVING_EPOCH,
@@ -71,18 +77,18 @@ def _left_for_a_while(member: ConsumerMember) -> ConsumerMember:
     )
 
 
-def remove(shard: "GroupShard", group: ConsumerGroup, members: Sequence[ConsumerMember]) -> Outcome:
-    """Takes members out of the group, which may thereby become a classic group again (KIP-848, downgrade)."""
+def remove(table: GroupTable, group: ConsumerGroup, members: Sequence[ConsumerMember]) -> Outcome:
+    """Removes members from the group, which may downgrade it to a classic group (KIP-848)."""
     if not members:
         return Outcome()
-    change = GroupChange(group, shard.image().topics, shard.clock)
+    change = GroupChange(group, table.image().topics, table.clock)
     for member in members:
         change.remove_member(member.member_id)
-    is_due = migration.is_downgrade_due(shard, change.group)
-    if is_due and downgrade.is_large(change.group) and not downgrade.is_put_off(shard, group.group_id):
-        outcome = Outcome(records=change.records, then=functools.partial(_begin_downgrade, shard, group))
-    elif is_due and not downgrade.is_large(change.group):
-        outcome = migration.downgrade(shard, group, change.group, reason="the last member of the new protocol is gone")
+    is_due = is_downgrade_due(table, change.group)
+    if is_due and large_downgrade.is_large(change.group) and not large_downgrade.is_put_off(table, group.group_id):
+        outcome = Outcome(records=change.records, then=functools.partial(_begin_downgrade, table, group))
+    elif is_due and not large_downgrade.is_large(change.group):
+        outcome = downgrade(table, group, change.group, reason="the last member of the consumer protocol has left")
     else:
         change.members_have_left()
         outcome = Outcome(records=change.records)
@@ -90,7 +96,7 @@ def remove(shard: "GroupShard", group: ConsumerGroup, members: Sequence[Consumer
 
     def then() -> None:
         for member in members:
-            forget_timers(shard.timers, group.group_id, member.member_id)
+            cancel_timers(table.timers, group.group_id, member.member_id)
         if group.is_empty:
             group.seen_topics = None
         if after is not None:
@@ -100,39 +106,40 @@ def remove(shard: "GroupShard", group: ConsumerGroup, members: Sequence[Consumer
     return outcome
 
 
-def _begin_downgrade(shard: "GroupShard", group: ConsumerGroup) -> None:
-    group.owes_epoch = True
-    downgrade.begin(shard, group)
+def _begin_downgrade(table: GroupTable, group: ConsumerGroup) -> None:
+    group.is_epoch_due = True
+    large_downgrade.begin(table, group)
 
 
 # Timers.
 
 
-def config_of(shard: "GroupShard", group_id: str) -> GroupConfig:
-    return group_config(shard.image().group_config(group_id), shard.settings())
+def config_of(table: GroupTable, group_id: str) -> GroupConfig:
+    return group_config(table.image().group_config(group_id), table.config)
 
 
-def watch_member(shard: "GroupShard", group_id: str, member: ConsumerMember) -> None:
-    """Begins the session of a member anew, and its time to revoke if it is to."""
-    watch_session(shard, group_id, member, config_of(shard, group_id).consumer_session_timeout_ms)
-    watch_revocation(shard, group_id, member)
+def watch_member(table: GroupTable, group_id: str, member: ConsumerMember) -> None:
+    """Restarts the session of a member, and its rebalance timeout if it has partitions to revoke."""
+    watch_session(table, group_id, member, config_of(table, group_id).consumer_session_timeout_ms)
+    watch_revocation(table, group_id, member)
 
 
-def watch_session(shard: "GroupShard", group_id: str, member: ConsumerMember, session_timeout_ms: int) -> None:
+def watch_session(table: GroupTable, group_id: str, member: ConsumerMember, session_timeout_ms: int) -> None:
+    """Restarts the session of a member. A classic member has the timeout that it named in its JoinGroup."""
     if member.classic is not None:
         session_timeout_ms = member.classic.session_timeout_ms
     key = timer_key(SESSION, group_id, member.member_id)
     operation = functools.partial(
         fence, group_id=group_id, member_id=member.member_id, why="its session has expired", timer=key
     )
-    shard.timers.schedule(key, session_timeout_ms, operation)
+    table.timers.schedule(key, session_timeout_ms, operation)
 
 
-def watch_revocation(shard: "GroupShard", group_id: str, member: ConsumerMember) -> None:
-    """Members of the classic protocol have other timers: for joining again, and for asking what they get."""
+def watch_revocation(table: GroupTable, group_id: str, member: ConsumerMember) -> None:
+    """Starts or cancels the rebalance timeout. Classic members have other timers, for JoinGroup and SyncGroup."""
     key = timer_key(REBALANCE, group_id, member.member_id)
     if member.state is MemberState.UNREVOKED_PARTITIONS and member.classic is None:
-        shard.timers.schedule(
+        table.timers.schedule(
             key,
             max(0, member.rebalance_timeout_ms),
             functools.partial(
@@ -140,25 +147,46 @@ def watch_revocation(shard: "GroupShard", group_id: str, member: ConsumerMember)
             ),
         )
     else:
-        shard.timers.cancel(key)
+        table.timers.cancel(key)
 
 
-def fence(shard: "GroupShard", *, group_id: str, member_id: str, why: str, timer: Hashable) -> Outcome:
-    """A timer of the member has gone off; by then it, or its group, may be gone.
+def watch_upgraded_sessions(table: GroupTable, *, group_id: str, members: Sequence[ClassicMember]) -> Outcome:
+    """Replaces the session timers of an upgraded classic group by those of the consumer group, some at a time.
 
-    A timer that runs again says that this is a second attempt, its records having been refused, and too late.
+    Until its turn comes a member has the timer of the classic group, which does nothing when it expires.
     """
-    group = shard.groups.get(group_id)
-    if not isinstance(group, ConsumerGroup) or member_id not in group.members or timer in shard.timers:
+    group = table.groups.get(group_id)
+    if not isinstance(group, ConsumerGroup):
+        # The group was downgraded since: its members have their classic timers, under the same keys as before.
         return Outcome()
-    logger.info("group %s: member %s is out: %s", group_id, member_id, why)
-    return remove(shard, group, [group.members[member_id]])
+    timeout_ms = config_of(table, group_id).consumer_session_timeout_ms
+    for member in members[:SESSIONS_AT_ONCE]:
+        table.timers.cancel(member.session_key)
+        if member.member_id in group.members:
+            watch_session(table, group_id, group.members[member.member_id], timeout_ms)
+    if left := members[SESSIONS_AT_ONCE:]:
+        go_on = functools.partial(watch_upgraded_sessions, group_id=group_id, members=left)
+        table.timers.schedule(("upgraded sessions", group_id), 0, go_on)
+    return Outcome()
 
 
-def _fence_at_epoch(shard: "GroupShard", *, group_id: str, member_id: str, member_epoch: int) -> Outcome:
-    group = shard.groups.get(group_id)
+def fence(table: GroupTable, *, group_id: str, member_id: str, why: str, timer: Hashable) -> Outcome:
+    """Removes a member whose timer has expired, if the group still has it.
+
+    ``timer`` is the key of that timer. If it runs again, this is a retry because the records could not be written, and
+    the member has sent a request since: it stays.
+    """
+    group = table.groups.get(group_id)
+    if not isinstance(group, ConsumerGroup) or member_id not in group.members or timer in table.timers:
+        return Outcome()
+    logger.info("group %s: member %s is fenced: %s", group_id, member_id, why)
+    return remove(table, group, [group.members[member_id]])
+
+
+def _fence_at_epoch(table: GroupTable, *, group_id: str, member_id: str, member_epoch: int) -> Outcome:
+    group = table.groups.get(group_id)
     member: Any = group.members.get(member_id) if isinstance(group, ConsumerGroup) else None
     if member is None or member.member_epoch != member_epoch or member.state is not MemberState.UNREVOKED_PARTITIONS:
         return Outcome()
     key, why = timer_key(REBALANCE, group_id, member_id), f"it has not left epoch {member_epoch} in time"
-    return fence(shard, group_id=group_id, member_id=member_id, why=why, timer=key)
+    return fence(table, group_id=group_id, member_id=member_id, why=why, timer=key)

@@ -1,17 +1,17 @@
-"""ConsumerGroupHeartbeat as an operation (KIP-848): joining, staying, and learning what to consume.
+"""The operation of ConsumerGroupHeartbeat (KIP-848): a member joins, stays, and gets its assignment.
 
-A heartbeat first changes what the member subscribes to, if it says so, or lets it in. When that, or the topics of the
-cluster, make a difference the group gets a new epoch and a new target assignment. Then the member takes a step towards
-its part of the target. Most heartbeats say nothing new and put off the session, and that is all.
+A heartbeat first adds the member, or updates its subscription. If that or the topics of the cluster call for it, the
+group gets a new epoch and a new target assignment. Then the member takes a step towards its part of the target. Most
+heartbeats contain nothing new and only reset the session.
 
-A member says only what has changed since its last heartbeat, and is told only what has changed since the last answer.
-When either may have got lost it says everything, and is told everything.
+A request has only what has changed since the last heartbeat, and a response only what has changed since the last
+response. When either may have been lost, the member sends everything and gets everything.
 """
 
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work, run_at_once
@@ -28,25 +28,23 @@ from skep.coordination.groups.consumer.consumer_member import (
     shown,
 )
 from skep.coordination.groups.consumer.group_change import GroupChange
-from skep.coordination.groups.consumer.member_timers import forget_timers
+from skep.coordination.groups.consumer.member_timers import cancel_timers
 from skep.coordination.groups.consumer.topic_match_task import schedule_matching
-from skep.coordination.groups.membership import consumer_departure as consumer_leaving
+from skep.coordination.groups.group_table import GroupTable
+from skep.coordination.groups.membership import consumer_departure
 from skep.coordination.groups.migration.upgrade import Upgrade, upgrade
 from skep.coordination.shard import Outcome
 from skep.metadata.model import id_text, random_id
 
-if TYPE_CHECKING:
-    from skep.coordination.groups.group_shard import GroupShard
-
 FIRST_VERSION_WITH_CLIENT_IDS = 1
-"""From here on a member makes its own id, so that a join whose answer was lost is not a second member."""
+"""From this version on the member generates its own id, so a join that is retried does not add a second member."""
 
 INTERVAL_WHILE_UNFINISHED_MS = 1_000
-"""After which a member comes back that has been told nothing new because the assignment is still being made."""
+"""The interval for a member whose assignment is still being computed."""
 
 
-class Heartbeat(NamedTuple):
-    """What a member says; None (-1 for the timeout) stands for: as before."""
+class HeartbeatRequest(NamedTuple):
+    """What a member sends. None (-1 for the timeout) means unchanged."""
 
     group_id: str
     member_id: str
@@ -71,50 +69,52 @@ class Heartbeat(NamedTuple):
         )
 
 
-def upgrade_and_join(shard: "GroupShard", request: Heartbeat) -> Work[Callable[["GroupShard"], Outcome]]:
-    """The ``heartbeat`` that makes a consumer group of a large classic group, as an operation that is prepared."""
-    _check(request, shard.settings().group_consumer_assignors, shard.settings().max_group_id_bytes)
-    group = classic_group(shard, request.group_id)
-    made = None if group is None else (yield from upgrade(shard, group))
-    return lambda shard: heartbeat(shard, request, made)
+def upgrade_and_join(table: GroupTable, request: HeartbeatRequest) -> Work[Callable[[GroupTable], Outcome]]:
+    """Prepares the ``heartbeat`` that upgrades a large classic group, and returns it as an operation."""
+    _check(request, table.config.group_consumer_assignors, table.config.max_group_id_bytes)
+    group = classic_group(table, request.group_id)
+    made = None if group is None else (yield from upgrade(table, group))
+    return lambda table: heartbeat(table, request, made)
 
 
-def heartbeat(shard: "GroupShard", request: Heartbeat, made: Upgrade | None = None) -> Outcome:
-    """The response is the body of ConsumerGroupHeartbeat. ``made`` is the upgrade of the group if it is prepared."""
-    settings = shard.settings()
+def heartbeat(table: GroupTable, request: HeartbeatRequest, made: Upgrade | None = None) -> Outcome:
+    """The response is the body of ConsumerGroupHeartbeat. ``made`` is the group's upgrade if it was prepared."""
+    settings = table.config
     _check(request, settings.group_consumer_assignors, settings.max_group_id_bytes)
     if request.member_epoch < 0:
-        return consumer_leaving.leave(
-            shard, request.group_id, request.member_id, request.member_epoch, request.instance_id
+        return consumer_departure.leave(
+            table, request.group_id, request.member_id, request.member_epoch, request.instance_id
         )
-    found, made = _start(shard, request, made)
+    found, made = _start(table, request, made)
     _check_size(found, request, settings.group_consumer_max_size)
-    change = GroupChange(found, shard.image().topics, shard.clock)
+    change = GroupChange(found, table.image().topics, table.clock)
     member, replaced = _member(change, request)
     updated = _updated(member, request)
     if updated is not member:
-        change.check_room(updated, settings, shard.used_bytes())
+        change.check_room(updated, settings, table.used_bytes())
     has_subscription_changed = change.update_member(member, updated, settings.group_consumer_assignors[0])
     moved, has_moved = change.reconcile(
         member.member_id, owned=request.owned, has_subscription_changed=has_subscription_changed
     )
-    config = consumer_leaving.config_of(shard, request.group_id)
+    config = consumer_departure.config_of(table, request.group_id)
 
     def then() -> None:
         if made is not None:
-            made.then(shard)
+            made.cancel_classic_timers(table)
+            members = list(made.classic.members.values())
+            consumer_departure.watch_upgraded_sessions(table, group_id=request.group_id, members=members)
         if replaced is not None:
-            forget_timers(shard.timers, request.group_id, replaced)
-        consumer_leaving.watch_session(shard, request.group_id, moved, config.consumer_session_timeout_ms)
+            cancel_timers(table.timers, request.group_id, replaced)
+        consumer_departure.watch_session(table, request.group_id, moved, config.consumer_session_timeout_ms)
         if has_moved:
-            consumer_leaving.watch_revocation(shard, request.group_id, moved)
-        group = shard.groups[request.group_id]
+            consumer_departure.watch_revocation(table, request.group_id, moved)
+        group = table.groups[request.group_id]
         assert isinstance(group, ConsumerGroup)
         change.remember(group)
-        schedule_matching(shard, group)
-        schedule_assigning(shard, group)
+        schedule_matching(table, group)
+        schedule_assigning(table, group)
 
-    tells_all = request.member_epoch == JOINING_EPOCH or request.is_full or moved.assigned != member.assigned
+    has_assignment = request.member_epoch == JOINING_EPOCH or request.is_full or moved.assigned != member.assigned
     interval_ms = config.consumer_heartbeat_interval_ms
     if change.is_unfinished:
         interval_ms = min(interval_ms, INTERVAL_WHILE_UNFINISHED_MS)
@@ -122,37 +122,37 @@ def heartbeat(shard: "GroupShard", request: Heartbeat, made: Upgrade | None = No
         "member_id": moved.member_id,
         "member_epoch": moved.member_epoch,
         "heartbeat_interval": datetime.timedelta(milliseconds=interval_ms),
-        "assignment": {"topic_partitions": shown(moved.assigned)} if tells_all else None,
+        "assignment": {"topic_partitions": shown(moved.assigned)} if has_assignment else None,
     }
     if made is None:
         return Outcome(response, change.records, then=then)
     return Outcome(response, change.records, made.refusals(), then, prepared=made.prepared)
 
 
-def _start(shard: "GroupShard", request: Heartbeat, made: Upgrade | None) -> tuple[ConsumerGroup, Upgrade | None]:
-    """The group that a heartbeat finds or makes, and the upgrade by which it makes it."""
+def _start(table: GroupTable, request: HeartbeatRequest, made: Upgrade | None) -> tuple[ConsumerGroup, Upgrade | None]:
+    """Returns the group, a new one if there is none, and the upgrade if it was a classic group."""
     if made is not None:
-        made.check_current(shard)
+        made.check_current(table)
         return made.group, made
-    group = shard.groups.get(request.group_id)
+    group = table.groups.get(request.group_id)
     if isinstance(group, ConsumerGroup):
         return group, None
     if request.member_epoch != JOINING_EPOCH and group is not None:
-        # It was fenced, and then the group has become a classic one. Told this, and not as in Kafka that there is no
-        # such group, which is fatal to clients, it joins again.
-        raise KafkaError(ErrorCode.unknown_member_id, f"Group {request.group_id} is a {group.type_name} group by now.")
+        # The member was fenced, and then the group was downgraded. On this code the client joins again; Kafka returns
+        # GROUP_ID_NOT_FOUND, which is fatal to clients.
+        raise KafkaError(ErrorCode.unknown_member_id, f"Group {request.group_id} is now a {group.type_name} group.")
     if request.member_epoch != JOINING_EPOCH:
         raise KafkaError(ErrorCode.group_id_not_found, f"Consumer group {request.group_id} not found.")
     if group is None:
-        if not shard.offsets.has_offsets(request.group_id):
-            shard.check_room()
+        if not table.offsets.has_offsets(request.group_id):
+            table.check_room()
         return ConsumerGroup(request.group_id), None
-    made = run_at_once(upgrade(shard, group))
+    made = run_at_once(upgrade(table, group))
     return made.group, made
 
 
-def _member(change: GroupChange, request: Heartbeat) -> tuple[ConsumerMember, str | None]:
-    """The member as it is before this heartbeat, and the id of the one whose place it has taken."""
+def _member(change: GroupChange, request: HeartbeatRequest) -> tuple[ConsumerMember, str | None]:
+    """Returns the member as it is before this heartbeat, and the id of the static member that it replaces."""
     group, member_id = change.group, request.member_id or id_text(random_id())
     is_joining = request.member_epoch == JOINING_EPOCH
     if request.instance_id is None:
@@ -162,7 +162,7 @@ def _member(change: GroupChange, request: Heartbeat) -> tuple[ConsumerMember, st
         if member is not None and member.member_id != member_id:
             return _take_over(change, member, member_id), member.member_id
     else:
-        member = consumer_leaving.check_static(group, request.instance_id, member_id)
+        member = consumer_departure.check_static(group, request.instance_id, member_id)
     if member is None:
         return ConsumerMember(member_id), None
     _check_epoch(member, request)
@@ -170,7 +170,7 @@ def _member(change: GroupChange, request: Heartbeat) -> tuple[ConsumerMember, st
 
 
 def _take_over(change: GroupChange, member: ConsumerMember, successor_id: str) -> ConsumerMember:
-    """A static member is back with a new id. It must have left before, unless it spoke the classic protocol."""
+    """Replaces a static member by its successor with a new id. It must have left, unless it is a classic member."""
     if not member.is_classic and member.member_epoch != STATIC_LEAVING_EPOCH:
         raise KafkaError(
             ErrorCode.unreleased_instance_id,
@@ -182,9 +182,9 @@ def _take_over(change: GroupChange, member: ConsumerMember, successor_id: str) -
     return successor
 
 
-def _updated(member: ConsumerMember, request: Heartbeat) -> ConsumerMember:
-    """The very same member when it says nothing new."""
-    said: dict[str, Any] = {
+def _updated(member: ConsumerMember, request: HeartbeatRequest) -> ConsumerMember:
+    """Returns the member with what the request changes; the same object if nothing changes."""
+    fields: dict[str, Any] = {
         "instance_id": request.instance_id,
         "rack_id": request.rack_id,
         "topic_names": request.topic_names,
@@ -192,42 +192,29 @@ def _updated(member: ConsumerMember, request: Heartbeat) -> ConsumerMember:
         "server_assignor": request.server_assignor,
     }
     if request.member_epoch == JOINING_EPOCH:
-        # There was no heartbeat before, of this process at least: what is not said is not so.
-        said["topic_names"] = request.topic_names or frozenset()
-        said["topic_regex"] = request.topic_regex or ""
+        # The first heartbeat of this process: a field that is null is empty, not unchanged.
+        fields["topic_names"] = request.topic_names or frozenset()
+        fields["topic_regex"] = request.topic_regex or ""
     else:
-        said = {name: value for name, value in said.items() if value is not None}
+        fields = {name: value for name, value in fields.items() if value is not None}
     if request.rebalance_timeout_ms != -1:
-        said["rebalance_timeout_ms"] = request.rebalance_timeout_ms
-    said.update(client_id=request.client_id, client_host=request.client_host, classic=None)
-    changed = {name: value for name, value in said.items() if getattr(member, name) != value}
+        fields["rebalance_timeout_ms"] = request.rebalance_timeout_ms
+    fields.update(client_id=request.client_id, client_host=request.client_host, classic=None)
+    changed = {name: value for name, value in fields.items() if getattr(member, name) != value}
     return replace(member, **changed) if changed else member
 
 
 # Refusals.
 
 
-def _check(request: Heartbeat, assignors: Sequence[str], longest: int) -> None:
-    """``longest`` is the limit for group ids; the other names have no reason to be longer."""
+def _check(request: HeartbeatRequest, assignors: Sequence[str], longest: int) -> None:
+    """Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR. ``longest`` is the limit of group ids, used for all ids."""
     epoch = request.member_epoch
     if not request.member_id and (
         request.version >= FIRST_VERSION_WITH_CLIENT_IDS or epoch > 0 or epoch == LEAVING_EPOCH
     ):
         raise _invalid("MemberId can't be empty.")
-    for name, value in (
-        ("GroupId", request.group_id),
-        ("InstanceId", request.instance_id),
-        ("RackId", request.rack_id),
-    ):
-        if value is not None and not value.strip():
-            raise _invalid(f"{name} can't be empty.")
-    for name, value in (
-        ("MemberId", request.member_id),
-        ("InstanceId", request.instance_id),
-        ("RackId", request.rack_id),
-    ):
-        if value is not None and len(value) > longest // 4 and len(value.encode()) > longest:
-            raise _invalid(f"{name} has more than {longest} bytes.")
+    _check_ids(request, longest)
     if epoch == JOINING_EPOCH:
         if request.rebalance_timeout_ms == -1:
             raise _invalid("RebalanceTimeoutMs must be provided in first request.")
@@ -246,11 +233,28 @@ def _check(request: Heartbeat, assignors: Sequence[str], longest: int) -> None:
         )
 
 
+def _check_ids(request: HeartbeatRequest, longest: int) -> None:
+    for name, value in (
+        ("GroupId", request.group_id),
+        ("InstanceId", request.instance_id),
+        ("RackId", request.rack_id),
+    ):
+        if value is not None and not value.strip():
+            raise _invalid(f"{name} can't be empty.")
+    for name, value in (
+        ("MemberId", request.member_id),
+        ("InstanceId", request.instance_id),
+        ("RackId", request.rack_id),
+    ):
+        if value is not None and len(value) > longest // 4 and len(value.encode()) > longest:
+            raise _invalid(f"{name} is longer than {longest} bytes.")
+
+
 def _invalid(detail: str) -> KafkaError:
     return KafkaError(ErrorCode.invalid_request, detail)
 
 
-def _check_size(group: ConsumerGroup, request: Heartbeat, max_size: int) -> None:
+def _check_size(group: ConsumerGroup, request: HeartbeatRequest, max_size: int) -> None:
     if group.static_member(request.instance_id) is not None or len(group.members) < max_size:
         return
     if request.member_id not in group.members:
@@ -260,10 +264,10 @@ def _check_size(group: ConsumerGroup, request: Heartbeat, max_size: int) -> None
         )
 
 
-def _check_epoch(member: ConsumerMember, request: Heartbeat) -> None:
-    """A member may be one epoch behind: the answer that told it of the new one may be lost.
+def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
+    """Raises FENCED_MEMBER_EPOCH unless the epoch is the member's, or its previous one.
 
-    It must then have no more than it was told, which is not so when it has taken part in something else since.
+    The response with the new epoch may have been lost. Then the member must own nothing beyond its assignment.
     """
     epoch = request.member_epoch
     if epoch in (JOINING_EPOCH, member.member_epoch):

@@ -1,7 +1,7 @@
-"""Replaying the records of consumer groups, and what is to be done when all have been."""
+"""Replays the records of consumer groups, and starts the timers of their members once all are replayed."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skep.base.loop.slicer import Work
 from skep.coordination.group_records import (
@@ -13,31 +13,30 @@ from skep.coordination.group_records import (
     ConsumerGroupTargetAssignmentMetadataKey,
 )
 from skep.coordination.groups.consumer.consumer_group import ConsumerGroup
+from skep.coordination.groups.group_table import GroupTable
 from skep.coordination.groups.membership.consumer_departure import watch_member
-from skep.coordination.groups.migration import large_downgrade as downgrade
+from skep.coordination.groups.migration import large_downgrade
 from skep.coordination.groups.migration.downgrade import is_downgrade_due
 
-if TYPE_CHECKING:
-    from skep.coordination.groups.group_shard import GroupShard
-
 MEMBERS_AT_ONCE = 100
-"""Whose sessions begin without a pause."""
+"""Sessions started without a pause."""
 
 
-def _replay(shard: "GroupShard", key: Any, value: Any) -> None:
-    group = shard.groups.get(key.group_id)
+def _replay(table: GroupTable, key: Any, value: Any) -> None:
+    group = table.groups.get(key.group_id)
     if not isinstance(group, ConsumerGroup):
-        # A group of another kind with the name was there before, or this is a deletion of what is gone already.
+        # A tombstone of a group that is already deleted, or else the first record of a group that may follow one of
+        # another kind with the same id.
         if value is None:
             return
-        group = shard.groups[key.group_id] = ConsumerGroup(key.group_id)
+        group = table.groups[key.group_id] = ConsumerGroup(key.group_id)
     if value is None and type(key) is ConsumerGroupMetadataKey:
-        del shard.groups[key.group_id]
+        del table.groups[key.group_id]
     else:
         group.replay(key, value)
 
 
-REPLAYS: dict[type, Callable[["GroupShard", Any, Any], None]] = dict.fromkeys(
+REPLAYS: dict[type, Callable[[GroupTable, Any, Any], None]] = dict.fromkeys(
     (
         ConsumerGroupMetadataKey,
         ConsumerGroupMemberMetadataKey,
@@ -50,16 +49,16 @@ REPLAYS: dict[type, Callable[["GroupShard", Any, Any], None]] = dict.fromkeys(
 )
 
 
-def loaded(shard: "GroupShard") -> Work[None]:
-    """Every member gets a whole session, and a whole time to revoke: it may have been silent only because we were."""
-    for group in list(shard.groups.values()):
+def loaded(table: GroupTable) -> Work[None]:
+    """Gives every member a full session and a full rebalance timeout: it had no coordinator while the shard loaded."""
+    for group in list(table.groups.values()):
         if isinstance(group, ConsumerGroup):
             for number, member in enumerate(group.members.values()):
-                watch_member(shard, group.group_id, member)
+                watch_member(table, group.group_id, member)
                 if not number % MEMBERS_AT_ONCE:
                     yield
-            if downgrade.is_large(group) and is_downgrade_due(shard, group):
-                # The coordinator before this one did not get so far. Whether members have left it does not say.
-                group.owes_epoch = True
-                downgrade.begin(shard, group)
+            if large_downgrade.is_large(group) and is_downgrade_due(table, group):
+                # The previous coordinator did not complete the downgrade. The log does not say whether members left.
+                group.is_epoch_due = True
+                large_downgrade.begin(table, group)
         yield

@@ -1,17 +1,17 @@
-"""The way back of a large consumer group to a classic group (see ``migration``), prepared in slices.
+"""Downgrades a large consumer group to a classic group (see ``downgrade``), prepared in slices.
 
-The leave that calls for it is carried out at once and the group goes on as a consumer group, in the same epoch: nobody
-is told to rebalance, and all members know the generation in which the classic group begins. Meanwhile the members are
-copied one by one. Those that have changed are copied again, until so few are left that the last operation can copy
-them. A change of a member takes longer than a copy, so this comes to an end also in a group that does not rest.
+The leave that causes it is carried out at once, and the group stays a consumer group in the same epoch: no member is
+told to rebalance, and all members know the generation in which the classic group starts. Meanwhile the members are
+copied one by one. Those that changed are copied again, until so few are left that the last operation can copy them. A
+change of a member takes longer than a copy, so this ends also in a group that keeps changing.
 
-Nothing of it is in the log. A coordinator that loads a consumer group with classic members only begins anew.
+Nothing of it is in the log. A coordinator that loads a consumer group with only classic members starts again.
 """
 
 import functools
 import logging
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from skep.base.loop.slicer import Work
 from skep.coordination.background import run_in_background
@@ -19,50 +19,48 @@ from skep.coordination.groups.classic.classic_group import ClassicGroup, chosen_
 from skep.coordination.groups.classic.classic_member import ClassicMember
 from skep.coordination.groups.classic.classic_rebalance import classic_group, prepare_rebalance
 from skep.coordination.groups.classic.classic_records import encoded_member, encoded_stable_record
-from skep.coordination.groups.classic_subscriptions import CONSUMER
+from skep.coordination.groups.classic.consumer_protocol import CONSUMER
 from skep.coordination.groups.consumer.consumer_group import ConsumerGroup, member_keys
 from skep.coordination.groups.consumer.consumer_member import ConsumerMember
 from skep.coordination.groups.consumer.group_change import GroupChange
-from skep.coordination.groups.consumer.member_timers import forget_timers
+from skep.coordination.groups.consumer.member_timers import cancel_timers
+from skep.coordination.groups.group_table import GroupTable
 from skep.coordination.groups.migration.downgrade import SMALL_GROUP, downgraded_member, is_downgrade_due
 from skep.coordination.shard import CoordinatorRecord, Outcome, Prepared
-
-if TYPE_CHECKING:
-    from skep.coordination.groups.group_shard import GroupShard
 
 logger = logging.getLogger(__name__)
 
 MEMBERS_AT_ONCE = 50
-"""Copied in the last operation: some 3 ms."""
+"""Members copied in the last operation: some 3 ms."""
 SESSIONS_AT_ONCE = 100
-"""Begun without a pause: a millisecond."""
+"""Sessions started in one operation: a millisecond."""
 RETRY_MS = 60_000
-"""After a classic group could not be written, which is for ever so when the record is too large."""
+"""The pause after the classic group could not be written. If its record is too large, no attempt succeeds."""
 
 
 def is_large(group: ConsumerGroup) -> bool:
-    """Whether the group is too large to become a classic group without a pause."""
+    """Whether the group is too large to be downgraded without a pause."""
     return len(group.members) > SMALL_GROUP
 
 
-def is_put_off(shard: "GroupShard", group_id: str) -> bool:
-    """Whether the group could not be written, and goes on as a consumer group until the next attempt."""
-    return _again_key(group_id) in shard.timers
+def is_put_off(table: GroupTable, group_id: str) -> bool:
+    """Whether the group could not be written, and stays a consumer group until the next attempt."""
+    return _again_key(group_id) in table.timers
 
 
-def begin(shard: "GroupShard", group: ConsumerGroup) -> None:
-    """The group becomes a classic group soon, unless a member of the new protocol comes before.
+def begin(table: GroupTable, group: ConsumerGroup) -> None:
+    """Starts the downgrade, which is given up if a member of the consumer protocol joins before it ends.
 
-    It rebalances when ``owes_epoch`` is set, or when members are still on their way to their targets.
+    The classic group rebalances if ``is_epoch_due`` is set, or if members have not reached their targets.
     """
     key = ("downgrade", group.group_id)
-    if key not in shard.timers:
+    if key not in table.timers:
         on_refusal = functools.partial(_refused, group_id=group.group_id)
-        run_in_background(shard.timers, key, _Downgrade(shard, group).run(), on_refusal)
+        run_in_background(table.timers, key, _Downgrade(table, group).run(), on_refusal)
 
 
 class _Copy(NamedTuple):
-    """``encoded`` is the part of the member in the record of a classic group with that protocol."""
+    """``encoded`` is the member's part of the record of a classic group with that protocol."""
 
     source: ConsumerMember
     member: ClassicMember
@@ -71,19 +69,19 @@ class _Copy(NamedTuple):
 
 
 class _Downgrade:
-    """Owns the classic group in the making. Between two steps ``_copies`` are its members."""
+    """Owns the classic group that is being made. Between two steps ``_copies`` are its members."""
 
-    def __init__(self, shard: "GroupShard", group: ConsumerGroup) -> None:
-        self._shard = shard
+    def __init__(self, table: GroupTable, group: ConsumerGroup) -> None:
+        self._table = table
         self._group = group
-        self._classic = ClassicGroup(group.group_id, shard.clock, shard.timers)
+        self._classic = ClassicGroup(group.group_id, table.clock, table.timers)
         self._copies: dict[str, _Copy] = {}
-        self._prepared = Prepared(shard.clock.now_ms())
-        self._forgotten: set[str] = set()
-        """Members whose tombstones are among the prepared records. One too many does no harm."""
+        self._prepared = Prepared(table.clock.now_ms())
+        self._deleted: set[str] = set()
+        """Members whose tombstones are among the prepared records. A superfluous tombstone does no harm."""
 
     def run(self) -> Work[Outcome]:
-        shard, group = self._shard, self._group
+        table, group = self._table, self._group
         while self._is_due:
             protocol_name = _chosen_protocol(group)
             changed = self._changed(protocol_name)
@@ -98,19 +96,19 @@ class _Downgrade:
                 if group.members.get(member.member_id) is member:
                     self._copy(member, protocol_name)
                 yield
-        return _goes_on(shard, group)
+        return _stay_consumer_group(table, group)
 
     @property
     def _is_due(self) -> bool:
-        return self._shard.groups.get(self._group.group_id) is self._group and is_downgrade_due(
-            self._shard, self._group
+        return self._table.groups.get(self._group.group_id) is self._group and is_downgrade_due(
+            self._table, self._group
         )
 
     def _changed(self, protocol_name: str) -> list[ConsumerMember]:
-        """Members to be copied, again or for the first time. Copies of members that are gone go."""
+        """Returns the members to copy, for the first time or again. Drops the copies of members that have left."""
         members = self._group.members
-        for gone in self._copies.keys() - members.keys():
-            self._classic.remove(self._copies.pop(gone).member)
+        for left in self._copies.keys() - members.keys():
+            self._classic.remove(self._copies.pop(left).member)
         return [
             member
             for member_id, member in members.items()
@@ -121,21 +119,21 @@ class _Downgrade:
 
     def _copy(self, member: ConsumerMember, protocol_name: str) -> None:
         group_id, member_id = self._group.group_id, member.member_id
-        if member_id not in self._forgotten:
-            self._forgotten.add(member_id)
+        if member_id not in self._deleted:
+            self._deleted.add(member_id)
             for key in member_keys(group_id, member_id):
                 self._prepared.add(CoordinatorRecord(key, None))
         if (before := self._copies.get(member_id)) is not None:
             self._classic.remove(before.member)
-        copied = downgraded_member(group_id, member, self._shard.image())
+        copied = downgraded_member(group_id, member, self._table.image())
         self._classic.add(copied)
         encoded = encoded_member(copied, protocol_name, copied.assignment)
         self._copies[member_id] = _Copy(member, copied, protocol_name, encoded)
 
     def _end(self, protocol_name: str) -> Outcome:
-        shard, group, classic, prepared = self._shard, self._group, self._classic, self._prepared
-        now_ms = shard.clock.now_ms()
-        is_settled = not group.owes_epoch and group.state_name == "Stable"
+        table, group, classic, prepared = self._table, self._group, self._classic, self._prepared
+        now_ms = table.clock.now_ms()
+        is_settled = not group.is_epoch_due and group.state_name == "Stable"
         classic.protocol_type, classic.protocol_name = CONSUMER, protocol_name
         classic.generation_id = group.group_epoch
         for record in group.own_tombstones():
@@ -145,13 +143,13 @@ class _Downgrade:
 
         def install() -> None:
             classic.rest(now_ms)
-            shard.groups[group.group_id] = classic
+            table.groups[group.group_id] = classic
 
         def then() -> None:
             logger.info("group %r: becomes a classic group with %d members", group.group_id, len(classic.members))
             if not is_settled:
-                prepare_rebalance(shard, classic, "the last member of the new protocol is gone")
-            watch_sessions(shard, group_id=group.group_id, copies=list(self._copies.values()))
+                prepare_rebalance(table, classic, "the last member of the consumer protocol has left")
+            watch_sessions(table, group_id=group.group_id, copies=list(self._copies.values()))
 
         prepared.install = install
         return Outcome(prepared=prepared, then=then)
@@ -170,13 +168,13 @@ def _chosen_protocol(group: ConsumerGroup) -> str:
     )
 
 
-def _refused(shard: "GroupShard", *, group_id: str) -> Outcome:
-    """The classic group could not be written. The members share the partitions of those that are gone."""
-    group = shard.groups.get(group_id)
+def _refused(table: GroupTable, *, group_id: str) -> Outcome:
+    """The classic group could not be written. The members share the partitions of those that left."""
+    group = table.groups.get(group_id)
     if not isinstance(group, ConsumerGroup):
         return Outcome()
-    outcome = _goes_on(shard, group)
-    outcome.then = lambda: shard.timers.schedule(
+    outcome = _stay_consumer_group(table, group)
+    outcome.then = lambda: table.timers.schedule(
         _again_key(group_id), RETRY_MS, functools.partial(_try_again, group_id=group_id)
     )
     return outcome
@@ -186,19 +184,19 @@ def _again_key(group_id: str) -> Hashable:
     return ("downgrade again", group_id)
 
 
-def _try_again(shard: "GroupShard", *, group_id: str) -> Outcome:
-    group = shard.groups.get(group_id)
-    if isinstance(group, ConsumerGroup) and is_downgrade_due(shard, group):
-        begin(shard, group)
+def _try_again(table: GroupTable, *, group_id: str) -> Outcome:
+    group = table.groups.get(group_id)
+    if isinstance(group, ConsumerGroup) and is_downgrade_due(table, group):
+        begin(table, group)
     return Outcome()
 
 
-def _goes_on(shard: "GroupShard", group: ConsumerGroup) -> Outcome:
-    """It stays a consumer group. The epoch that the leave called for begins now, unless a join has begun one."""
-    is_there = shard.groups.get(group.group_id) is group
-    if not is_there or not group.owes_epoch:
+def _stay_consumer_group(table: GroupTable, group: ConsumerGroup) -> Outcome:
+    """The group stays a consumer group. The epoch that the leave called for starts now, unless a join started one."""
+    is_there = table.groups.get(group.group_id) is group
+    if not is_there or not group.is_epoch_due:
         return Outcome()
-    change = GroupChange(group, shard.image().topics, shard.clock)
+    change = GroupChange(group, table.image().topics, table.clock)
     change.members_have_left()
     return Outcome(records=change.records)
 
@@ -207,24 +205,24 @@ def _goes_on(shard: "GroupShard", group: ConsumerGroup) -> Outcome:
 
 
 def sessions_key(group_id: str) -> Hashable:
-    """Among the timers while members are still watched by those of the consumer group."""
+    """The key of the timer that runs while some members still have the timers of the consumer group."""
     return ("downgraded sessions", group_id)
 
 
-def watch_sessions(shard: "GroupShard", *, group_id: str, copies: list[_Copy]) -> Outcome:
-    """Timers of the consumer group end, sessions of the classic group begin, some at a time.
+def watch_sessions(table: GroupTable, *, group_id: str, copies: list[_Copy]) -> Outcome:
+    """Replaces the timers of the consumer group by the sessions of the classic group, some at a time.
 
-    A timer of the consumer group that goes off before does nothing. ``copies`` are dropped along the way: they are the
-    last to refer to the members of the consumer group, and these take their time to be freed.
+    A timer of the consumer group that expires before does nothing. ``copies`` are dropped along the way: they hold the
+    last references to the members of the consumer group, which take a while to free.
     """
-    group = classic_group(shard, group_id)
+    group = classic_group(table, group_id)
     for copy in copies[-SESSIONS_AT_ONCE:]:
-        forget_timers(shard.timers, group_id, copy.source.member_id)
+        cancel_timers(table.timers, group_id, copy.source.member_id)
         member = None if group is None else group.members.get(copy.source.member_id)
         if group is not None and member is not None:
-            group.heard_from(member)
+            group.renew_session(member)
     del copies[-SESSIONS_AT_ONCE:]
     if copies:
         go_on = functools.partial(watch_sessions, group_id=group_id, copies=copies)
-        shard.timers.schedule(sessions_key(group_id), 0, go_on)
+        table.timers.schedule(sessions_key(group_id), 0, go_on)
     return Outcome()

@@ -1,21 +1,20 @@
-"""From a classic group to a consumer group, while it has members (KIP-848, online migration).
+"""Upgrades a classic group with members to a consumer group (KIP-848, online migration).
 
-A classic group of consumers becomes a consumer group when the first member of the new protocol joins it. Its members
-stay, with the partitions that they have, and go on speaking the classic protocol (``migration_members``): they are told
-to rebalance, and what they then get is what the broker's assignor has decided. The way back is in ``migration``.
+A classic group of consumers becomes a consumer group when the first member of the consumer protocol joins it. Its
+members stay in the group with their partitions and keep using the classic protocol (``mixed_group``). They are told to
+rebalance, and then get what the broker's assignor has decided. ``downgrade`` is the opposite direction.
 
-The generation of the one is the epoch of the other. Without members there is nothing to carry over: the group of one
-kind is deleted and one of the other kind begun.
+The generation of the classic group is the epoch of the consumer group. A group without members has nothing to carry
+over: it is deleted, and a group of the other kind is created.
 
-All records of an upgrade are in one batch, so a coordinator that fails leaves a group of one kind or of the other. For
-a large group they are made in slices (``large_group``), and the operation that writes them checks that the classic
-group has not changed meanwhile.
+All records of an upgrade are in one batch, so a coordinator that fails leaves a group of one kind or of the other. The
+records of a large group (``large_group``) are made in slices, and the operation that writes them checks that the
+classic group has not changed meanwhile.
 """
 
-import functools
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
@@ -30,89 +29,90 @@ from skep.coordination.groups.classic.classic_group import ClassicGroup
 from skep.coordination.groups.classic.classic_member import ClassicMember
 from skep.coordination.groups.classic.classic_rebalance import classic_group, join_key, refusals, sync_key
 from skep.coordination.groups.classic.classic_state import DEAD
-from skep.coordination.groups.classic.consumer_protocol import Numbers, Subscription, read_assignment, read_subscription
-from skep.coordination.groups.classic_subscriptions import CONSUMER
+from skep.coordination.groups.classic.consumer_protocol import (
+    CONSUMER,
+    Numbers,
+    Subscription,
+    read_assignment,
+    read_subscription,
+)
 from skep.coordination.groups.consumer.consumer_group import ConsumerGroup
 from skep.coordination.groups.consumer.consumer_member import ConsumerMember, held_since
 from skep.coordination.groups.consumer.consumer_subscriptions import metadata_hash
 from skep.coordination.groups.consumer.group_change import assignment_epoch_record, target_record
 from skep.coordination.groups.group import Group
-from skep.coordination.groups.membership.consumer_departure import config_of, watch_session
+from skep.coordination.groups.group_table import GroupTable
 from skep.coordination.groups.migration.downgrade import SMALL_GROUP
 from skep.coordination.groups.migration.large_downgrade import sessions_key
 from skep.coordination.groups.topic_patterns.topic_matches import Topics
-from skep.coordination.shard import CoordinatorRecord, Outcome, Prepared, Waiter
-
-if TYPE_CHECKING:
-    from skep.coordination.groups.group_shard import GroupShard
+from skep.coordination.shard import CoordinatorRecord, Prepared, Waiter
 
 logger = logging.getLogger(__name__)
 
 STATELESS_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
-"""Assignors of clients whose user data nobody misses. librdkafka's cooperative-sticky sends some with each assignment,
-for which Kafka refuses to upgrade its groups."""
-
-SESSIONS_AT_ONCE = 200
-"""Begun without a pause: a millisecond."""
+"""Assignors of clients whose user data can be dropped. librdkafka's cooperative-sticky sends some with each assignment,
+and Kafka refuses to upgrade its groups for that."""
 
 
 class Upgrade(NamedTuple):
-    """The consumer group that a classic group becomes, and the records of it. ``changes`` is what it was made from."""
+    """The consumer group that a classic group becomes, and its records.
+
+    They were made from the classic group after that many ``changes``.
+    """
 
     classic: ClassicGroup
     changes: int
     group: ConsumerGroup
     prepared: Prepared
 
-    def check_current(self, shard: "GroupShard") -> None:
-        """COORDINATOR_LOAD_IN_PROGRESS, after which clients ask again, when the classic group has changed since."""
-        is_there = shard.groups.get(self.classic.group_id) is self.classic
+    def check_current(self, table: GroupTable) -> None:
+        """Raises COORDINATOR_LOAD_IN_PROGRESS, on which clients retry, if the classic group has changed since."""
+        is_there = table.groups.get(self.classic.group_id) is self.classic
         if not is_there or self.classic.changes != self.changes:
             raise _not_yet(self.classic.group_id)
 
     def refusals(self) -> Sequence[tuple[Waiter, Any]]:
-        """The responses to members that wait for the classic group."""
+        """The responses to JoinGroup and SyncGroup requests that wait in the classic group."""
         return [
             reply
             for member in self.classic.members.values()
             for reply in refusals(member, ErrorCode.rebalance_in_progress)
         ]
 
-    def then(self, shard: "GroupShard") -> None:
-        """Members are watched by the timers of consumer groups from now on."""
-        group_id, members = self.group.group_id, list(self.classic.members.values())
-        shard.timers.cancel(join_key(group_id))
-        shard.timers.cancel(sync_key(group_id))
-        _watch_sessions(shard, group_id=group_id, members=members)
-        if members:
+    def cancel_classic_timers(self, table: GroupTable) -> None:
+        """To be called once the records are written. The sessions of members are left to the caller."""
+        group_id = self.group.group_id
+        table.timers.cancel(join_key(group_id))
+        table.timers.cancel(sync_key(group_id))
+        if self.classic.members:
             logger.info("group %r: becomes a consumer group with %d members", group_id, len(self.group.members))
 
 
-def large_group(shard: "GroupShard", group_id: str) -> ClassicGroup | None:
-    """The group if it is a classic group that is too large for an upgrade without a pause."""
-    group = classic_group(shard, group_id)
+def large_group(table: GroupTable, group_id: str) -> ClassicGroup | None:
+    """Returns the group if it is a classic group that is too large to be upgraded without a pause."""
+    group = classic_group(table, group_id)
     return group if group is not None and len(group.members) > SMALL_GROUP else None
 
 
-def upgrade(shard: "GroupShard", group: Group) -> Work[Upgrade]:
-    """Makes the upgrade. GROUP_ID_NOT_FOUND when the group cannot become a consumer group.
+def upgrade(table: GroupTable, group: Group) -> Work[Upgrade]:
+    """Makes the upgrade. Raises GROUP_ID_NOT_FOUND if the group cannot become a consumer group.
 
-    COORDINATOR_LOAD_IN_PROGRESS when another upgrade of the group is under way, or when the group changes meanwhile.
+    Raises COORDINATOR_LOAD_IN_PROGRESS if another upgrade of the group is under way, or if the group changes meanwhile.
     """
     if not isinstance(group, ClassicGroup):
         raise _not_a_consumer_group(group, "it is of another kind")
     if not group.is_empty:
-        _check_upgrade(shard, group)
-    if group.is_upgrading or sessions_key(group.group_id) in shard.timers:
-        # In the second case the timers of the consumer group that it was are still to be cancelled.
+        _check_upgrade(table, group)
+    if group.is_upgrading or sessions_key(group.group_id) in table.timers:
+        # The second condition: the group was downgraded, and some timers of the consumer group still run.
         raise _not_yet(group.group_id)
     upgraded = ConsumerGroup(group.group_id)
-    prepared = Prepared(shard.clock.now_ms())
+    prepared = Prepared(table.clock.now_ms())
     made = Upgrade(group, group.changes, upgraded, prepared)
 
     def install() -> None:
         group.become(DEAD)
-        shard.groups[group.group_id] = upgraded
+        table.groups[group.group_id] = upgraded
 
     prepared.install = install
     for record in group.tombstones():
@@ -120,14 +120,14 @@ def upgrade(shard: "GroupShard", group: Group) -> Work[Upgrade]:
     if not group.is_empty:
         group.is_upgrading = True
         try:
-            yield from _add_members(shard, made)
+            yield from _add_members(table, made)
         finally:
             group.is_upgrading = False
     return made
 
 
-def _check_upgrade(shard: "GroupShard", group: ClassicGroup) -> None:
-    settings = shard.settings()
+def _check_upgrade(table: GroupTable, group: ClassicGroup) -> None:
+    settings = table.config
     if settings.group_consumer_migration_policy not in ("upgrade", "bidirectional"):
         raise _not_a_consumer_group(group, "online upgrade is disabled")
     if group.protocol_type != CONSUMER:
@@ -147,9 +147,9 @@ def _not_yet(group_id: str) -> KafkaError:
     return KafkaError(ErrorCode.coordinator_load_in_progress, f"Group {group_id} is becoming a consumer group.")
 
 
-def _add_members(shard: "GroupShard", made: Upgrade) -> Work[None]:
-    """Members that have never been in a generation are left out: they are told to join again, and have nothing yet."""
-    group, topics = made.classic, shard.image().topics
+def _add_members(table: GroupTable, made: Upgrade) -> Work[None]:
+    """Adds the members. One that was never in a generation is left out: it has no partitions and is told to rejoin."""
+    group, topics = made.classic, table.image().topics
     group_id, epoch = group.group_id, group.generation_id
     taken: dict[Any, set[int]] = {}
     members: list[tuple[ConsumerMember, Partitions]] = []
@@ -165,7 +165,7 @@ def _add_members(shard: "GroupShard", made: Upgrade) -> Work[None]:
             members.append((upgraded, held))
             add(upgraded.metadata_record(group_id))
         yield
-        made.check_current(shard)
+        made.check_current(table)
     names = made.group.subscribed_topics()
     add(
         CoordinatorRecord(
@@ -185,7 +185,7 @@ def _add_members(shard: "GroupShard", made: Upgrade) -> Work[None]:
 def _read(
     group: ClassicGroup, member: ClassicMember, topics: Topics, taken: dict[Any, set[int]]
 ) -> tuple[Subscription, Partitions]:
-    """What a member subscribes to and what it has, but for what is ``taken`` by another, to which this is added."""
+    """Returns the member's subscription and its partitions, without those in ``taken``, and adds them to ``taken``."""
     try:
         subscription = read_subscription(member.metadata(group.protocol_name))
         assignment = read_assignment(member.assignment)
@@ -225,25 +225,5 @@ def classic_metadata(session_timeout_ms: int, protocols: Sequence[tuple[str, byt
 
 
 def by_id(partitions: Numbers, topics: Topics) -> Partitions:
-    """Topics that are gone are left out."""
+    """Returns the partitions by topic id. Topics that do not exist are left out."""
     return {topics[name].topic_id: numbers for name, numbers in partitions.items() if name in topics}
-
-
-def _watch_sessions(shard: "GroupShard", *, group_id: str, members: Sequence[ClassicMember]) -> Outcome:
-    """Sessions of the classic group end, those of the consumer group begin, some at a time.
-
-    Until then a member has a timer of the classic group, which does nothing when it goes off.
-    """
-    group = shard.groups.get(group_id)
-    if not isinstance(group, ConsumerGroup):
-        # A classic group again: its members have their timers, under the same keys as before.
-        return Outcome()
-    timeout_ms = config_of(shard, group_id).consumer_session_timeout_ms
-    for member in members[:SESSIONS_AT_ONCE]:
-        shard.timers.cancel(member.session_key)
-        if member.member_id in group.members:
-            watch_session(shard, group_id, group.members[member.member_id], timeout_ms)
-    if left := members[SESSIONS_AT_ONCE:]:
-        go_on = functools.partial(_watch_sessions, group_id=group_id, members=left)
-        shard.timers.schedule(("upgraded sessions", group_id), 0, go_on)
-    return Outcome()

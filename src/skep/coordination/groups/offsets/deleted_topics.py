@@ -1,57 +1,49 @@
-"""Offsets of deleted topics: they mean nothing to a later topic of the same name.
+"""Deletes the offsets of deleted topics: they mean nothing to a later topic of the same name.
 
-A timer's operation: it begins anew when something cannot be written, comes to shards that are still being loaded when a
-topic goes, and does little at a time. Topics are told by name; that one is not in the image of the cluster is no sign,
-for the image may be behind.
+This is the operation of a timer. It reaches shards that are still loading when a topic is deleted, it does little at a
+time, and it starts again when its tombstones cannot be written. Topics are identified by name. A topic that is missing
+in the cluster image is not taken for deleted, because the image may be behind.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
-
 from skep.coordination.group_records import OffsetCommitKey
-from skep.coordination.groups.offset_scan import Piece, next_pieces, pieces
+from skep.coordination.groups.group_table import GroupTable
+from skep.coordination.groups.offset_scan import DeletedTopicScan, next_pieces, scan_offsets
 from skep.coordination.shard import CoordinatorRecord, Outcome
 
-if TYPE_CHECKING:
-    from skep.coordination.groups.group_shard import GroupShard
-
-_TIMER = ("forget offsets",)
+_TIMER = ("delete offsets of deleted topics",)
 _NOW_MS = 0
 
 
-class Forgetting(NamedTuple):
-    """How far a scan for the offsets of ``topics`` has come."""
+def delete_offsets_of(table: GroupTable, topics: frozenset[str]) -> None:
+    """Schedules the deletion of all offsets of ``topics``.
 
-    topics: frozenset[str]
-    scan: Iterator[Piece]
-
-
-def forget_topics(shard: "GroupShard", topics: frozenset[str]) -> None:
-    """These have been deleted; there may be topics of the same names again by the time that this is carried out."""
-    shard.gone_topics |= topics
-    shard.timers.schedule(_TIMER, _NOW_MS, _forget)
+    Topics of the same names may exist again by the time it runs; their offsets are deleted too.
+    """
+    table.deleted_topics |= topics
+    table.timers.schedule(_TIMER, _NOW_MS, _delete_some)
 
 
-def _forget(shard: "GroupShard") -> Outcome:
-    # The scan is put back when the records are written. If they cannot be, the next try begins anew.
-    under_way, shard.forgetting = shard.forgetting, None
-    topics, scan = under_way or Forgetting(frozenset(shard.gone_topics), pieces(shard))
-    looked_at = list(next_pieces(scan))
-    if not looked_at:
-        # Topics that went meanwhile may have offsets in groups that were passed by then.
-        shard.gone_topics -= topics
-        if shard.gone_topics:
-            shard.timers.schedule(_TIMER, _NOW_MS, _forget)
+def _delete_some(table: GroupTable) -> Outcome:
+    # The scan is put back once the tombstones are written. If they cannot be, the next attempt starts a new scan.
+    scan, table.deleted_topic_scan = table.deleted_topic_scan, None
+    if scan is None:
+        scan = DeletedTopicScan(frozenset(table.deleted_topics), scan_offsets(table.groups, table.offsets))
+    visited = next_pieces(scan.pieces)
+    if not visited:
+        # Topics deleted during the scan may have offsets in groups that it had already passed.
+        table.deleted_topics -= scan.topics
+        if table.deleted_topics:
+            table.timers.schedule(_TIMER, _NOW_MS, _delete_some)
         return Outcome()
     records = [
         CoordinatorRecord(OffsetCommitKey(group_id, topic, partition), None)
-        for group_id, places, _ in looked_at
+        for group_id, places, _ in visited
         for topic, partition in places
-        if topic in topics
+        if topic in scan.topics
     ]
 
     def then() -> None:
-        shard.forgetting = Forgetting(topics, scan)
-        shard.timers.schedule(_TIMER, _NOW_MS, _forget)
+        table.deleted_topic_scan = scan
+        table.timers.schedule(_TIMER, _NOW_MS, _delete_some)
 
     return Outcome(records=records, then=then)

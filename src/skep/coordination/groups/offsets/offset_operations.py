@@ -1,34 +1,32 @@
-"""What is asked of offsets: committing them (by members, in transactions, by anybody), reading and deleting them.
+"""The operations on offsets: commit by members, in transactions and without a group; fetch; delete.
 
-A group that nobody has joined may have offsets all the same (``assign`` and ``commit``, tools that reset): it is there
-as long as it has any, and is a classic group without a protocol to those who list it.
+A group without members may have offsets (consumers that use ``assign`` and ``commit``, tools that reset offsets). It
+exists as long as it has any, and is listed as a classic group without a protocol.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.group_records import OffsetCommitKey, OffsetCommitValue
 from skep.coordination.groups.committed_offsets import CommittedOffset, Place
 from skep.coordination.groups.group import Group
 from skep.coordination.groups.group_memory import OFFSET_BYTES
+from skep.coordination.groups.group_table import GroupTable
 from skep.coordination.shard import CoordinatorRecord, Freshness, Outcome, ProducerStamp
-
-if TYPE_CHECKING:
-    from skep.coordination.groups.group_shard import GroupShard
 
 NO_OFFSET = -1
 OFFSETS_AT_ONCE = 1_000
-"""Committed or deleted by one operation: some 5 ms. A request for more is as several requests in a row."""
+"""Offsets committed or deleted by one operation: some 5 ms. A larger request is like several requests in a row."""
 PICKED_OFFSETS = 1_000
-"""Looked up one by one. Where more are wanted, to copy all that the group has is quicker."""
-TELLS_THAT_THERE_IS_NO_GROUP = 9
-"""The version of OffsetCommit; before it the answer is ILLEGAL_GENERATION."""
+"""Offsets fetched one by one. For more it is faster to copy all offsets of the group."""
+HAS_GROUP_ID_NOT_FOUND = 9
+"""The first version of OffsetCommit with this code; before, it is ILLEGAL_GENERATION."""
 _NO_EPOCH = -1
 
 
 class Committer(NamedTuple):
-    """Who commits. A generation below 0 says: not as a member."""
+    """The member that commits. A generation below 0 means that the client is not a member."""
 
     member_id: str
     group_instance_id: str | None
@@ -44,48 +42,48 @@ class WantedOffset(NamedTuple):
 
 
 AnyOffset = tuple[str, int, int, int, str]
-"""A WantedOffset, or a plain tuple of the same: commits are what coordinators are asked most."""
+"""A WantedOffset, or a plain tuple of the same: commits are the most frequent requests to a coordinator."""
 
 
 Codes = list[ErrorCode]
-"""One for each offset, in the order they were given."""
+"""A code for each offset, in the order of the request."""
 
 
 def commit(
-    shard: "GroupShard", group_id: str, committer: Committer, offsets: Sequence[AnyOffset], version: int
+    table: GroupTable, group_id: str, committer: Committer, offsets: Sequence[AnyOffset], version: int
 ) -> Outcome:
-    """OffsetCommit; the response is a code per offset."""
-    group = shard.groups.get(group_id)
-    _check_committer(shard, group, group_id, committer, version, is_transactional=False)
-    outcome = _commit(shard, group_id, offsets)
+    """OffsetCommit. The response is a code per offset."""
+    group = table.groups.get(group_id)
+    _check_committer(table, group, group_id, committer, version, is_transactional=False)
+    outcome = _commit(table, group_id, offsets)
     if group is not None and committer.member_id:
         outcome.then = lambda: group.committed(committer.member_id)
     return outcome
 
 
 def commit_transactional(
-    shard: "GroupShard",
+    table: GroupTable,
     group_id: str,
     committer: Committer,
     producer: ProducerStamp,
     offsets: Sequence[AnyOffset],
     version: int,
 ) -> Outcome:
-    """TxnOffsetCommit: the offsets count when the producer's transaction commits (KIP-447 checks the member, too)."""
+    """TxnOffsetCommit: the offsets take effect when the transaction commits. The member is checked too (KIP-447)."""
     try:
-        _check_committer(shard, shard.groups.get(group_id), group_id, committer, version, is_transactional=True)
+        _check_committer(table, table.groups.get(group_id), group_id, committer, version, is_transactional=True)
     except KafkaError as error:
         if error.code is ErrorCode.stale_member_epoch:
-            # What the versions that are served know: to an older producer the new code would be a fatal one.
+            # Clients of the served versions do not know the new code; an older producer would take it for fatal.
             raise KafkaError(ErrorCode.illegal_generation, str(error)) from error
         raise
-    outcome = _commit(shard, group_id, offsets)
+    outcome = _commit(table, group_id, offsets)
     outcome.producer = producer
     return outcome
 
 
 def _check_committer(
-    shard: "GroupShard",
+    table: GroupTable,
     group: Group | None,
     group_id: str,
     committer: Committer,
@@ -96,17 +94,17 @@ def _check_committer(
     if group is not None:
         group.check_offset_commit(*committer, is_transactional=is_transactional, version=version)
     elif committer.generation_or_epoch >= 0:
-        is_told_so = version >= TELLS_THAT_THERE_IS_NO_GROUP and not is_transactional
-        code = ErrorCode.group_id_not_found if is_told_so else ErrorCode.illegal_generation
-        raise KafkaError(code, f"there is no group {group_id!r}")
-    elif not shard.offsets.has_offsets(group_id):
-        shard.check_room()
+        reports_missing_group = version >= HAS_GROUP_ID_NOT_FOUND and not is_transactional
+        code = ErrorCode.group_id_not_found if reports_missing_group else ErrorCode.illegal_generation
+        raise KafkaError(code, f"group {group_id!r} does not exist")
+    elif not table.offsets.has_offsets(group_id):
+        table.check_room()
 
 
-def _commit(shard: "GroupShard", group_id: str, offsets: Sequence[AnyOffset]) -> Outcome:
-    now_ms, settings = shard.clock.now_ms(), shard.settings()
+def _commit(table: GroupTable, group_id: str, offsets: Sequence[AnyOffset]) -> Outcome:
+    now_ms, settings = table.clock.now_ms(), table.config
     max_metadata = settings.offset_metadata_max_bytes
-    committed = shard.offsets.of_group(group_id)
+    committed = table.offsets.of_group(group_id)
     room: int | None = None
     codes: Codes = []
     records: list[tuple[OffsetCommitKey, OffsetCommitValue]] = []
@@ -115,22 +113,22 @@ def _commit(shard: "GroupShard", group_id: str, offsets: Sequence[AnyOffset]) ->
             codes.append(ErrorCode.offset_metadata_too_large)
             continue
         if (topic, partition) not in committed:
-            room = (_room(shard, group_id) if room is None else room) - 1
+            room = (_room(table, group_id) if room is None else room) - 1
             if room < 0:
                 codes.append(ErrorCode.policy_violation)
                 continue
         codes.append(ErrorCode.none)
-        # What calls of the classes do, without their checks: commits are what coordinators are asked most.
+        # Like calls of the classes, without their overhead: commits are the most frequent requests to a coordinator.
         key = tuple.__new__(OffsetCommitKey, (group_id, topic, partition))
         records.append((key, tuple.__new__(OffsetCommitValue, (offset, leader_epoch, metadata, now_ms))))
     return Outcome(codes, records)
 
 
-def _room(shard: "GroupShard", group_id: str) -> int:
-    """For how many more partitions the group may have offsets."""
-    settings, offsets = shard.settings(), shard.offsets
+def _room(table: GroupTable, group_id: str) -> int:
+    """Returns for how many more partitions the group may have offsets."""
+    settings, offsets = table.config, table.offsets
     held = len(offsets.of_group(group_id)) + offsets.count_pending(group_id)
-    left = settings.max_groups_memory_bytes - shard.used_bytes()
+    left = settings.max_groups_memory_bytes - table.used_bytes()
     return min(settings.max_group_offsets - held, left // OFFSET_BYTES)
 
 
@@ -146,7 +144,7 @@ _UNSTABLE = FetchedOffset(NO_OFFSET, _NO_EPOCH, "", ErrorCode.unstable_offset_co
 
 
 class FetchedOffsets(NamedTuple):
-    """The offsets of a group at one moment. ``unstable`` are those that a transaction is about to commit."""
+    """The offsets of a group at one moment. ``unstable`` are those that an open transaction may commit."""
 
     committed: Mapping[Place, CommittedOffset]
     unstable: Collection[Place]
@@ -161,7 +159,7 @@ class FetchedOffsets(NamedTuple):
 
 
 def fetch(
-    shard: "GroupShard",
+    table: GroupTable,
     group_id: str,
     member_id: str | None,
     member_epoch: int,
@@ -169,45 +167,46 @@ def fetch(
     *,
     require_stable: bool,
 ) -> Outcome:
-    """OffsetFetch; the response is FetchedOffsets with what is ``wanted``, and perhaps more. None: all.
+    """OffsetFetch. The response is FetchedOffsets with the ``wanted`` offsets, and perhaps more. None: all.
 
-    Of a group that nobody has heard of every offset is -1. With ``require_stable`` (KIP-447) a partition whose offset a
-    transaction is about to commit is UNSTABLE_OFFSET_COMMIT: the client asks again. Who asks so begins where an earlier
-    producer ended, and would write twice what lies between an old offset and the newest: the answer is proven.
+    In a group that does not exist every offset is -1. With ``require_stable`` (KIP-447) a partition whose offset an
+    open transaction may commit has UNSTABLE_OFFSET_COMMIT, and the client retries. Such a client continues where an
+    earlier producer ended, and with an old offset would write records twice: the response is PROVEN.
     """
-    check_fetch(shard, group_id, member_id, member_epoch)
-    committed = shard.offsets.of_group(group_id)
+    check_fetch(table, group_id, member_id, member_epoch)
+    committed = table.offsets.of_group(group_id)
     if wanted is None or len(wanted) > PICKED_OFFSETS:
-        committed = shard.offsets.snapshot(group_id)
+        committed = table.offsets.snapshot(group_id)
     else:
         committed = {place: committed[place] for place in wanted if place in committed}
     unstable: Collection[Place] = ()
-    if require_stable and shard.offsets.has_pending(group_id):
-        unstable = shard.offsets.pending_places(group_id)
+    if require_stable and table.offsets.has_pending(group_id):
+        unstable = table.offsets.pending_places(group_id)
     freshness = Freshness.PROVEN if require_stable else Freshness.LEASED
     return Outcome(FetchedOffsets(committed, unstable), freshness=freshness)
 
 
-def check_fetch(shard: "GroupShard", group_id: str, member_id: str | None, member_epoch: int) -> None:
-    """KafkaError when who asks is not a member of now."""
-    group = shard.groups.get(group_id)
+def check_fetch(table: GroupTable, group_id: str, member_id: str | None, member_epoch: int) -> None:
+    """Raises KafkaError if the client names a member that is not a current one."""
+    group = table.groups.get(group_id)
     if group is not None:
         group.check_offset_fetch(member_id, member_epoch)
     elif member_epoch >= 0 and member_id:
-        raise KafkaError(ErrorCode.unknown_member_id, f"there is no group {group_id!r}")
+        raise KafkaError(ErrorCode.unknown_member_id, f"group {group_id!r} does not exist")
 
 
-def delete(shard: "GroupShard", group_id: str, partitions: Sequence[tuple[str, int]]) -> Outcome:
-    """OffsetDelete; the response is a code per partition. GROUP_ID_NOT_FOUND for a group that is not there.
+def delete(table: GroupTable, group_id: str, partitions: Sequence[tuple[str, int]]) -> Outcome:
+    """OffsetDelete. The response is a code per partition. Raises GROUP_ID_NOT_FOUND if the group does not exist.
 
-    A topic that members are subscribed to is refused, and so is everything when that cannot be known.
+    Raises NON_EMPTY_GROUP if the subscriptions of the members cannot be read. Topics that members subscribe to are
+    refused.
     """
-    group = shard.groups.get(group_id)
-    if group is None and not shard.offsets.has_offsets(group_id):
-        raise KafkaError(ErrorCode.group_id_not_found, f"there is no group {group_id!r}")
-    if group is not None and not group.is_empty and not group.knows_subscriptions():
-        raise KafkaError(ErrorCode.non_empty_group, f"the group {group_id!r} has members")
-    committed = shard.offsets.of_group(group_id)
+    group = table.groups.get(group_id)
+    if group is None and not table.offsets.has_offsets(group_id):
+        raise KafkaError(ErrorCode.group_id_not_found, f"group {group_id!r} does not exist")
+    if group is not None and not group.is_empty and not group.can_read_subscriptions():
+        raise KafkaError(ErrorCode.non_empty_group, f"group {group_id!r} has members")
+    committed = table.offsets.of_group(group_id)
     codes: Codes = []
     records = []
     for topic, partition in partitions:
@@ -220,18 +219,18 @@ def delete(shard: "GroupShard", group_id: str, partitions: Sequence[tuple[str, i
     return Outcome(codes, records)
 
 
-def delete_group(shard: "GroupShard", group_id: str) -> Outcome:
-    """DeleteGroups: the group and its offsets. GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP while it has members.
+def delete_group(table: GroupTable, group_id: str) -> Outcome:
+    """DeleteGroups: deletes the group and its offsets. Raises GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
 
-    Of a group with more than ``OFFSETS_AT_ONCE`` offsets only so many are deleted. The response is whether that is so:
-    then the rest, and the group, is to be deleted by the same operation, asked again.
+    If the group has more than ``OFFSETS_AT_ONCE`` offsets, only so many are deleted and the response is True: the
+    operation has to be repeated for the rest and the group itself.
     """
-    group = shard.groups.get(group_id)
-    if group is None and not shard.offsets.has_offsets(group_id):
-        raise KafkaError(ErrorCode.group_id_not_found, f"there is no group {group_id!r}")
+    group = table.groups.get(group_id)
+    if group is None and not table.offsets.has_offsets(group_id):
+        raise KafkaError(ErrorCode.group_id_not_found, f"group {group_id!r} does not exist")
     if group is not None and not group.is_empty:
-        raise KafkaError(ErrorCode.non_empty_group, f"the group {group_id!r} has members")
-    places = shard.offsets.some_partitions_of_group(group_id, OFFSETS_AT_ONCE + 1)
+        raise KafkaError(ErrorCode.non_empty_group, f"group {group_id!r} has members")
+    places = table.offsets.some_partitions_of_group(group_id, OFFSETS_AT_ONCE + 1)
     records = [
         CoordinatorRecord(OffsetCommitKey(group_id, topic, partition), None)
         for topic, partition in places[:OFFSETS_AT_ONCE]

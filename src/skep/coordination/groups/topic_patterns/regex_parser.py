@@ -1,11 +1,11 @@
-"""Regular expressions over topic names, in RE2's syntax: what it means, as a tree; ``topic_matching`` runs it.
+"""Parses regular expressions over topic names, in RE2's syntax, into a tree; ``topic_pattern`` matches with it.
 
-Members bring these expressions and the broker matches them on its event loop, so they may cost only so much. As in RE2
-there is nothing that needs to go back and try again (references to groups, looking ahead or behind), and the size is
-limited. Topic names are made of 65 characters; a class of characters is the set of those among them.
+Members send these expressions and the broker matches them on its event loop, so their cost is limited. As in RE2
+nothing needs backtracking (no references to groups, no lookahead or lookbehind), and the size is limited. Topic names
+consist of 65 characters; a character class is the set of those that it contains.
 
-Left out: ``\\b`` and ``\\B``, and classes of Unicode properties (``\\pL``). Laziness and the names of groups are read
-and mean nothing: the whole name matches or it does not.
+Left out: ``\\b`` and ``\\B``, and classes of Unicode properties (``\\pL``). Lazy quantifiers and group names are
+parsed and ignored: the whole name matches or it does not.
 """
 
 import string
@@ -18,7 +18,7 @@ MAX_REPEAT = 1000
 MAX_DEPTH = 50
 MAX_LENGTH = 8_000
 MAX_SIZE = 2000
-"""Characters that an expression stands for once its counted repetitions are written out."""
+"""Nodes of an expression after its counted repetitions are expanded."""
 
 _DIGITS = frozenset(string.digits)
 _WORD = frozenset(string.ascii_letters + string.digits + "_")
@@ -50,7 +50,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """The begin of the name, or its end."""
+    """The start or the end of the name."""
 
     is_end: bool
 
@@ -76,15 +76,15 @@ Node = OneOf | Edge | Sequence | Choice | Repeat
 
 
 def parse(text: str) -> Node:
-    """INVALID_REGULAR_EXPRESSION says what is wrong with it."""
+    """Raises INVALID_REGULAR_EXPRESSION, with what is wrong."""
     parser = _Parser(text)
     if len(text) > MAX_LENGTH:
-        raise parser.error(f"longer than {MAX_LENGTH} characters")
+        raise parser.error(f"it is longer than {MAX_LENGTH} characters")
     node = parser.choice(0)
     if parser.position < len(text):
         raise parser.error("a closing parenthesis without an opening one")
     if size_of(node) > MAX_SIZE:
-        raise parser.error(f"more than {MAX_SIZE} characters when its repetitions are written out")
+        raise parser.error(f"it is larger than {MAX_SIZE} when its repetitions are expanded")
     return node
 
 
@@ -97,7 +97,7 @@ def size_of(node: Node) -> int:
 
 
 class _Parser:
-    """Goes through the text once. ``ignores_case`` is what the flags say at ``position``."""
+    """Reads the text once. ``ignores_case`` is the flag in force at ``position``."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -113,12 +113,12 @@ class _Parser:
 
     def choice(self, depth: int) -> Node:
         if depth > MAX_DEPTH:
-            raise self.error(f"more than {MAX_DEPTH} groups within each other")
+            raise self.error(f"more than {MAX_DEPTH} nested groups")
         outside = self.ignores_case
         branches = [self._sequence(depth)]
         while self._take("|"):
             branches.append(self._sequence(depth))
-        # A flag within a group holds up to the end of the group.
+        # A flag applies up to the end of its group.
         self.ignores_case = outside
         return branches[0] if len(branches) == 1 else Choice(tuple(branches))
 
@@ -148,11 +148,11 @@ class _Parser:
             return None
         low, comma, high = self.text[self.position + 1 : end].partition(",")
         if not (low.isascii() and low.isdigit()) or not (high == "" or (high.isascii() and high.isdigit())):
-            return None  # a brace like any other character
+            return None  # a literal brace
         self.position = end + 1
         least, most = int(low[:5]), int(high[:5]) if high else None if comma else int(low[:5])
         if least > MAX_REPEAT or (most is not None and not least <= most <= MAX_REPEAT):
-            raise self.error(f"a repetition of {{{low}{comma}{high}}}")
+            raise self.error(f"the repetition {{{low}{comma}{high}}} is out of range (at most {MAX_REPEAT})")
         return least, most
 
     def _atom(self, depth: int) -> Node | None:
@@ -175,19 +175,19 @@ class _Parser:
         outside = self.ignores_case
         if self._take("?"):
             if self._take("P<") or self._take("<"):
-                # Also refuses (?<= and (?<!, which look behind.
+                # Also refuses the lookbehinds (?<= and (?<!.
                 if not self._until(">").replace("_", "a").isalnum():
-                    raise self.error("a group with a bad name")
+                    raise self.error("a group has an invalid name")
             elif self._flags():
                 return None
         node = self.choice(depth + 1)
         if not self._take(")"):
-            raise self.error("a group that is not closed")
+            raise self.error("a group is not closed")
         self.ignores_case = outside
         return node
 
     def _flags(self) -> bool:
-        """Reads ``i-s:`` or ``i)``; whether the group ends with its flags."""
+        """Reads flags as in ``i-s:`` or ``i)``. Returns whether the group ends with them."""
         is_set = True
         while True:
             flag = self._next()
@@ -235,7 +235,7 @@ class _Parser:
             if self._take("[:"):
                 name = self._until(":]")
                 if name.removeprefix("^") not in _POSIX:
-                    raise self.error(f"[:{name}:] is not a class of characters")
+                    raise self.error(f"[:{name}:] is not a character class")
                 named = _POSIX[name.removeprefix("^")]
                 characters |= ALPHABET - named if name.startswith("^") else named
                 continue
@@ -250,7 +250,7 @@ class _Parser:
         self.position += 1
         high = self._class_character()
         if len(low) != 1 or len(high) != 1 or min(low) > min(high):
-            raise self.error("a range of characters that has no order")
+            raise self.error("a character range is out of order")
         return frozenset(one for one in ALPHABET if min(low) <= one <= min(high))
 
     def _class_character(self) -> frozenset[str]:
@@ -277,7 +277,7 @@ class _Parser:
     def _until(self, token: str) -> str:
         end = self.text.find(token, self.position)
         if end < 0:
-            raise self.error(f"no {token} where one is due")
+            raise self.error(f"{token} is missing")
         found = self.text[self.position : end]
         self.position = end + len(token)
         return found

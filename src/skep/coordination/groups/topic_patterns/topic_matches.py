@@ -1,8 +1,7 @@
-"""Bringing the topics of a group's expressions up to date with the cluster's, a little at a time.
+"""Matches the regular expressions of a group with the topics of the cluster, a little at a time.
 
-The first steps are taken by the operation that finds expressions to match: mostly that is all it takes. The rest is
-left to operations of its own, one after the other. Until they have ended the group goes on with the topics that it
-knows.
+The operation that finds expressions to match takes the first steps, which are mostly enough. ``topic_match_task`` takes
+the others in operations of its own. Until they have ended the group keeps the topics that it has.
 """
 
 from collections.abc import Mapping, Set
@@ -15,21 +14,21 @@ from skep.metadata.model import TopicRecord
 Topics = Mapping[str, TopicRecord]
 
 INTERNAL_PREFIX = "__"
-"""An expression finds topics of this kind only if it has these characters itself.
+"""An expression matches internal topics only if it contains this prefix.
 
-Consuming ``.*`` would otherwise mean to consume ``__consumer_offsets``, to which the consumer's own commits go.
+Otherwise a consumer of ``.*`` would consume ``__consumer_offsets``, to which its own commits are written.
 """
 STEPS_AT_ONCE = 20
-"""Pauses of the work that are passed over in one operation: some 2 ms, enough for a thousand topics.
+"""Steps in one operation: some 2 ms, enough for a thousand topics.
 
-With an expression that is made to be slow it is up to 10 ms.
+With an expression that is meant to be slow it is up to 10 ms.
 """
 
 
 class TopicMatches:
-    """The names among ``topics`` that match expressions. ``found`` has those expressions that are done with.
+    """The topics that match expressions. ``found`` has the expressions that are complete.
 
-    An expression whose topics among ``seen`` are known is matched against the others alone.
+    An expression that was matched with the topics ``seen`` before is matched with the others only.
     """
 
     def __init__(self, topics: Topics, seen: Topics | None) -> None:
@@ -44,7 +43,7 @@ class TopicMatches:
         return not self._left
 
     def add(self, regex: str, known: frozenset[str] | None) -> None:
-        """``known`` is what matches among the topics that were seen before; None: it was never matched."""
+        """``known`` are the matches among the topics seen before; None if the expression was never matched."""
         if regex not in self.found:
             self._left.setdefault(regex, known)
 
@@ -62,7 +61,7 @@ class TopicMatches:
             try:
                 self.found[regex] = yield from self._matching(regex, known)
             except KafkaError:
-                # Too costly. Its members are told so by their next heartbeat.
+                # Too expensive. The next heartbeat of its members is refused.
                 self.found[regex] = frozenset()
             del self._left[regex]
 

@@ -1,11 +1,11 @@
-"""Whether topic names match an expression, in time proportional to their length.
+"""Matches topic names with a regular expression, in time proportional to their length.
 
-The expression becomes a machine whose states are sets of places in it. All places that a name may have led to are
-followed at the same time (Thompson's construction), so nothing is tried twice. Each state that comes up is remembered
-with what follows each character: after a few names a match is one look-up per character.
+The expression becomes an automaton whose states are sets of places in it. It follows all places that a name can reach
+at the same time (Thompson's construction), so there is no backtracking. Each state is cached with its successor for
+each character: after a few names a match is one lookup per character.
 
-An expression may have more states than there is memory for. Then each character of a name costs as many steps as the
-state has places, up to thousands, so matching is work that can be interrupted, and it has a limit of steps.
+An expression may have more states than the cache holds. Then each character of a name costs as many steps as the state
+has places, up to thousands, so matching can be interrupted, and it has a limit of steps.
 """
 
 import functools
@@ -17,17 +17,17 @@ from skep.base.loop.slicer import Work, run_at_once
 from skep.coordination.groups.topic_patterns.regex_parser import Choice, Edge, Node, OneOf, Repeat, Sequence, parse
 
 MAX_REMEMBERED = 2000
-"""States, after which all are forgotten."""
+"""States in the cache, which is cleared when it is full."""
 MAX_STEPS = 200_000
-"""Places looked at to match all names against an expression, some 40 ms. Usual expressions take a thousand or two."""
+"""Places visited to match all names with an expression, some 40 ms. Usual expressions take a thousand or two."""
 STEPS_AT_ONCE = 500
-"""Looked at without a pause, some 0.1 ms, but for those of one character: at most 1 ms."""
+"""Places visited without a pause, some 0.1 ms. Those of one character are not interrupted: at most 1 ms."""
 CHARACTERS_AT_ONCE = 2000
-"""Of names, followed without a pause through states that are remembered."""
+"""Characters of names followed through cached states without a pause."""
 
 
 class _Place(NamedTuple):
-    """Goes on to ``followers`` with one of ``characters``, or without any at an edge of the name, or just so."""
+    """Leads to ``followers`` by one of ``characters``; or without one, at an ``edge`` of the name or anywhere."""
 
     followers: tuple[int, ...]
     characters: frozenset[str] | None = None
@@ -35,7 +35,7 @@ class _Place(NamedTuple):
 
 
 class _State:
-    """A set of places, and the states that follow it as far as they are known."""
+    """A set of places, and the successors that are cached so far."""
 
     __slots__ = ("following", "is_match", "places")
 
@@ -47,13 +47,13 @@ class _State:
 
 
 class TopicPattern:
-    """A compiled expression; a match is one of the whole name.
+    """A compiled expression, which matches whole names.
 
-    ``is_too_costly`` when to match names took more than ``MAX_STEPS``.
+    ``is_too_costly``: matching took more than ``MAX_STEPS``.
     """
 
     def __init__(self, text: str) -> None:
-        """INVALID_REGULAR_EXPRESSION says what is wrong with ``text``."""
+        """Raises INVALID_REGULAR_EXPRESSION, with what is wrong with ``text``."""
         self.text = text
         self.is_too_costly = False
         self._steps = 0
@@ -66,7 +66,7 @@ class TopicPattern:
         return run_at_once(self.match_all((name,))) == {name}
 
     def match_all(self, names: Iterable[str]) -> Work[set[str]]:
-        """Those of ``names`` that match; INVALID_REGULAR_EXPRESSION when that takes too many steps."""
+        """Returns the ``names`` that match. Raises INVALID_REGULAR_EXPRESSION if that takes too many steps."""
         began = paused_at = self._steps
         followed = 0
         found = set()
@@ -80,8 +80,8 @@ class TopicPattern:
                         self.is_too_costly = True
                         self.check()
                     while self._steps - paused_at > STEPS_AT_ONCE:
-                        # Several pauses after a costly character: whoever counts them knows how long it took. Others
-                        # may match names against the same expression meanwhile; their steps count, too.
+                        # Several pauses after an expensive character: their number tells the caller how long it took.
+                        # The steps of others that match the same expression meanwhile count too.
                         paused_at += STEPS_AT_ONCE
                         yield
                 state = following
@@ -96,7 +96,7 @@ class TopicPattern:
         return found
 
     def check(self) -> None:
-        """INVALID_REGULAR_EXPRESSION when to match names took too many steps."""
+        """Raises INVALID_REGULAR_EXPRESSION if matching took too many steps."""
         if self.is_too_costly:
             shown = self.text if len(self.text) <= 100 else self.text[:100] + "..."
             raise KafkaError(
@@ -109,7 +109,7 @@ class TopicPattern:
         if state is None:
             if len(self._states) >= MAX_REMEMBERED:
                 self._states.clear()
-                # Not the old one: it would keep alive all that follow it.
+                # Not the old start: it would keep all its successors alive.
                 self._start = self._states[self._first_places] = self._new_state(self._first_places)
             state = self._states[places] = self._new_state(places)
         return state
@@ -128,7 +128,7 @@ class TopicPattern:
         return following
 
     def _closure(self, places: Iterable[int], *, is_start: bool = False, is_end: bool = False) -> frozenset[int]:
-        """All places that can be reached without a further character."""
+        """Returns all places that can be reached without another character."""
         reached = set(places)
         to_do = list(reached)
         while to_do:
@@ -143,7 +143,7 @@ class TopicPattern:
         return frozenset(reached)
 
     def _compile(self, node: Node, follower: int) -> int:
-        """The place where ``node`` begins, which goes on to ``follower``."""
+        """Returns the place where ``node`` begins; where it ends, ``follower`` is next."""
         if isinstance(node, OneOf):
             return self._add(_Place((follower,), characters=node.characters))
         if isinstance(node, Edge):
@@ -175,5 +175,5 @@ class TopicPattern:
 
 @functools.lru_cache(maxsize=256)
 def topic_pattern(text: str) -> TopicPattern:
-    """The pattern of ``text``, which is used again and again; INVALID_REGULAR_EXPRESSION when it is none."""
+    """Returns the pattern of ``text``, cached. Raises INVALID_REGULAR_EXPRESSION if it is not valid."""
     return TopicPattern(text)

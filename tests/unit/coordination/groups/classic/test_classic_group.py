@@ -19,7 +19,7 @@ from skep.coordination.groups.classic.classic_state import (
     STABLE,
     ClassicState,
 )
-from skep.coordination.groups.classic_subscriptions import subscribed_topics
+from skep.coordination.groups.classic.consumer_protocol import subscribed_topics
 from tests.unit.coordination.groups.classic_groups import SESSION_MS, ClassicGroups, logged_state
 
 NO_DELAY = {"group.initial.rebalance.delay.ms": "0"}
@@ -125,14 +125,14 @@ def test_a_group_knows_what_its_members_are_subscribed_to(groups):
     for topics in (["a"], ["a", "b"]):
         groups.join_as_new(protocols=(("range", subscription(*topics)),))
     groups.pass_ms(0)
-    assert groups.group.knows_subscriptions()
+    assert groups.group.can_read_subscriptions()
     assert [groups.group.is_subscribed_to(topic) for topic in "abc"] == [True, True, False]
 
 
 def test_a_group_of_something_else_knows_no_topics(groups):
     groups.join_as_new(protocol_type="connect", protocols=(("compatible", subscription("a")),))
     groups.pass_ms(0)
-    assert not groups.group.knows_subscriptions()
+    assert not groups.group.can_read_subscriptions()
     assert not groups.group.is_subscribed_to("a")
 
 
@@ -222,7 +222,7 @@ def test_a_restart_in_the_middle_of_a_rebalance_leads_back_to_the_generation_bef
 
 def test_a_group_that_is_too_large_after_a_restart_rebalances_and_the_last_is_turned_away(groups):
     leader, follower = groups.stable(2)
-    groups.config = read_broker_config({"group.max.size": "1", **NO_DELAY})
+    groups.config.value = read_broker_config({"group.max.size": "1", **NO_DELAY})
     groups.driver.restart()
     assert groups.heartbeat(leader, 1) is ErrorCode.rebalance_in_progress
     first = groups.join(follower)

@@ -3,7 +3,7 @@
 import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.coordination.groups.offsets import offset_operations as committing
+from skep.coordination.groups.offsets import offset_operations
 from skep.coordination.groups.offsets.offset_operations import Committer, WantedOffset
 from tests.unit.coordination.groups.classic_groups import SESSION_MS, ClassicGroups, code_of, logged_state
 
@@ -17,7 +17,7 @@ def groups() -> ClassicGroups:
 
 def commit(groups: ClassicGroups, member_id: str = "", generation_id: int = -1) -> None:
     committer, wanted = Committer(member_id, None, generation_id), [WantedOffset("t", 0, 5, -1, "")]
-    groups.driver.submit(lambda shard: committing.commit(shard, "g", committer, wanted, 9))
+    groups.driver.submit(lambda shard: offset_operations.commit(shard, "g", committer, wanted, 9))
 
 
 # Heartbeats.
@@ -217,7 +217,7 @@ def test_when_the_last_members_going_cannot_be_written_it_stays(groups):
 
 def test_a_member_that_is_heard_from_before_its_going_could_be_written_stays(groups):
     (member,) = groups.stable(1)
-    on_silence = groups.group.members[member].on_silence
+    on_session_expired = groups.group.members[member].on_session_expired
     groups.heartbeat(member, 1)
-    groups.driver.submit(on_silence)
+    groups.driver.submit(on_session_expired)
     assert groups.group.state_name == "Stable"

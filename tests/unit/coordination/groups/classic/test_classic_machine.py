@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination import background
-from skep.coordination.groups.classic import static_member as classic_static
+from skep.coordination.groups.classic import static_member
 from skep.coordination.groups.offsets.offset_operations import Committer
 from tests.unit.coordination.driver import ShardDriver, Waiter
 from tests.unit.coordination.groups.classic_groups import ClassicGroups, logged_state
@@ -290,7 +290,7 @@ class LargeGroupMachine(ClassicGroupMachine):
     def __init__(self) -> None:
         super().__init__()
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(classic_static, "SMALL_GROUP", 0)
+        self._patch.setattr(static_member, "SMALL_GROUP", 0)
         self._patch.setattr(background, "STEPS_AT_ONCE", 1)
 
     @rule(turns=TURNS)

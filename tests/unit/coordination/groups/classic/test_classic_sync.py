@@ -4,7 +4,7 @@ import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import run_at_once
-from skep.coordination.groups import classic_requests
+from skep.coordination.groups import group_coordinator
 from skep.coordination.groups.classic.classic_sync import SyncRequest, assignment_lost
 from tests.unit.coordination.groups.classic_groups import REBALANCE_MS, ClassicGroups, code_of, logged_state
 
@@ -174,11 +174,11 @@ def test_without_a_word_from_the_leader_those_who_wait_are_told_in_the_end(group
 
 def prepared(groups: ClassicGroups, leader: str, assignments: dict[str, bytes], generation: int = 1):
     request = SyncRequest("g", generation, leader, None, None, None, assignments)
-    return request, classic_requests.prepare_sync(groups.shard, request)
+    return request, group_coordinator.prepare_sync(groups.shard, request)
 
 
 def submit(groups: ClassicGroups, request: SyncRequest, made):
-    return groups.driver.submit_and_wait(lambda shard, waiter: classic_requests.sync(shard, request, waiter, made))
+    return groups.driver.submit_and_wait(lambda shard, waiter: group_coordinator.sync(shard, request, waiter, made))
 
 
 def test_a_prepared_assignment_is_made_in_slices_and_leaves_what_one_written_at_once_leaves(groups):
@@ -191,7 +191,8 @@ def test_a_prepared_assignment_is_made_in_slices_and_leaves_what_one_written_at_
         while True:
             next(work)
             pauses += 1
-    assert pauses >= len(members) and groups.group.state_name == "CompletingRebalance"
+    assert pauses >= len(members)
+    assert groups.group.state_name == "CompletingRebalance"
     assert submit(groups, request, end.value.value).reply["assignment"] == b"0"
     assert [waiter.reply["assignment"] for waiter in waiting] == [b"%d" % number for number in range(1, 39)] + [b""]
     assert groups.group.state_name == "Stable"

@@ -4,7 +4,7 @@ import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination import background
-from skep.coordination.groups.classic import static_member as classic_static
+from skep.coordination.groups.classic import static_member
 from tests.unit.coordination.groups.classic.test_static_member import NO_DELAY, stable, subscription
 from tests.unit.coordination.groups.classic_groups import SESSION_MS, ClassicGroups, code_of, logged_state
 from tests.unit.coordination.groups.consumer_clients import World
@@ -15,7 +15,7 @@ INSTANCES = "abcdef"
 
 @pytest.fixture
 def groups(monkeypatch):
-    monkeypatch.setattr(classic_static, "SMALL_GROUP", len(INSTANCES) - 1)
+    monkeypatch.setattr(static_member, "SMALL_GROUP", len(INSTANCES) - 1)
     monkeypatch.setattr(background, "STEPS_AT_ONCE", 1)
     return ClassicGroups({**NO_DELAY, "skep.max.group.metadata.bytes": "10000"})
 
@@ -49,15 +49,19 @@ def test_others_have_their_turn_for_each_member_and_the_earlier_self_stays_until
     logged = len(groups.driver.log)
     waiter = join(groups, "b")
     for _ in range(len(INSTANCES) - 1):
-        assert step(groups) and groups.heartbeat(ids["b"], 1, "b") is ErrorCode.none
-    assert not waiter.is_answered and len(groups.driver.log) == logged
+        assert step(groups)
+        assert groups.heartbeat(ids["b"], 1, "b") is ErrorCode.none
+    assert not waiter.is_answered
+    assert len(groups.driver.log) == logged
     steps_until_told(groups, waiter)
     reply = waiter.reply
     assert (reply["generation_id"], reply["leader"], reply["members"]) == (1, ids["a"], [])
     assert groups.heartbeat(ids["b"], 1, "b") is ErrorCode.fenced_instance_id
     assert groups.sync(reply["member_id"], 1, instance="b").reply["assignment"] == b"1"
-    assert groups.group.state_name == "Stable" and len(groups.driver.log) == logged + 1
-    assert not step(groups) and not groups.group.returning
+    assert groups.group.state_name == "Stable"
+    assert len(groups.driver.log) == logged + 1
+    assert not step(groups)
+    assert not groups.group.returning
 
 
 def test_the_log_has_what_the_group_has(groups, ids):
@@ -79,17 +83,19 @@ def test_those_who_come_back_together_need_two_records(groups, ids):
     steps_until_told(groups, *waiters.values())
     assert len(groups.driver.log) == logged + 2
     new = {instance: waiter.reply["member_id"] for instance, waiter in waiters.items()}
-    assert groups.group.static_ids == new and groups.group.leader_id == new["a"]
+    assert groups.group.static_ids == new
+    assert groups.group.leader_id == new["a"]
     assert {waiters[instance].reply["leader"] for instance in "acdef"} == {new["a"]}
     leader = waiters["a"].reply
-    assert leader["skip_assignment"] and {one["member_id"] for one in leader["members"]} == set(new.values())
+    assert leader["skip_assignment"]
+    assert {one["member_id"] for one in leader["members"]} == set(new.values())
     for number, instance in enumerate(INSTANCES):
         assert groups.sync(new[instance], 1, instance=instance).reply["assignment"] == b"%d" % number
     assert logged_state(groups.driver.replayed().groups["g"]) == logged_state(groups.group)
 
 
 def test_very_many_are_not_taken_over_at_once(groups, ids, monkeypatch):
-    monkeypatch.setattr(classic_static, "MEMBERS_AT_ONCE", 2)
+    monkeypatch.setattr(static_member, "MEMBERS_AT_ONCE", 2)
     logged = len(groups.driver.log)
     waiters = [join(groups, instance) for instance in INSTANCES]
     steps_until_told(groups, *waiters)
@@ -126,7 +132,8 @@ def test_in_a_group_that_changes_meanwhile_it_is_told_to_ask_again(groups, ids, 
     groups.leave((ids["b"], "b"))
     steps_until_told(groups, waiter)
     assert code_of(waiter) is ErrorCode.coordinator_load_in_progress
-    assert groups.group.state_name == "PreparingRebalance" and not groups.group.returning
+    assert groups.group.state_name == "PreparingRebalance"
+    assert not groups.group.returning
 
 
 def test_when_the_group_becomes_a_consumer_group_it_is_told_to_ask_again(groups):
@@ -140,7 +147,8 @@ def test_when_the_group_becomes_a_consumer_group_it_is_told_to_ask_again(groups)
     assert back.error is ErrorCode.coordinator_load_in_progress
     members[1] = back.join()
     run(world, *members, newcomer, rounds=30)
-    assert world.group().static_ids["b"] == back.member_id and world.group().state_name == "Stable"
+    assert world.group().static_ids["b"] == back.member_id
+    assert world.group().state_name == "Stable"
 
 
 def test_when_it_cannot_be_written_the_earlier_self_stays(groups, ids):

@@ -16,8 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from skep.coordination.groups.consumer import target_assignment
 from skep.coordination.groups.consumer.consumer_group import ConsumerGroup
 from skep.coordination.groups.offsets.offset_operations import Committer
-from skep.coordination.groups.topic_patterns import topic_matches
-from skep.coordination.groups.topic_patterns import topic_pattern as topic_matching
+from skep.coordination.groups.topic_patterns import topic_matches, topic_pattern
 from tests.unit.coordination.groups.consumer_clients import (
     GROUP,
     SESSION_MS,
@@ -212,7 +211,7 @@ class LargeConsumerGroups(ConsumerGroups):
         self._stack = ExitStack()
         for module, name, value in (
             (topic_matches, "STEPS_AT_ONCE", 1),
-            (topic_matching, "CHARACTERS_AT_ONCE", 0),
+            (topic_pattern, "CHARACTERS_AT_ONCE", 0),
             (target_assignment, "SMALL_COST", -1),
             (target_assignment, "STEPS_AT_ONCE", 1),
             (target_assignment, "MEMBERS_AT_ONCE", 1),

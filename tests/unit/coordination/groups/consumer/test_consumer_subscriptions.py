@@ -6,7 +6,7 @@ import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.groups.assignors import uniform
-from skep.coordination.groups.consumer import group_change as consumer_changes
+from skep.coordination.groups.consumer import group_change
 from skep.coordination.groups.consumer.consumer_member import MemberState
 from tests.unit.coordination.groups.consumer_clients import (
     GROUP,
@@ -22,18 +22,21 @@ from tests.unit.coordination.groups.consumer_clients import (
 def test_a_member_that_subscribes_to_nothing_is_a_member_all_the_same():
     world = World(t=1)
     client = world.client("a").join()
-    assert client.epoch == 1 and not client.owned
+    assert client.epoch == 1
+    assert not client.owned
     assert world.group().state_name == "Stable"
 
 
 def test_topics_that_come_grow_and_go_are_noticed_at_the_next_heartbeat():
     world = World()
     client = world.client("a", "t", "u").join()
-    assert client.epoch == 1 and not client.owned
+    assert client.epoch == 1
+    assert not client.owned
     world.create("t", 1)
     world.create("unrelated", 1)
     client.beat()
-    assert client.partitions("t") == {0} and client.epoch == 2
+    assert client.partitions("t") == {0}
+    assert client.epoch == 2
     world.create("another", 1)
     client.beat()
     assert client.epoch == 2
@@ -42,7 +45,8 @@ def test_topics_that_come_grow_and_go_are_noticed_at_the_next_heartbeat():
     assert client.partitions("t") == {0, 1, 2}
     world.delete("t")
     settle(client, rounds=3)
-    assert not client.owned and not world.group().owners
+    assert not client.owned
+    assert not world.group().owners
     world.create("t", 2)
     client.beat()
     assert client.partitions("t") == {0, 1}
@@ -81,7 +85,8 @@ def test_a_member_that_has_yet_to_revoke_gives_up_what_it_no_longer_wants_at_onc
     first.subscribe("t")
     first.beat()
     member = world.group().members["a"]
-    assert world.topic_id("u") in member.pending_revocation and member.state is MemberState.UNREVOKED_PARTITIONS
+    assert world.topic_id("u") in member.pending_revocation
+    assert member.state is MemberState.UNREVOKED_PARTITIONS
     first.let_go()
     settle(first, second)
     assert first.partitions("t") | second.partitions("t") == {0, 1}
@@ -116,7 +121,8 @@ def test_an_expression_finds_the_topics_of_now_and_of_later():
     settle(client, rounds=3)
     assert set(client.owned) == {world.topic_id(f"orders-{name}") for name in ("us", "jp", "cn")}
     everything = world.client("b", regex=".*", group_id="other").join()
-    assert world.topic_id("__consumer_offsets") not in everything.owned and len(everything.owned) == 4
+    assert world.topic_id("__consumer_offsets") not in everything.owned
+    assert len(everything.owned) == 4
 
 
 def test_an_expression_that_nobody_has_any_more_is_forgotten():
@@ -133,7 +139,8 @@ def test_an_expression_that_nobody_has_any_more_is_forgotten():
     settle(second)
     assert set(second.owned) == {world.topic_id("t"), world.topic_id("u")}
     second.leave()
-    assert not world.group().regexes and not world.group().regex_counts
+    assert not world.group().regexes
+    assert not world.group().regex_counts
 
 
 def test_a_group_whose_assignment_takes_long_is_assigned_less_often(monkeypatch):
@@ -143,14 +150,16 @@ def test_a_group_whose_assignment_takes_long_is_assigned_less_often(monkeypatch)
         world.driver.clock.advance_ms(10)
         return uniform.assign(subscribers, counts)
 
-    monkeypatch.setitem(consumer_changes.ASSIGNORS, "uniform", slowly)
+    monkeypatch.setitem(group_change.ASSIGNORS, "uniform", slowly)
     first = world.client("a", "t").join()
     second = world.client("b", "t").join()
-    assert second.epoch == 1 and not second.owned
+    assert second.epoch == 1
+    assert not second.owned
     assert world.group().state_name == "Assigning"
-    world.driver.pass_ms(10 * consumer_changes.ASSIGNMENT_PAUSE)
+    world.driver.pass_ms(10 * group_change.ASSIGNMENT_PAUSE)
     settle(first, second, rounds=3)
-    assert first.partitions("t") == {0, 1} and second.partitions("t") == {2, 3}
+    assert first.partitions("t") == {0, 1}
+    assert second.partitions("t") == {2, 3}
 
 
 # The log.
@@ -171,7 +180,8 @@ def test_when_records_cannot_be_written_nothing_has_happened():
     first.beat()
     second.join()
     settle(first, second)
-    assert first.partitions("t") and second.partitions("t")
+    assert first.partitions("t")
+    assert second.partitions("t")
 
 
 def test_a_replay_gives_the_same_group():
@@ -224,4 +234,5 @@ def test_the_member_records_hold_all_that_a_member_says():
     member = world.driver.replayed().groups[GROUP].members["a"]
     assert dataclasses.asdict(member) == dataclasses.asdict(world.group().members["a"])
     assert (member.instance_id, member.rack_id, member.client_id, member.client_host) == ("i", "r", "c", "/h")
-    assert member.rebalance_timeout_ms == 60_000 and member.server_assignor == "range"
+    assert member.rebalance_timeout_ms == 60_000
+    assert member.server_assignor == "range"

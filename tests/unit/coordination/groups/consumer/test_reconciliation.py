@@ -6,7 +6,7 @@ import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.groups.consumer.consumer_member import ConsumerMember, MemberState, held_since
-from skep.coordination.groups.consumer.reconciliation import Surroundings, reconcile
+from skep.coordination.groups.consumer.reconciliation import ReconcileInputs, reconcile
 
 T, U = uuid.UUID(int=1), uuid.UUID(int=2)
 STABLE, UNREVOKED, UNRELEASED, UNKNOWN = (
@@ -33,7 +33,7 @@ def member(epoch, state, assigned, pending=None):
 
 
 def around(epoch, target, owned=None, *, subscribed=(T, U), changed=False, taken=()):
-    return Surroundings(epoch, target, set(subscribed), changed, owned, lambda topic, number: number not in taken)
+    return ReconcileInputs(epoch, target, set(subscribed), changed, owned, lambda topic, number: number not in taken)
 
 
 # before; what is around it; epoch, state, assigned and pending after

@@ -41,17 +41,21 @@ def test_members_are_told_to_come_back_soon_and_get_their_partitions_when_it_is_
     first, second = world.client("a", "t"), world.client("b", "t")
     first.join()
     answer = second.beat()
-    assert answer is not None and answer["heartbeat_interval"] == datetime.timedelta(seconds=1)
-    assert world.group().state_name == "Assigning" and world.group().assignment_epoch == 0
+    assert answer is not None
+    assert answer["heartbeat_interval"] == datetime.timedelta(seconds=1)
+    assert world.group().state_name == "Assigning"
+    assert world.group().assignment_epoch == 0
     # For the first member alone: the assignor pauses five times and ends, its target and the epoch are written.
     assert carry_out(world) == 8
     assert world.group().assignment_epoch == 1
     answer = first.beat()
-    assert answer is not None and answer["heartbeat_interval"] == datetime.timedelta(seconds=1)
+    assert answer is not None
+    assert answer["heartbeat_interval"] == datetime.timedelta(seconds=1)
     carry_out(world)
     assert come_to_rest(world, first, second) == [6, 6]
     answer = first.beat()
-    assert answer is not None and answer["heartbeat_interval"] == datetime.timedelta(seconds=5)
+    assert answer is not None
+    assert answer["heartbeat_interval"] == datetime.timedelta(seconds=5)
 
 
 def test_a_member_that_leaves_or_comes_meanwhile_has_its_part_in_the_next_one():
@@ -98,7 +102,8 @@ def test_what_cannot_be_written_is_written_later():
     assert not world.group().targets
     world.driver.refuse_writes = None
     world.driver.pass_ms(1_000)
-    assert world.group().assigning is None and world.group().targets
+    assert world.group().assigning is None
+    assert world.group().targets
     assert come_to_rest(world, first, second) == [6, 6]
 
 
@@ -107,7 +112,9 @@ def test_a_group_that_empties_meanwhile_is_left_alone():
     first = world.client("a", "t").join()
     first.leave()
     world.driver.pass_ms(1)
-    assert world.group().is_empty and world.group().assigning is None and not world.group().targets
+    assert world.group().is_empty
+    assert world.group().assigning is None
+    assert not world.group().targets
 
 
 def test_one_member_of_many_partitions_is_assigned_at_once():

@@ -53,17 +53,20 @@ def test_a_partition_moves_only_when_its_owner_has_let_go_of_it():
     second = world.client("b", "t").join()
     assert second.partitions("t") == set()
     first.beat()
-    assert first.epoch == 1 and first.partitions("t") == {0, 1, 2, 3}
+    assert first.epoch == 1
+    assert first.partitions("t") == {0, 1, 2, 3}
     assert world.group().members["a"].state is MemberState.UNREVOKED_PARTITIONS
     second.beat()
-    assert second.partitions("t") == set() and second.epoch == 2
+    assert second.partitions("t") == set()
+    assert second.epoch == 2
     assert world.group().state_name == "Reconciling"
 
     first.let_go()
     first.beat()
     second.beat()
     assert first.epoch == second.epoch == 2
-    assert first.partitions("t") == {0, 1} and second.partitions("t") == {2, 3}
+    assert first.partitions("t") == {0, 1}
+    assert second.partitions("t") == {2, 3}
     settle(first, second)
     assert world.group().state_name == "Stable"
 
@@ -82,7 +85,8 @@ def test_a_member_that_does_not_let_go_in_time_is_fenced():
     assert set(world.group().members) == {"b"}
     second.beat()
     assert second.partitions("t") == {0, 1}
-    assert first.beat() is None and first.epoch == 0
+    assert first.beat() is None
+    assert first.epoch == 0
     assert first.join().epoch > 0
 
 
@@ -133,8 +137,10 @@ def test_the_last_member_to_leave_leaves_an_empty_group():
     client = world.client("a", "t").join()
     assert client.leave()["member_epoch"] == -1
     group = world.group()
-    assert group.state_name == "Empty" and group.group_epoch == group.assignment_epoch == 2
-    assert not group.owners and not group.targets
+    assert group.state_name == "Empty"
+    assert group.group_epoch == group.assignment_epoch == 2
+    assert not group.owners
+    assert not group.targets
     assert client.join().epoch == 3
 
 
@@ -144,7 +150,8 @@ def test_a_lost_answer_is_told_again():
     second = world.client("b", "t").join()
     first.beat()
     first.beat(is_answer_lost=True)
-    assert first.epoch == 1 and world.group().members["a"].member_epoch == 2
+    assert first.epoch == 1
+    assert world.group().members["a"].member_epoch == 2
     first.beat(is_answer_lost=True)
     first.beat()
     assert first.epoch == 2
@@ -157,7 +164,8 @@ def test_a_join_whose_answer_was_lost_is_repeated_without_a_second_member():
     client = world.client("a", "t")
     client.beat(is_answer_lost=True)
     client.join()
-    assert client.epoch == 1 and client.partitions("t") == {0}
+    assert client.epoch == 1
+    assert client.partitions("t") == {0}
     assert len(world.group().members) == 1
 
 
@@ -216,7 +224,8 @@ def test_what_makes_no_sense_is_refused(said, code):
 def test_a_join_that_cannot_be_is_refused_and_leaves_no_group(change, code):
     world = World(t=1)
     assert refusal(world, "a", 0, **{**JOINING, **change}) is code
-    assert not world.driver.shard.groups and not world.driver.log
+    assert not world.driver.shard.groups
+    assert not world.driver.log
 
 
 def test_a_group_takes_only_so_many_members():

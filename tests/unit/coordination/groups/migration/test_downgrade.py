@@ -5,12 +5,12 @@ import struct
 import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.coordination.groups import classic_requests
+from skep.coordination.groups import group_coordinator
 from skep.coordination.groups.classic.classic_group import ClassicGroup
 from skep.coordination.groups.classic.classic_leave import Leaving
 from skep.coordination.groups.classic.consumer_protocol import read_assignment, read_subscription, write_assignment
 from skep.coordination.groups.consumer.consumer_group import ConsumerGroup
-from skep.coordination.groups.offsets import offset_operations as committing
+from skep.coordination.groups.offsets import offset_operations
 from skep.coordination.groups.offsets.offset_operations import Committer, WantedOffset
 from tests.unit.coordination.groups.consumer_clients import GROUP, World, logged_state, settle
 from tests.unit.coordination.groups.mixed_clients import Classic, run, subscription
@@ -23,7 +23,8 @@ def kind(world):
 def classic_group(world, count=2, **settings):
     members = [Classic(world, "t", **settings).join() for _ in range(count)]
     run(world, *members)
-    assert kind(world) == "classic" and sum(len(member.partitions()) for member in members) == 6
+    assert kind(world) == "classic"
+    assert sum(len(member.partitions()) for member in members) == 6
     return members
 
 
@@ -35,9 +36,11 @@ def world():
 def test_a_classic_group_becomes_a_consumer_group_and_nobody_stops_working(world):
     members = classic_group(world)
     newcomer = world.client("n", "t").join()
-    assert kind(world) == "consumer" and newcomer.partitions("t") == set()
+    assert kind(world) == "consumer"
+    assert newcomer.partitions("t") == set()
     run(world, *members, newcomer)
-    assert {len(member.partitions()) for member in members} == {2} and len(newcomer.partitions("t")) == 2
+    assert {len(member.partitions()) for member in members} == {2}
+    assert len(newcomer.partitions("t")) == 2
     assert members[0].partitions() | members[1].partitions() | newcomer.partitions("t") == set(range(6))
     assert world.group().state_name == "Stable"
     assert {member.error for member in members} == {ErrorCode.none}
@@ -57,7 +60,8 @@ def test_members_of_the_classic_protocol_join_a_consumer_group(world):
     first = world.client("n", "t").join()
     second = Classic(world, "t").join()
     run(world, first, second)
-    assert first.partitions("t") | second.partitions() == set(range(6)) and len(second.partitions()) == 3
+    assert first.partitions("t") | second.partitions() == set(range(6))
+    assert len(second.partitions()) == 3
     assert world.group().members[second.member_id].is_classic
 
 
@@ -74,7 +78,8 @@ def test_when_the_last_member_of_the_new_protocol_goes_the_group_is_classic_agai
     assert members[0].partitions() | members[1].partitions() == set(range(6))
     assert world.driver.shard.groups[GROUP].state_name == "Stable"
     again = world.driver.replayed().groups
-    assert isinstance(again[GROUP], ClassicGroup) and again[GROUP].generation_id == members[0].generation
+    assert isinstance(again[GROUP], ClassicGroup)
+    assert again[GROUP].generation_id == members[0].generation
 
 
 def test_a_member_of_the_new_protocol_that_dies_leaves_a_classic_group_behind(world):
@@ -95,7 +100,8 @@ def test_a_rolling_upgrade_moves_every_member_to_the_new_protocol(world):
     members[1].leave()
     run(world, *new)
     assert new[0].partitions("t") | new[1].partitions("t") == set(range(6))
-    assert world.group().classic_count == 0 and not world.group().classic_protocol_counts
+    assert world.group().classic_count == 0
+    assert not world.group().classic_protocol_counts
 
 
 def test_offsets_stay_when_a_group_changes_its_kind(world):
@@ -104,7 +110,7 @@ def test_offsets_stay_when_a_group_changes_its_kind(world):
 
     def commit(member_id, epoch, version=9):
         return world.driver.submit(
-            lambda shard: committing.commit(shard, GROUP, Committer(member_id, None, epoch), [offset], version)
+            lambda shard: offset_operations.commit(shard, GROUP, Committer(member_id, None, epoch), [offset], version)
         )
 
     commit(members[0].member_id, members[0].generation)
@@ -126,7 +132,8 @@ def test_a_group_in_the_middle_of_a_rebalance_can_be_upgraded(world):
     assert late.error is ErrorCode.rebalance_in_progress
     run(world, *members, late, newcomer)
     owned = [*(member.partitions() for member in (*members, late)), newcomer.partitions("t")]
-    assert set().union(*owned) == set(range(6)) and sum(map(len, owned)) == 6
+    assert set().union(*owned) == set(range(6))
+    assert sum(map(len, owned)) == 6
 
 
 def test_a_silent_classic_member_leaves_a_consumer_group_after_its_own_session(world):
@@ -153,7 +160,7 @@ def test_an_administrator_removes_members_of_both_protocols(world):
     newcomer = world.client("n", "t", instance_id="i").join()
     run(world, *members, newcomer)
     answers = world.driver.submit(
-        lambda shard: classic_requests.leave(
+        lambda shard: group_coordinator.leave(
             shard, GROUP, [Leaving("", "i", None), Leaving("nobody", None, None), Leaving("x", "j", None)]
         )
     )
@@ -178,7 +185,8 @@ def test_a_static_member_takes_its_place_over_from_one_protocol_to_the_other(wor
     assert kind(world) == "classic"
     assert world.driver.shard.groups[GROUP].state_name == "Stable"
     run(world, again, members[1], rounds=5)
-    assert again.partitions() == had and members[1].partitions() == set(range(6)) - had
+    assert again.partitions() == had
+    assert members[1].partitions() == set(range(6)) - had
 
 
 def test_a_static_member_that_comes_back_with_other_topics_makes_the_classic_group_rebalance(world):
@@ -276,7 +284,8 @@ def test_a_member_id_that_outlives_the_last_member_does_not_make_a_consumer_grou
     second.step()
     assert second.errors == [ErrorCode.member_id_required, ErrorCode.unknown_member_id]
     run(world, second)
-    assert kind(world) == "classic" and second.partitions() == set(range(6))
+    assert kind(world) == "classic"
+    assert second.partitions() == set(range(6))
     assert world.driver.shard.groups[GROUP].state_name == "Stable"
 
 
@@ -296,7 +305,8 @@ def test_a_failed_upgrade_leaves_the_classic_group_as_it_was(world):
         world.client("n", "t").join()
     world.driver.refuse_writes = None
     run(world, *members, rounds=40)
-    assert kind(world) == "classic" and {member.error for member in members} == {ErrorCode.none}
+    assert kind(world) == "classic"
+    assert {member.error for member in members} == {ErrorCode.none}
 
 
 def test_a_broker_that_restarts_during_the_migration_goes_on_with_it(world):
@@ -306,7 +316,8 @@ def test_a_broker_that_restarts_during_the_migration_goes_on_with_it(world):
     world.driver.restart()
     run(world, *members, newcomer)
     owned = [*(member.partitions() for member in members), newcomer.partitions("t")]
-    assert set().union(*owned) == set(range(6)) and sum(map(len, owned)) == 6
+    assert set().union(*owned) == set(range(6))
+    assert sum(map(len, owned)) == 6
     settle(newcomer, rounds=1)
 
 
@@ -344,7 +355,8 @@ def test_a_member_of_the_new_protocol_that_was_fenced_comes_back_to_a_group_that
         world.beat("n", newcomer.epoch)
     assert caught.value.code is ErrorCode.unknown_member_id
     run(world, *members, newcomer)
-    assert kind(world) == "consumer" and len(newcomer.partitions("t")) == 2
+    assert kind(world) == "consumer"
+    assert len(newcomer.partitions("t")) == 2
 
 
 def test_timers_of_the_consumer_group_do_not_outlive_it(world):

@@ -7,8 +7,7 @@ from skep.base.loop.slicer import run_at_once
 from skep.coordination import background
 from skep.coordination.groups.classic.classic_group import ClassicGroup
 from skep.coordination.groups.classic.classic_records import encoded_in_slices, stable_record
-from skep.coordination.groups.migration import large_downgrade as downgrade
-from skep.coordination.groups.migration import upgrade
+from skep.coordination.groups.migration import large_downgrade, upgrade
 from tests.unit.coordination.groups.classic_groups import logged_state
 from tests.unit.coordination.groups.consumer_clients import GROUP, World
 from tests.unit.coordination.groups.mixed_clients import Classic, run
@@ -18,9 +17,9 @@ MEMBERS = 6
 
 @pytest.fixture
 def world(monkeypatch):
-    monkeypatch.setattr(downgrade, "SMALL_GROUP", MEMBERS - 2)
-    monkeypatch.setattr(downgrade, "MEMBERS_AT_ONCE", 1)
-    monkeypatch.setattr(downgrade, "SESSIONS_AT_ONCE", 1)
+    monkeypatch.setattr(large_downgrade, "SMALL_GROUP", MEMBERS - 2)
+    monkeypatch.setattr(large_downgrade, "MEMBERS_AT_ONCE", 1)
+    monkeypatch.setattr(large_downgrade, "SESSIONS_AT_ONCE", 1)
     monkeypatch.setattr(background, "STEPS_AT_ONCE", 1)
     return World(t=MEMBERS + 1)
 
@@ -35,7 +34,8 @@ def newcomer(world, members):
     run(world, *members)
     newcomer = world.client("n", "t")
     run(world, *members, newcomer, rounds=30)
-    assert kind(world) == "consumer" and world.group().state_name == "Stable"
+    assert kind(world) == "consumer"
+    assert world.group().state_name == "Stable"
     return newcomer
 
 
@@ -70,7 +70,8 @@ def check_replayed(world):
 
 def check_all_go_on(world, members):
     run(world, *members, rounds=30)
-    assert kind(world) == "classic" and world.driver.shard.groups[GROUP].state_name == "Stable"
+    assert kind(world) == "classic"
+    assert world.driver.shard.groups[GROUP].state_name == "Stable"
     owned = sorted(number for member in members for number in member.partitions())
     assert owned == list(range(MEMBERS + 1))
 
@@ -78,12 +79,14 @@ def check_all_go_on(world, members):
 def test_the_leave_is_carried_out_at_once_and_others_have_their_turn_for_each_member(world, members, newcomer):
     epoch = world.group().group_epoch
     newcomer.leave()
-    assert kind(world) == "consumer" and world.group().members.keys() == {one.member_id for one in members}
+    assert kind(world) == "consumer"
+    assert world.group().members.keys() == {one.member_id for one in members}
     assert world.group().group_epoch == epoch
     logged = len(world.driver.log)
     assert steps_until_classic(world) >= MEMBERS
     group = world.driver.shard.groups[GROUP]
-    assert group.state_name == "PreparingRebalance" and group.generation_id == epoch
+    assert group.state_name == "PreparingRebalance"
+    assert group.generation_id == epoch
     assert len(world.driver.log) == logged + 3 * MEMBERS + 3
     check_replayed(world)
     check_all_go_on(world, members)
@@ -144,7 +147,7 @@ def test_members_that_leave_or_come_meanwhile_are_not_left_over_or_out(world, me
 
 def test_a_downgrade_ends_in_a_group_that_does_not_rest(world, members, newcomer, monkeypatch):
     """A member changes at each step: each time only this one is copied again."""
-    monkeypatch.setattr(downgrade, "MEMBERS_AT_ONCE", 2)
+    monkeypatch.setattr(large_downgrade, "MEMBERS_AT_ONCE", 2)
     newcomer.leave()
     steps = 0
     while kind(world) == "consumer":
@@ -161,7 +164,8 @@ def test_a_member_of_the_new_protocol_that_joins_makes_it_unnecessary(world, mem
     one_step(world)
     other = world.client("o", "t").join()
     run(world, *members, other, rounds=30)
-    assert kind(world) == "consumer" and world.group().state_name == "Stable"
+    assert kind(world) == "consumer"
+    assert world.group().state_name == "Stable"
     other.leave()
     check_all_go_on(world, members)
 
@@ -171,7 +175,8 @@ def test_a_group_that_may_not_become_a_classic_group_any_more_shares_what_is_fre
     one_step(world)
     world.set_option("group.consumer.migration.policy", "upgrade")
     run(world, *members, rounds=30)
-    assert kind(world) == "consumer" and world.group().state_name == "Stable"
+    assert kind(world) == "consumer"
+    assert world.group().state_name == "Stable"
     assert sorted(number for member in members for number in member.partitions()) == list(range(MEMBERS + 1))
 
 
@@ -198,10 +203,12 @@ def test_a_classic_group_that_cannot_be_written_is_tried_again_after_a_while(wor
     newcomer.leave()
     world.driver.refuse_writes = KafkaError(ErrorCode.unknown_server_error)
     world.driver.pass_ms(2_000)
-    assert kind(world) == "consumer" and world.group().group_epoch == epoch
+    assert kind(world) == "consumer"
+    assert world.group().group_epoch == epoch
     world.driver.refuse_writes = None
     run(world, *members, rounds=30)
-    assert kind(world) == "consumer" and world.group().state_name == "Stable"
+    assert kind(world) == "consumer"
+    assert world.group().state_name == "Stable"
     assert sorted(number for member in members for number in member.partitions()) == list(range(MEMBERS + 1))
     epoch = world.group().group_epoch
     members.pop().leave()
@@ -213,7 +220,7 @@ def test_a_classic_group_that_cannot_be_written_is_tried_again_after_a_while(wor
 def test_every_member_has_a_session_afterwards(world, members, newcomer):
     newcomer.leave()
     steps_until_classic(world)
-    assert downgrade.sessions_key(GROUP) in world.driver.timers
+    assert large_downgrade.sessions_key(GROUP) in world.driver.timers
     with pytest.raises(KafkaError) as caught:
         world.client("m", "t").join()  # while timers of the consumer group are left
     assert caught.value.code is ErrorCode.coordinator_load_in_progress
@@ -236,7 +243,8 @@ def test_a_static_member_that_comes_back_with_the_classic_protocol_disturbs_nobo
     assert kind(world) == "consumer"
     steps_until_classic(world)
     group = world.driver.shard.groups[GROUP]
-    assert group.state_name == "Stable" and group.generation_id == epoch
+    assert group.state_name == "Stable"
+    assert group.generation_id == epoch
     check_replayed(world)
     check_all_go_on(world, [*members, back])
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from skep.coordination import background
 from skep.coordination.groups.classic.classic_group import ClassicGroup
 from skep.coordination.groups.consumer.consumer_group import ConsumerGroup
-from skep.coordination.groups.migration import large_downgrade as downgrade
+from skep.coordination.groups.migration import large_downgrade
 from skep.coordination.groups.offsets.offset_operations import Committer
 from tests.unit.coordination.groups.consumer_clients import GROUP, World, check_owners, logged_state
 from tests.unit.coordination.groups.mixed_clients import Classic, run
@@ -120,9 +120,9 @@ class MixedLargeGroups(MixedGroups):
     def __init__(self):
         super().__init__()
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(downgrade, "SMALL_GROUP", 0)
-        self._patch.setattr(downgrade, "MEMBERS_AT_ONCE", 0)
-        self._patch.setattr(downgrade, "SESSIONS_AT_ONCE", 1)
+        self._patch.setattr(large_downgrade, "SMALL_GROUP", 0)
+        self._patch.setattr(large_downgrade, "MEMBERS_AT_ONCE", 0)
+        self._patch.setattr(large_downgrade, "SESSIONS_AT_ONCE", 1)
         self._patch.setattr(background, "STEPS_AT_ONCE", 1)
 
     @rule()

@@ -4,7 +4,8 @@ import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import run_at_once
-from skep.coordination.groups.membership.consumer_heartbeat import Heartbeat, upgrade_and_join
+from skep.coordination.groups.membership import consumer_departure
+from skep.coordination.groups.membership.consumer_heartbeat import HeartbeatRequest, upgrade_and_join
 from skep.coordination.groups.migration import upgrade
 from tests.unit.coordination.groups.consumer_clients import GROUP, JOINING, World, logged_state
 from tests.unit.coordination.groups.mixed_clients import Classic, run
@@ -15,7 +16,7 @@ MEMBERS = 6
 @pytest.fixture
 def world(monkeypatch):
     monkeypatch.setattr(upgrade, "SMALL_GROUP", MEMBERS - 1)
-    monkeypatch.setattr(upgrade, "SESSIONS_AT_ONCE", 1)
+    monkeypatch.setattr(consumer_departure, "SESSIONS_AT_ONCE", 1)
     return World(t=MEMBERS)
 
 
@@ -27,7 +28,7 @@ def members(world):
 
 
 def prepare(world, member_id="n", **said):
-    return upgrade_and_join(world.driver.shard, Heartbeat(GROUP, member_id, 0, **{**JOINING, **said}))
+    return upgrade_and_join(world.driver.shard, HeartbeatRequest(GROUP, member_id, 0, **{**JOINING, **said}))
 
 
 def finish(world, work):
@@ -52,12 +53,14 @@ def test_others_have_their_turn_for_each_record_and_nothing_changes_before_the_e
         while True:
             next(work)
             pauses += 1
-            assert kind(world) == "classic" and len(world.driver.log) == logged
+            assert kind(world) == "classic"
+            assert len(world.driver.log) == logged
     except StopIteration as end:
         operation = end.value
     assert pauses == 3 * MEMBERS
     world.driver.submit(operation)
-    assert kind(world) == "consumer" and len(world.group().members) == MEMBERS + 1
+    assert kind(world) == "consumer"
+    assert len(world.group().members) == MEMBERS + 1
     assert logged_state(world.driver.replayed().groups[GROUP]) == logged_state(world.group())
     assert upgrade.large_group(world.driver.shard, GROUP) is None
 
@@ -93,7 +96,8 @@ def test_a_change_after_the_last_slice_is_seen_when_the_records_are_to_be_writte
     members[0].leave()
     with pytest.raises(KafkaError) as caught:
         world.driver.submit(operation)
-    assert caught.value.code is ErrorCode.coordinator_load_in_progress and kind(world) == "classic"
+    assert caught.value.code is ErrorCode.coordinator_load_in_progress
+    assert kind(world) == "classic"
 
 
 def test_heartbeats_of_the_members_do_not_disturb_it(world, members):
@@ -144,7 +148,8 @@ def test_every_member_has_a_session_after_the_upgrade(world, members):
     finish(world, prepare(world))
     world.driver.pass_ms(1)  # the sessions begin one at a time
     keys = [("session", GROUP, member_id) for member_id in world.group().members]
-    assert len(keys) == MEMBERS + 1 and all(key in world.driver.timers for key in keys)
+    assert len(keys) == MEMBERS + 1
+    assert all(key in world.driver.timers for key in keys)
     assert not any(("classic session", GROUP, member.member_id) in world.driver.timers for member in members)
     world.driver.pass_ms(100_000)
     assert world.driver.shard.groups[GROUP].is_empty

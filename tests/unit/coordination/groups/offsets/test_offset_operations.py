@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from skep.base.config.broker_config import BrokerConfig, read_broker_config
+from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.group_records import OffsetCommitKey, decode_group_record
 from skep.coordination.groups import offset_scan
 from skep.coordination.groups.group_memory import MemoryShare
 from skep.coordination.groups.group_shard import GroupShard
-from skep.coordination.groups.offsets import offset_expiry as expiring
-from skep.coordination.groups.offsets import offset_operations as committing
-from skep.coordination.groups.offsets.deleted_topics import forget_topics
+from skep.coordination.groups.offsets import offset_expiry, offset_operations
+from skep.coordination.groups.offsets.deleted_topics import delete_offsets_of
 from skep.coordination.groups.offsets.offset_operations import Committer, WantedOffset
 from skep.coordination.shard import CoordinatorRecord, Freshness, ProducerStamp
 from skep.metadata.cluster_image import ClusterImage
@@ -53,7 +53,7 @@ class FakeGroup:
     def is_subscribed_to(self, topic):
         return topic in self.subscribed
 
-    def knows_subscriptions(self):
+    def can_read_subscriptions(self):
         return self.subscribed is not None
 
     def offsets_expire_since(self, commit_timestamp):
@@ -68,32 +68,36 @@ class FakeGroup:
 
 class Scene(ShardDriver):
     def __init__(self, **options: str) -> None:
-        self.config: BrokerConfig = read_broker_config(options)
+        self.config = CurrentConfig(read_broker_config(options))
         super().__init__(
-            lambda context: GroupShard(context, lambda: self.config, lambda: ClusterImage.of("test")),
+            lambda context: GroupShard(context, self.config, lambda: ClusterImage.of("test")),
             decode_group_record,
         )
 
     def commit(self, offset, topic="t", partition=0, group="g", committer=NOBODY, metadata=""):
         wanted = [WantedOffset(topic, partition, offset, 1, metadata)]
-        return self.submit(lambda shard: committing.commit(shard, group, committer, wanted, 9))
+        return self.submit(lambda shard: offset_operations.commit(shard, group, committer, wanted, 9))
 
     def commit_in(self, producer, offset, topic="t", partition=0, group="g"):
         wanted = [WantedOffset(topic, partition, offset, 1, "")]
-        return self.submit(lambda shard: committing.commit_transactional(shard, group, NOBODY, producer, wanted, 3))
+        return self.submit(
+            lambda shard: offset_operations.commit_transactional(shard, group, NOBODY, producer, wanted, 3)
+        )
 
     def fetch(self, topic="t", partition=0, group="g", require_stable=False):
         fetched = self.submit(
-            lambda shard: committing.fetch(shard, group, None, -1, [(topic, partition)], require_stable=require_stable)
+            lambda shard: offset_operations.fetch(
+                shard, group, None, -1, [(topic, partition)], require_stable=require_stable
+            )
         )
         return fetched.offset(topic, partition)
 
     def everything(self, group="g"):
-        fetched = self.submit(lambda shard: committing.fetch(shard, group, None, -1, None, require_stable=False))
+        fetched = self.submit(lambda shard: offset_operations.fetch(shard, group, None, -1, None, require_stable=False))
         return {place: committed.offset for place, committed in fetched.committed.items()}
 
     def delete(self, *partitions, group="g"):
-        return self.submit(lambda shard: committing.delete(shard, group, partitions))
+        return self.submit(lambda shard: offset_operations.delete(shard, group, partitions))
 
     def join(self, group: FakeGroup) -> FakeGroup:
         self.shard.groups[group.group_id] = group
@@ -129,7 +133,7 @@ def test_a_text_that_is_too_long_is_refused_for_its_partition_alone():
         WantedOffset("t", 1, 1, -1, "ééé"),
         WantedOffset("t", 2, 1, -1, "12345"),
     ]
-    codes = scene.submit(lambda shard: committing.commit(shard, "g", NOBODY, wanted, 9))
+    codes = scene.submit(lambda shard: offset_operations.commit(shard, "g", NOBODY, wanted, 9))
     assert codes == [ErrorCode.none, ErrorCode.offset_metadata_too_large, ErrorCode.offset_metadata_too_large]
     assert scene.everything() == {("t", 0): 1}
 
@@ -139,9 +143,9 @@ def test_a_generation_without_a_group_is_refused():
     member = Committer("m", None, 3)
     wanted = [WantedOffset("t", 0, 1, -1, "")]
     for version, code in ((8, ErrorCode.illegal_generation), (9, ErrorCode.group_id_not_found)):
-        commit = lambda shard, v=version: committing.commit(shard, "g", member, wanted, v)  # noqa: E731
+        commit = lambda shard, v=version: offset_operations.commit(shard, "g", member, wanted, v)  # noqa: E731
         assert refusal(lambda commit=commit: scene.submit(commit)) is code
-    in_transaction = lambda shard: committing.commit_transactional(  # noqa: E731
+    in_transaction = lambda shard: offset_operations.commit_transactional(  # noqa: E731
         shard, "g", member, ProducerStamp(1, 0), wanted, 4
     )
     assert refusal(lambda: scene.submit(in_transaction)) is ErrorCode.illegal_generation
@@ -209,9 +213,12 @@ def test_a_scan_names_a_partition_once_also_if_a_transaction_has_an_offset_for_i
     scene.commit_in(ProducerStamp(2, 0), 4, group="h")
     scene.join(FakeGroup("h"))
     scene.join(FakeGroup("i"))
-    found = {piece.group_id: sorted(piece.places) for piece in offset_scan.pieces(scene.shard)}
+    found = {
+        piece.group_id: sorted(piece.places)
+        for piece in offset_scan.scan_offsets(scene.shard.groups, scene.shard.offsets)
+    }
     assert found == {"g": [("t", 0), ("t", 1)], "h": [("t", 0)], "i": []}
-    assert len(list(offset_scan.pieces(scene.shard))) == 3
+    assert len(list(offset_scan.scan_offsets(scene.shard.groups, scene.shard.offsets))) == 3
 
 
 def test_deleting_offsets():
@@ -235,7 +242,7 @@ def test_deleting_offsets():
 
 def test_deleting_a_group_takes_its_offsets_those_of_transactions_included():
     scene = Scene()
-    delete = lambda shard: committing.delete_group(shard, "g")  # noqa: E731
+    delete = lambda shard: offset_operations.delete_group(shard, "g")  # noqa: E731
     assert refusal(lambda: scene.submit(delete)) is ErrorCode.group_id_not_found
     producer = ProducerStamp(1, 0)
     scene.commit(5)
@@ -257,7 +264,7 @@ def test_offsets_of_deleted_topics_are_forgotten():
     producer = ProducerStamp(1, 0)
     scene.commit_in(producer, 7, topic="u")
     scene.commit_in(producer, 8, topic="u", group="only in a transaction")
-    forget_topics(scene.shard, frozenset(["u"]))
+    delete_offsets_of(scene.shard, frozenset(["u"]))
     scene.pass_ms(1)
     scene.end_transaction(producer, is_committed=True)
     assert scene.everything() == {("t", 0): 5}
@@ -269,7 +276,7 @@ def test_offsets_of_deleted_topics_are_forgotten_when_it_could_not_be_written_at
     for partition in range(1500):
         scene.commit(5, partition=partition)
     scene.refuse_writes = KafkaError(ErrorCode.coordinator_not_available)
-    forget_topics(scene.shard, frozenset(["t"]))
+    delete_offsets_of(scene.shard, frozenset(["t"]))
     scene.pass_ms(100)
     assert len(scene.everything()) == 1500
     scene.refuse_writes = None
@@ -340,9 +347,9 @@ def test_a_group_of_very_many_offsets_expires_and_is_forgotten_a_thousand_at_a_t
     group.is_empty, group.tombstones = True, lambda: [CoordinatorRecord(OffsetCommitKey("g", "last", 0), None)]
     for start in range(0, 5_000, 1_000):
         wanted = [WantedOffset("t", partition, 1, 1, "") for partition in range(start, start + 1_000)]
-        scene.submit(lambda shard, wanted=wanted: committing.commit(shard, "g", NOBODY, wanted, 9))
+        scene.submit(lambda shard, wanted=wanted: offset_operations.commit(shard, "g", NOBODY, wanted, 9))
     scene.clock.advance_ms(DAY_MS)
-    scene.timers.schedule("now", 0, expiring.expire)
+    scene.timers.schedule("now", 0, offset_expiry.expire)
     count, most = most_records(scene.timers.take_due(), scene)
     assert scene.everything() == {}
     # The group's own record comes with the last of them; then one operation finds that there is nothing more.
@@ -354,9 +361,9 @@ def test_expiry_begins_anew_when_something_could_not_be_written():
     scene = Scene(**{"offsets.retention.minutes": str(24 * 60)})
     for start in range(0, 3_000, 1_000):
         wanted = [WantedOffset("t", partition, 1, 1, "") for partition in range(start, start + 1_000)]
-        scene.submit(lambda shard, wanted=wanted: committing.commit(shard, "g", NOBODY, wanted, 9))
+        scene.submit(lambda shard, wanted=wanted: offset_operations.commit(shard, "g", NOBODY, wanted, 9))
     scene.clock.advance_ms(DAY_MS)
-    scene.submit(expiring.expire)
+    scene.submit(offset_expiry.expire)
     scene.refuse_writes = KafkaError(ErrorCode.coordinator_not_available)
     scene.pass_ms(0)
     assert len(scene.everything()) == 2_000
@@ -370,13 +377,15 @@ def test_a_topic_that_goes_while_another_is_forgotten_is_forgotten_too():
     for start in range(0, 3_000, 1_000):
         for topic in "tu":
             wanted = [WantedOffset(topic, partition, 1, 1, "") for partition in range(start, start + 1_000)]
-            scene.submit(lambda shard, wanted=wanted: committing.commit(shard, "g", NOBODY, wanted, 9))
-    forget_topics(scene.shard, frozenset(["t"]))
+            scene.submit(lambda shard, wanted=wanted: offset_operations.commit(shard, "g", NOBODY, wanted, 9))
+    delete_offsets_of(scene.shard, frozenset(["t"]))
     scene.submit(next(scene.timers.take_due()))
-    forget_topics(scene.shard, frozenset(["u"]))
+    delete_offsets_of(scene.shard, frozenset(["u"]))
     count, most = most_records(scene.timers.take_due(), scene)
-    assert most <= 1_000 and count > 6
-    assert scene.everything() == {} and not scene.shard.gone_topics
+    assert most <= 1_000
+    assert count > 6
+    assert scene.everything() == {}
+    assert not scene.shard.deleted_topics
 
 
 def test_what_takes_memory_is_counted_and_given_back():
@@ -391,14 +400,14 @@ def test_what_takes_memory_is_counted_and_given_back():
     scene.commit_in(producer, 4, partition=1)
     scene.end_transaction(producer, is_committed=True)
     assert scene.shard.memory.bytes == scene.replayed().memory.bytes
-    scene.submit(lambda shard: committing.delete_group(shard, "g"))
+    scene.submit(lambda shard: offset_operations.delete_group(shard, "g"))
     assert scene.shard.memory.bytes == 0
 
 
 def test_a_new_group_is_refused_when_groups_take_all_their_memory_and_an_old_one_is_not():
     scene = Scene()
     scene.commit(1)
-    scene.config = read_broker_config({"skep.max.groups.memory.bytes": str(scene.shard.memory.bytes)})
+    scene.config.value = read_broker_config({"skep.max.groups.memory.bytes": str(scene.shard.memory.bytes)})
     assert refusal(lambda: scene.commit(1, group="h")) is ErrorCode.policy_violation
     assert scene.commit(1, partition=1) == [ErrorCode.policy_violation]
     assert scene.commit(2) == [ErrorCode.none]
@@ -460,13 +469,15 @@ TestOffsets.settings = settings(max_examples=100, stateful_step_count=40, deadli
 
 
 def test_stable_offsets_are_proven_and_others_are_read_under_the_lease():
+    config = CurrentConfig(BrokerConfig())
     driver = ShardDriver(
-        lambda context: GroupShard(context, BrokerConfig, lambda: ClusterImage("c")), decode_group_record
+        lambda context: GroupShard(context, config, lambda: ClusterImage("c")),
+        decode_group_record,
     )
-    driver.submit(lambda shard: committing.commit(shard, "g", NOBODY, [WantedOffset("t", 0, 5, -1, "")], 9))
+    driver.submit(lambda shard: offset_operations.commit(shard, "g", NOBODY, [WantedOffset("t", 0, 5, -1, "")], 9))
 
     def freshness(require_stable: bool) -> Freshness:
-        return committing.fetch(driver.shard, "g", None, -1, None, require_stable=require_stable).freshness
+        return offset_operations.fetch(driver.shard, "g", None, -1, None, require_stable=require_stable).freshness
 
     assert [freshness(True), freshness(False)] == [Freshness.PROVEN, Freshness.LEASED]
     key, value = driver.shard.no_change

@@ -34,14 +34,17 @@ def operations_until_matched(world: World) -> int:
 def test_a_member_gets_its_topics_when_all_have_been_looked_at():
     world = many_topics()
     client = world.client("a", regex="orders-.*").join()
-    assert client.epoch == 1 and not client.owned
+    assert client.epoch == 1
+    assert not client.owned
     world.driver.clock.advance_ms(1)
     for _ in range(3):
         client.beat()
-    assert client.epoch == 1 and not client.owned
+    assert client.epoch == 1
+    assert not client.owned
     assert operations_until_matched(world) == TOPICS // 2 + 1
     client.beat()
-    assert client.epoch == 2 and len(client.owned) == TOPICS
+    assert client.epoch == 2
+    assert len(client.owned) == TOPICS
 
 
 def test_topics_that_come_meanwhile_are_found_by_the_next_heartbeat():
@@ -78,7 +81,8 @@ def test_matching_ends_with_the_last_member_or_goes_on_with_the_others():
     third = world.client("c", regex="orders-2.*").join()
     third.leave()
     world.driver.pass_ms(0)
-    assert world.group().matches is None and not world.group().regexes
+    assert world.group().matches is None
+    assert not world.group().regexes
 
 
 def test_what_cannot_be_written_is_written_later():
@@ -107,7 +111,8 @@ def test_an_expression_that_takes_too_many_steps_is_refused_and_the_others_are_s
     for _ in range(2):
         world.driver.pass_ms(30_000)
         settle(other)
-    assert set(world.group().members) == {"b"} and len(other.owned) == TOPICS
+    assert set(world.group().members) == {"b"}
+    assert len(other.owned) == TOPICS
     topic_pattern.cache_clear()
 
 
