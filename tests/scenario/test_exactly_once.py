@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from skep.testing import EmbeddedBroker
 from tests.lengths import times
 from tests.raw_client import RawClient
-from tests.scenario.exactly_once_worker import INPUT, OUTPUT
+from tests.scenario.exactly_once_worker import INPUT, OFFSET_LOST, OUTPUT, commit_first_offsets
 from tests.waiting import wait_until
 
 KILLS = times(12, long=200)
@@ -65,7 +65,7 @@ class Feeder(threading.Thread):
 
 
 class Kitchen:
-    """The workers' processes; one that has ended, whatever of, is started again."""
+    """The workers' processes; one that has ended is started again, unless it has lost its offset."""
 
     def __init__(self, servers: str) -> None:
         self._servers = servers
@@ -76,6 +76,7 @@ class Kitchen:
         for name in WORKERS:
             process = self._processes.get(name)
             if process is None or process.poll() is not None:
+                assert process is None or process.returncode != OFFSET_LOST, f"{name} found no offset to continue from"
                 self.starts += 1
                 self._processes[name] = subprocess.Popen(
                     [sys.executable, "-m", "tests.scenario.exactly_once_worker", self._servers, name],
@@ -121,6 +122,7 @@ class Guest:
 
 @contextlib.contextmanager
 def kitchen_of(servers: str) -> Iterator[Kitchen]:
+    commit_first_offsets(servers, PARTITIONS)
     kitchen = Kitchen(servers)
     try:
         kitchen.staff()
