@@ -23,6 +23,16 @@ def test_every_version_lists_the_same_apis(client: RawClient, version: int) -> N
     assert listed[apis.PRODUCE.key] == (0, apis.PRODUCE.newest)
 
 
+@pytest.mark.parametrize("version", [3, 4])
+def test_transactions_v2_are_a_finalized_feature(client: RawClient, version: int) -> None:
+    answer = client.ask(apis.API_VERSIONS, version, **SOFTWARE)
+    [feature] = answer.finalized_features
+    assert (feature.name, feature.max_version_level) == ("transaction.version", 2)
+    assert answer.finalized_features_epoch >= 0
+    # A feature with a minimum of 0 makes clients of version 3 fail (KAFKA-17011).
+    assert [feature.min_version for feature in answer.supported_features] == ([0] if version >= 4 else [])
+
+
 @pytest.mark.parametrize("version", [5, 99, 32767, -1])
 def test_an_unknown_version_is_answered_in_version_0_with_the_list(client: RawClient, version: int) -> None:
     client.send_frame(struct.pack(">hhih", 18, version, 77, -1) + b"\0\1\2whatever it may be")

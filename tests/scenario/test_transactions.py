@@ -104,6 +104,13 @@ class Transactor:
     def end(self, *, commit: bool, version: int = 3) -> ErrorCode:
         return self.client.ask(apis.END_TXN, version, **self.stamp, committed=commit).error_code
 
+    def end_v2(self, *, commit: bool) -> ErrorCode:
+        """Continues with the epoch in the answer."""
+        answer = self.client.ask(apis.END_TXN, 5, **self.stamp, committed=commit)
+        if answer.error_code is ErrorCode.none:
+            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        return answer.error_code
+
     def commit(self) -> None:
         assert self.end(commit=True) is ErrorCode.none
 
@@ -354,6 +361,38 @@ def test_transactions_are_listed_by_state_producer_and_duration(transactor: Tran
         apis.LIST_TRANSACTIONS, 1, state_filters=["Nonsense"], producer_id_filters=[], duration_filter=-1
     )
     assert (answer.unknown_state_filters, answer.transaction_states) == (("Nonsense",), ())
+
+
+def test_transactions_v2_need_no_adding_and_have_an_epoch_each(transactor: Transactor, topic: str):
+    group = f"group-of-{topic}"
+    first = transactor.epoch
+    for number in range(3):
+        assert transactor.send(topic, b"%d" % number, version=12) is ErrorCode.none
+        assert transactor.commit_offset(group, topic, number, version=5) is ErrorCode.none
+        assert transactor.end_v2(commit=number != 1) is ErrorCode.none
+        assert transactor.epoch == first + number + 1
+    wait_until(lambda: transactor.describe().transaction_state == "CompleteCommit", "the markers are written")
+    assert committed_values(transactor.client, topic) == [b"0", b"1", b"2"]
+    [aborted] = transactor.client.fetch_one(Want(topic, 0), isolation_level=1).aborted_transactions
+    assert (aborted.producer_id, aborted.first_offset) == (transactor.producer_id, 2)
+    [of_group] = transactor.client.ask(
+        apis.OFFSET_FETCH, 7, group_id=group, topics=[{"name": topic, "partition_indexes": [0]}], require_stable=True
+    ).topics
+    assert of_group.partitions[0].committed_offset == 2
+
+
+def test_a_late_request_of_an_ended_transaction_of_v2_is_fenced(transactor: Transactor, topic: str):
+    assert transactor.send(topic, b"in time", version=12) is ErrorCode.none
+    late = transactor.epoch
+    assert transactor.end_v2(commit=True) is ErrorCode.none
+    following = transactor.epoch
+    transactor.epoch = late
+    # The response to EndTxn may be lost. It is sent again with the epoch of its transaction, and has the same result.
+    assert wait_until(lambda: transactor.end_v2(commit=True) is ErrorCode.none, "the markers are written")
+    assert transactor.epoch == following
+    transactor.epoch = late
+    assert transactor.send(topic, b"too late", 1, version=12) is ErrorCode.invalid_producer_epoch
+    assert transactor.commit_offset("a-group", topic, 1, version=5) is ErrorCode.invalid_producer_epoch
 
 
 def test_an_id_that_is_not_there_is_not_described(transactor: Transactor, topic: str):

@@ -18,7 +18,7 @@ from skep.client.fetch.partition_fetch import fetch_partition
 from skep.client.list_offsets import EARLIEST, LATEST, list_offsets
 from skep.client.retry import RETRIABLE_FOR_CREATE, call_with_retries
 from skep.client.topic_info import TopicInfo, describe_topics, find_leader, id_of
-from skep.wire.apis import METADATA, PRODUCE
+from skep.wire.apis import BEFORE_TRANSACTIONS_V2, METADATA, PRODUCE
 
 _PRODUCE_TIMEOUT = datetime.timedelta(seconds=30)
 _MAX_WAIT_MS = 100
@@ -151,7 +151,9 @@ class PartitionAccess:
         }
 
         def produce(leader: Node, topic_id: UUID) -> Any:
-            return self.cluster.ask_node(leader, PRODUCE, body).responses[0].partition_responses[0]
+            return (
+                self.cluster.ask_node(leader, BEFORE_TRANSACTIONS_V2[PRODUCE], body).responses[0].partition_responses[0]
+            )
 
         try:
             return int(self._ask_leader(topic, partition, "Produce", produce).base_offset)

@@ -19,7 +19,7 @@ class Api(NamedTuple):
         return version >= self.flexible_from
 
 
-PRODUCE = Api(0, "Produce", 3, 11, 9)
+PRODUCE = Api(0, "Produce", 3, 12, 9)
 FETCH = Api(1, "Fetch", 4, 18, 12)
 LIST_OFFSETS = Api(2, "ListOffsets", 1, 11, 6)
 METADATA = Api(3, "Metadata", 0, 13, 9)
@@ -40,9 +40,9 @@ INIT_PRODUCER_ID = Api(22, "InitProducerId", 0, 5, 2)
 OFFSET_FOR_LEADER_EPOCH = Api(23, "OffsetForLeaderEpoch", 2, 4, 4)
 ADD_PARTITIONS_TO_TXN = Api(24, "AddPartitionsToTxn", 0, 4, 3)
 ADD_OFFSETS_TO_TXN = Api(25, "AddOffsetsToTxn", 0, 4, 3)
-END_TXN = Api(26, "EndTxn", 0, 4, 3)
+END_TXN = Api(26, "EndTxn", 0, 5, 3)
 WRITE_TXN_MARKERS = Api(27, "WriteTxnMarkers", 1, 1, 1)
-TXN_OFFSET_COMMIT = Api(28, "TxnOffsetCommit", 0, 4, 3)
+TXN_OFFSET_COMMIT = Api(28, "TxnOffsetCommit", 0, 5, 3)
 DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", 1, 4, 4)
 ALTER_CONFIGS = Api(33, "AlterConfigs", 0, 2, 2)
 DESCRIBE_LOG_DIRS = Api(35, "DescribeLogDirs", 1, 5, 2)
@@ -109,6 +109,13 @@ SERVED: dict[int, Api] = {
         DESCRIBE_TOPIC_PARTITIONS,
     )
 }
+
+BEFORE_TRANSACTIONS_V2 = {
+    PRODUCE: PRODUCE._replace(newest=11),
+    END_TXN: END_TXN._replace(newest=4),
+    TXN_OFFSET_COMMIT: TXN_OFFSET_COMMIT._replace(newest=4),
+}
+"""For clients whose transactions are not those of KIP-890, part 2: later versions of these APIs belong to them."""
 
 ADVERTISED_OLDEST = {PRODUCE.key: 0}
 """librdkafka disables compression unless Produce is advertised from 0 (KAFKA-18659). 0 to 2 are refused."""

@@ -5,7 +5,8 @@ Behaviour
 
     Version 4 is the one that brokers send to each other. It has several transactions, and says for each whether its
     partitions are to be added or only verified (``verify_only``, KIP-890). A partition that does not belong to the
-    transaction then has INVALID_TXN_STATE. Clients send version 3 at most.
+    transaction then has INVALID_TXN_STATE. Partitions that are added by version 4 were written to with a request of
+    transactions v2. Clients send version 3 at most.
 
 Versions
     1 changes nothing here (quotas).
@@ -33,6 +34,7 @@ from skep.broker.fencing import fenced_code
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.shard import ProducerStamp
+from skep.coordination.transactions.transaction import V2
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
@@ -79,21 +81,25 @@ async def _handle_several(services: Services, request: Request) -> Body:
 
 async def _one_of_several(services: Services, wanted: Any) -> dict[str, Any]:
     producer = ProducerStamp(wanted.producer_id, wanted.producer_epoch)
-    change = _verified if wanted.verify_only else _added
     try:
-        code_of = await change(services, wanted.transactional_id, producer, wanted.topics)
+        if wanted.verify_only:
+            code_of = await _verified(services, wanted.transactional_id, producer, wanted.topics)
+        else:
+            code_of = await _added(services, wanted.transactional_id, producer, wanted.topics, V2)
     except KafkaError as error:
         code_of = _always(error.code)
     results = await services.slicer.finish(_results(wanted.topics, code_of))
     return {"transactional_id": wanted.transactional_id, "topic_results": results}
 
 
-async def _added(services: Services, transactional_id: str, producer: ProducerStamp, topics: Any) -> _CodeOf:
+async def _added(
+    services: Services, transactional_id: str, producer: ProducerStamp, topics: Any, version: int = 0
+) -> _CodeOf:
     """Adds the partitions of ``topics``. Returns a function from a partition to its error code."""
     wanted, unknown = await services.slicer.finish(_partitions(services, topics))
     if unknown:
         return lambda partition: _refusal_of_unknown(partition, unknown)
-    added = services.transactions.add_partitions(transactional_id, producer, wanted, None)
+    added = services.transactions.add_partitions(transactional_id, producer, wanted, None, version)
     if isinstance(added, Awaitable):
         await added
     return _always(ErrorCode.none)

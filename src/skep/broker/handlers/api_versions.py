@@ -4,6 +4,8 @@ Behaviour
     Lists every served API with its versions. The response to an unknown version is in version 0, with
     UNSUPPORTED_VERSION and the list, so that the client can choose a version and ask again (KIP-511).
 
+    A client uses transactions v2 (KIP-890) if the feature ``transaction.version`` is finalised at 2, as it is here.
+
 Versions
     1: ``throttle_time_ms``, always 0.
     2 changes nothing here (quotas).
@@ -12,9 +14,6 @@ Versions
 
 Refusals
     INVALID_REQUEST: a client name or version that is not a plain name, as in Kafka.
-
-Left out
-    Features: none is finalised, so none is listed.
 """
 
 import re
@@ -26,6 +25,11 @@ from skep.wire.apis import ADVERTISED_NEWEST, ADVERTISED_OLDEST, API_VERSIONS, S
 from skep.wire.codec import Body
 
 HAS_CLIENT_SOFTWARE = 3
+ALLOWS_MINIMUM_OF_0 = 4
+_SUPPORTED = [{"name": "transaction.version", "min_version": 0, "max_version": 2}]
+_FINALIZED = [{"name": "transaction.version", "min_version_level": 2, "max_version_level": 2}]
+_FEATURES_EPOCH = 0
+"""The features never change while a cluster runs. Clients ignore features of epoch -1."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]*[a-zA-Z0-9])?")
 
 
@@ -40,7 +44,13 @@ def handle(services: Services, request: Request) -> Body:
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:
-    return {"error_code": code, "api_keys": _API_KEYS, "finalized_features_epoch": -1}
+    return {
+        "error_code": code,
+        "api_keys": _API_KEYS,
+        "supported_features": _SUPPORTED if request.version >= ALLOWS_MINIMUM_OF_0 else [],
+        "finalized_features_epoch": _FEATURES_EPOCH,
+        "finalized_features": _FINALIZED,
+    }
 
 
 _API_KEYS = [

@@ -1,4 +1,4 @@
-"""Produce (API 0), versions 3 to 11.
+"""Produce (API 0), versions 3 to 12.
 
 Behaviour
     One batch per partition is checked (``records/batch.py``), gets its offsets and is appended. A partition that
@@ -24,6 +24,7 @@ Versions
     9 is flexible.
     10: the current leader and its address (KIP-951).
     11: TRANSACTION_ABORTABLE (KIP-890).
+    12: transactions v2 (KIP-890). The first batch of a transaction for a partition adds the partition to it.
 
 Refusals, per partition, in order
     acks other than -1, 0, 1; an internal topic (INVALID_TOPIC_EXCEPTION); unknown topic or partition; another broker
@@ -62,6 +63,7 @@ from skep.wire.produce.produce_response import ProducedPartition, encode_produce
 
 ALLOWS_ZSTD = 7
 HAS_TRANSACTION_ABORTABLE = 11
+ADDS_PARTITIONS = 12
 _ZSTD = 4
 _ACKS_ALL = -1
 _ACKS = (_ACKS_ALL, 0, 1)
@@ -299,7 +301,8 @@ def _verify(
     try:
         verifier.guards.check_order(place, producer, header.base_sequence)
         if guard is None:
-            verifier.verify(request.body.transactional_id, producer, place, partition.leader_epoch)
+            adds = request.version >= ADDS_PARTITIONS
+            verifier.verify(request.body.transactional_id, producer, place, partition.leader_epoch, adds=adds)
         else:
             guard.check(partition.leader_epoch)
     except KafkaError as error:

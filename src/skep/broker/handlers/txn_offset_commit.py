@@ -1,4 +1,4 @@
-"""TxnOffsetCommit (API 28), versions 0 to 4.
+"""TxnOffsetCommit (API 28), versions 0 to 5.
 
 Behaviour
     Appends offsets that take effect when the producer's transaction commits, and never if it aborts. The group's
@@ -10,6 +10,7 @@ Versions
     2: ``committed_leader_epoch`` (KIP-320), and COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296).
     3 is flexible; the member that consumed the records, which is refused if it is no longer in the group (KIP-447).
     4: TRANSACTION_ABORTABLE (KIP-890).
+    5: transactions v2 (KIP-890). The group's partition is added to the transaction, without AddOffsetsToTxn.
 
 Refusals of all partitions, in order
     INVALID_GROUP_ID; no coordinator here (below version 2 COORDINATOR_NOT_AVAILABLE for one that is loading, because
@@ -35,6 +36,7 @@ from skep.wire.codec import Body
 
 KNOWS_LOADING = 2
 KNOWS_TRANSACTION_ABORTABLE = 4
+ADDS_PARTITION = 5
 _NO_GENERATION = -1
 
 
@@ -93,9 +95,12 @@ async def _append_verified(
 
 def _verify(services: Services, request: Request, producer: ProducerStamp) -> None:
     try:
-        place = services.transactions.offsets_of(request.body.group_id)
-        epoch = services.replicas.partition(*place).leader_epoch
-        services.transactions.verifier.verify(request.body.transactional_id, producer, place, epoch)
+        verifier, place = services.transactions.verifier, services.transactions.offsets_of(request.body.group_id)
+        partition, adds = services.replicas.partition(*place), request.version >= ADDS_PARTITION
+        is_waiting = verifier.guards.is_waiting(place, producer.producer_id)
+        if adds and not is_waiting and partition.log.producers.is_in_transaction(*producer):
+            return  # An epoch of v2 belongs to one transaction, so the partition was added to this one.
+        verifier.verify(request.body.transactional_id, producer, place, partition.leader_epoch, adds=adds)
     except KafkaError as error:
         raise _for_group(error) from None
 

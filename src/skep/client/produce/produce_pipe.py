@@ -12,7 +12,7 @@ from typing import NamedTuple
 from skep.base.errors import DecodeError
 from skep.client.connection import Connection
 from skep.client.produce.produce_queue import Batch, BatchResult, results_of
-from skep.wire.apis import PRODUCE
+from skep.wire.apis import BEFORE_TRANSACTIONS_V2, PRODUCE
 from skep.wire.client_codec import decode_response, request_header
 from skep.wire.primitives import INT32
 from skep.wire.produce.produce_request import Buffer, produce_request_parts
@@ -52,7 +52,7 @@ class ProducePipe:
         self._unsent: deque[memoryview] = deque()
         self._last_progress = 0.0
         try:
-            self._version = connection.version_of(PRODUCE)
+            self._version = connection.version_of(BEFORE_TRANSACTIONS_V2[PRODUCE])
         except BaseException:
             connection.close()
             raise

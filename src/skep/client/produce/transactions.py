@@ -18,10 +18,18 @@ from skep.client.errors import ClientError, NotVisibleYet
 from skep.client.retry import call_with_retries, check
 from skep.client.topic_info import GONE_AFTER_S
 from skep.records.producer_identity import ProducerIdentity
-from skep.wire.apis import ADD_PARTITIONS_TO_TXN, END_TXN, INIT_PRODUCER_ID, LIST_TRANSACTIONS, Api
+from skep.wire.apis import (
+    ADD_PARTITIONS_TO_TXN,
+    BEFORE_TRANSACTIONS_V2,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    LIST_TRANSACTIONS,
+    Api,
+)
 from skep.wire.codec import Body
 
 DEFAULT_TIMEOUT_MS = 60_000
+_END_TXN = BEFORE_TRANSACTIONS_V2[END_TXN]
 _PAUSE_S = 0.1
 
 FENCED = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch})
@@ -106,7 +114,7 @@ def end_transaction(
     Returns when the decision is final. Readers see it a moment later, when the markers are written; with
     ``until_visible`` this returns only then, or raises NotVisibleYet.
     """
-    response = _ask(cluster, transactional_id, END_TXN, _end_body(transactional_id, identity, commit), _code)
+    response = _ask(cluster, transactional_id, _END_TXN, _end_body(transactional_id, identity, commit), _code)
     check(response.error_code, f"{'commit' if commit else 'abort'} of transactional id '{transactional_id}'")
     if until_visible:
         wait_until_visible(cluster, transactional_id, identity, commit=commit)
@@ -121,7 +129,7 @@ def wait_until_visible(
     try:
         # To a repeated EndTxn the coordinator returns CONCURRENT_TRANSACTIONS until the markers are written, and only
         # then that the id has a newer producer or another transaction.
-        code = _code(_ask(cluster, transactional_id, END_TXN, body, _code))
+        code = _code(_ask(cluster, transactional_id, _END_TXN, body, _code))
         if code not in _ENDED:
             check(code, "the coordinator refuses EndTxn")
     except (ClientError, KafkaError) as error:

@@ -16,13 +16,15 @@ def add(
     producer: ProducerStamp,
     partitions: frozenset[TopicPartition],
     response: Any,
+    version: int = 0,
 ) -> Outcome:
-    """AddPartitionsToTxn, AddOffsetsToTxn. The first call begins the transaction."""
+    """AddPartitionsToTxn, AddOffsetsToTxn, and with ``V2`` Produce and TxnOffsetCommit. The first call begins the
+    transaction."""
     transaction = _not_ending(table, transactional_id, producer)
     if transaction.state is State.ONGOING and partitions <= transaction.partitions:
         # PROVEN: a coordinator that was succeeded may be looking at an earlier transaction of the producer.
         return Outcome(response, freshness=Freshness.PROVEN)
-    return Outcome(response, [transaction.with_partitions(partitions, table.clock.now_ms()).record])
+    return Outcome(response, [transaction.with_partitions(partitions, version, table.clock.now_ms()).record])
 
 
 def verify(table: TransactionTable, transactional_id: str, producer: ProducerStamp, partition: TopicPartition) -> None:

@@ -13,7 +13,7 @@ from skep.coordination.shard import Outcome, ProducerStamp
 from skep.coordination.transactions.decision import abort_and_fence
 from skep.coordination.transactions.transaction import NO_EPOCH, Transaction, is_exhausted, new_transaction
 from skep.coordination.transactions.transaction_state import State
-from skep.coordination.transactions.transaction_table import TransactionTable
+from skep.coordination.transactions.transaction_table import NEEDS_PRODUCER_ID, TransactionTable
 
 
 class InitProducerRequest(NamedTuple):
@@ -23,14 +23,6 @@ class InitProducerRequest(NamedTuple):
     timeout_ms: int
     current: ProducerStamp | None
 
-
-class _NeedsProducerId:
-    def __repr__(self) -> str:
-        return "NEEDS_PRODUCER_ID"
-
-
-NEEDS_PRODUCER_ID: Any = _NeedsProducerId()
-"""As a response: a new producer id is needed; submit the request again with one."""
 
 ABORTING: dict[str, Any] = {
     "error_code": ErrorCode.concurrent_transactions,
@@ -44,7 +36,7 @@ def initialize(table: TransactionTable, asked: InitProducerRequest, new_producer
     transaction = table.transactions.get(asked.transactional_id)
     if transaction is None:
         return _first(table, asked, new_producer_id)
-    if asked.current is not None:
+    if asked.current is not None and asked.current != transaction.successor:
         _check_is_of_this_id(transaction, asked.current)
     if transaction.is_ending:
         raise KafkaError(

@@ -11,9 +11,10 @@ from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.groups.group_shard import GroupShard
 from skep.coordination.shard import Outcome, ProducerStamp
 from skep.coordination.transactions import add_partitions, decision, init_producer, transaction_listing
-from skep.coordination.transactions.init_producer import NEEDS_PRODUCER_ID, InitProducerRequest
+from skep.coordination.transactions.init_producer import InitProducerRequest
 from skep.coordination.transactions.transaction_listing import ListFilter
 from skep.coordination.transactions.transaction_shard import TransactionShard
+from skep.coordination.transactions.transaction_table import NEEDS_PRODUCER_ID
 from skep.coordination.transactions.verifier import Verifier
 
 A = TypeVar("A")
@@ -49,26 +50,41 @@ class TransactionCoordinator:
                 ErrorCode.invalid_transaction_timeout,
                 f"transaction timeout {asked.timeout_ms} ms is outside 1 to {longest_ms} (transaction.max.timeout.ms)",
             )
-        response = await self._initialize(asked, None)
-        if response is NEEDS_PRODUCER_ID:
-            # The id comes from the metadata store, which takes a while. If another request is faster, the id is not
-            # used.
-            response = await self._initialize(asked, await new_producer_id())
-        assert isinstance(response, dict)
+        response: dict[str, Any] = await self._submit_with_producer_id(
+            asked.transactional_id,
+            lambda shard, new_id: init_producer.initialize(shard, asked, new_id),
+            new_producer_id,
+        )
         return response
 
-    async def _initialize(self, asked: InitProducerRequest, new_producer_id: int | None) -> Any:
-        response = self._runtime.submit(
-            asked.transactional_id, lambda shard: init_producer.initialize(shard, asked, new_producer_id)
-        )
+    async def _submit_with_producer_id(
+        self,
+        transactional_id: str,
+        operation: Callable[[TransactionShard, int | None], Outcome],
+        new_producer_id: Callable[[], Awaitable[int]],
+    ) -> Any:
+        """Submits the operation without a new producer id, and again with one if it needs one."""
+        response = self._runtime.submit(transactional_id, lambda shard: operation(shard, None))
+        response = await response if isinstance(response, Awaitable) else response
+        if response is not NEEDS_PRODUCER_ID:
+            return response
+        # The id comes from the metadata store, which takes a while. If another request is faster, the id is not used.
+        new_id = await new_producer_id()
+        response = self._runtime.submit(transactional_id, lambda shard: operation(shard, new_id))
         return await response if isinstance(response, Awaitable) else response
 
     def add_partitions(
-        self, transactional_id: str, producer: ProducerStamp, partitions: frozenset[TopicPartition], response: A
+        self,
+        transactional_id: str,
+        producer: ProducerStamp,
+        partitions: frozenset[TopicPartition],
+        response: A,
+        version: int = 0,
     ) -> A | Awaitable[A]:
         self._check_id(transactional_id)
         result: A | Awaitable[A] = self._runtime.submit(
-            transactional_id, lambda shard: add_partitions.add(shard, transactional_id, producer, partitions, response)
+            transactional_id,
+            lambda shard: add_partitions.add(shard, transactional_id, producer, partitions, response, version),
         )
         return result
 
@@ -85,6 +101,25 @@ class TransactionCoordinator:
             lambda shard: decision.end(shard, transactional_id, producer, commit=commit, response=response),
         )
         return result
+
+    async def end_v2(
+        self,
+        transactional_id: str,
+        producer: ProducerStamp,
+        *,
+        commit: bool,
+        new_producer_id: Callable[[], Awaitable[int]],
+    ) -> ProducerStamp:
+        """Ends a transaction of v2 (KIP-890). Returns the producer of the next one."""
+        self._check_id(transactional_id)
+        successor: ProducerStamp = await self._submit_with_producer_id(
+            transactional_id,
+            lambda shard, new_id: decision.end_v2(
+                shard, transactional_id, producer, commit=commit, new_producer_id=new_id
+            ),
+            new_producer_id,
+        )
+        return successor
 
     def verify(
         self, transactional_id: str, producer: ProducerStamp, partitions: frozenset[TopicPartition]

@@ -7,6 +7,11 @@
                                   |  \\
                                   |   EndTxn, InitProducerId, timeout --> PrepareAbort --> CompleteAbort
 
+In transactions v2 (KIP-890, ``version`` of a ``Transaction``) each EndTxn gives the producer its next epoch, so that an
+epoch belongs to one transaction: a request of the last transaction that arrives late is fenced, wherever it arrives.
+There the first Produce or TxnOffsetCommit begins a transaction. A producer does not know whether that happened when it
+failed, so it may also abort a transaction that was not begun: from Empty or Complete to PrepareAbort.
+
 The write of a Prepare state is the decision: from then on the outcome is fixed, even if brokers stop or die. In either
 Complete state the next transaction may begin, or InitProducerId returns to Empty.
 
@@ -40,12 +45,12 @@ class State(enum.IntEnum):
 BY_LABEL: Mapping[str, State] = {state.label: state for state in State}
 
 NEXT: Mapping[State, frozenset[State]] = {
-    State.EMPTY: frozenset({State.EMPTY, State.ONGOING, State.DEAD}),
+    State.EMPTY: frozenset({State.EMPTY, State.ONGOING, State.PREPARE_ABORT, State.DEAD}),
     State.ONGOING: frozenset({State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT}),
     State.PREPARE_COMMIT: frozenset({State.COMPLETE_COMMIT}),
     State.PREPARE_ABORT: frozenset({State.COMPLETE_ABORT}),
-    State.COMPLETE_COMMIT: frozenset({State.EMPTY, State.ONGOING, State.DEAD}),
-    State.COMPLETE_ABORT: frozenset({State.EMPTY, State.ONGOING, State.DEAD}),
+    State.COMPLETE_COMMIT: frozenset({State.EMPTY, State.ONGOING, State.PREPARE_ABORT, State.DEAD}),
+    State.COMPLETE_ABORT: frozenset({State.EMPTY, State.ONGOING, State.PREPARE_ABORT, State.DEAD}),
     State.DEAD: frozenset(),
     State.PREPARE_EPOCH_FENCE: frozenset(),
 }
@@ -56,6 +61,9 @@ COMPLETION: Mapping[State, State] = {
     State.PREPARE_ABORT: State.COMPLETE_ABORT,
 }
 """The state that follows when the last marker is committed."""
+
+ENDED = frozenset({*COMPLETION, *COMPLETION.values()})
+"""The states from the decision on, until the next transaction begins."""
 
 EXPIRING = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
 """The states in which an unused transactional id expires."""
@@ -81,3 +89,31 @@ ENDING: Mapping[tuple[State, bool], State | ErrorCode] = {
     (State.COMPLETE_ABORT, ABORT): _NOTHING_TO_DO,
 }
 """EndTxn: the next state, or the error code of the response. A repeated EndTxn gets the same response as the first."""
+
+ENDING_V2: Mapping[tuple[State, bool], State | ErrorCode] = {
+    (State.EMPTY, COMMIT): _NO,
+    (State.EMPTY, ABORT): State.PREPARE_ABORT,
+    (State.ONGOING, COMMIT): State.PREPARE_COMMIT,
+    (State.ONGOING, ABORT): State.PREPARE_ABORT,
+    (State.PREPARE_COMMIT, COMMIT): _WAIT,
+    (State.PREPARE_COMMIT, ABORT): _WAIT,
+    (State.PREPARE_ABORT, COMMIT): _WAIT,
+    (State.PREPARE_ABORT, ABORT): _WAIT,
+    (State.COMPLETE_COMMIT, COMMIT): _NO,
+    (State.COMPLETE_COMMIT, ABORT): State.PREPARE_ABORT,
+    (State.COMPLETE_ABORT, COMMIT): _NO,
+    (State.COMPLETE_ABORT, ABORT): State.PREPARE_ABORT,
+}
+"""EndTxn of transactions v2, from the producer with the current epoch: it means the transaction after the last one."""
+
+REPEATED_ENDING_V2: Mapping[tuple[State, bool], ErrorCode] = {
+    (State.PREPARE_COMMIT, COMMIT): _WAIT,
+    (State.PREPARE_COMMIT, ABORT): _NO,
+    (State.PREPARE_ABORT, COMMIT): _NO,
+    (State.PREPARE_ABORT, ABORT): _WAIT,
+    (State.COMPLETE_COMMIT, COMMIT): _NOTHING_TO_DO,
+    (State.COMPLETE_COMMIT, ABORT): _NO,
+    (State.COMPLETE_ABORT, COMMIT): _NO,
+    (State.COMPLETE_ABORT, ABORT): _NOTHING_TO_DO,
+}
+"""The same from a producer with the epoch before: it repeats the EndTxn of the last transaction, or was timed out."""

@@ -17,6 +17,15 @@ from skep.coordination.transactions.markers import Markers
 from skep.coordination.transactions.transaction import Transaction
 from skep.coordination.transactions.transaction_state import State
 
+
+class _NeedsProducerId:
+    def __repr__(self) -> str:
+        return "NEEDS_PRODUCER_ID"
+
+
+NEEDS_PRODUCER_ID: Any = _NeedsProducerId()
+"""As a response: a new producer id is needed; submit the request again with one."""
+
 FIRST_RETRY_MS = 50
 LONGEST_RETRY_MS = 5_000
 
@@ -100,13 +109,18 @@ class TransactionTable:
         else:
             self.ongoing.pop(transactional_id, None)
 
-    def transaction_of(self, transactional_id: str, producer: ProducerStamp) -> Transaction:
-        """Raises INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED when another producer has this transactional id."""
+    def transaction(self, transactional_id: str) -> Transaction:
+        """Raises INVALID_PRODUCER_ID_MAPPING when the transactional id does not exist."""
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             raise KafkaError(
                 ErrorCode.invalid_producer_id_mapping, f"transactional id {transactional_id!r} does not exist"
             )
+        return transaction
+
+    def transaction_of(self, transactional_id: str, producer: ProducerStamp) -> Transaction:
+        """Raises INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED when another producer has this transactional id."""
+        transaction = self.transaction(transactional_id)
         transaction.check_producer(producer)
         return transaction
 

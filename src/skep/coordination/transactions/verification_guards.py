@@ -23,14 +23,20 @@ _Key = tuple[TopicPartition, int]
 
 
 class VerificationGuard:
-    """One batch that waits for verification. ``refusal`` is the result; None means that the batch may be appended."""
+    """One batch that waits for verification. ``refusal`` is the result; None means that the batch may be appended.
 
-    __slots__ = ("_is_broken", "leader_epoch", "partition", "producer", "refusal")
+    ``adds``: the partition is added to the transaction, if it does not belong to it yet (transactions v2).
+    """
 
-    def __init__(self, partition: TopicPartition, producer: ProducerStamp, leader_epoch: LeaderEpoch) -> None:
+    __slots__ = ("_is_broken", "adds", "leader_epoch", "partition", "producer", "refusal")
+
+    def __init__(
+        self, partition: TopicPartition, producer: ProducerStamp, leader_epoch: LeaderEpoch, *, adds: bool = False
+    ) -> None:
         self.partition = partition
         self.producer = producer
         self.leader_epoch = leader_epoch
+        self.adds = adds
         self.refusal: KafkaError | None = KafkaError(ErrorCode.not_enough_replicas, "the transaction was not verified")
         self._is_broken = False
 
@@ -65,8 +71,10 @@ class VerificationGuards:
         self._guards: dict[_Key, set[VerificationGuard]] = {}
         self._refused: OrderedDict[tuple[TopicPartition, ProducerStamp], int] = OrderedDict()
 
-    def begin(self, partition: TopicPartition, producer: ProducerStamp, leader_epoch: LeaderEpoch) -> VerificationGuard:
-        guard = VerificationGuard(partition, producer, leader_epoch)
+    def begin(
+        self, partition: TopicPartition, producer: ProducerStamp, leader_epoch: LeaderEpoch, *, adds: bool = False
+    ) -> VerificationGuard:
+        guard = VerificationGuard(partition, producer, leader_epoch, adds=adds)
         self._guards.setdefault(guard.key, set()).add(guard)
         return guard
 
@@ -82,9 +90,14 @@ class VerificationGuards:
         return bool(self._guards) and (partition, producer_id) in self._guards
 
     def marker_written(self, partition: TopicPartition, producer_id: int) -> None:
-        """Breaks the guards of the producer in this partition. Their batches keep their place in the order."""
+        """Breaks the guards of the producer in this partition. Their batches keep their place in the order.
+
+        The guard of a partition that is added stays. Its batch belongs to the epoch of one transaction: the marker that
+        ends this transaction has a higher epoch, which fences the batch. Any other marker ended the one before.
+        """
         for guard in self._guards.get((partition, producer_id), ()):
-            guard.break_open()
+            if not guard.adds:
+                guard.break_open()
         if self._refused:
             for key in [key for key in self._refused if key[0] == partition and key[1].producer_id == producer_id]:
                 del self._refused[key]

@@ -1,14 +1,16 @@
-"""Verifies that a partition belongs to a producer's transaction, whichever broker coordinates it.
+"""Verifies that a partition belongs to a producer's transaction, whichever broker coordinates it. In transactions v2
+(KIP-890) the partition is added to the transaction here, because the producer sends no AddPartitionsToTxn.
 
 If the coordinator is this broker, the verification reads its shard, and nothing can happen between it and the append
 that follows. Otherwise it is a request (AddPartitionsToTxn with ``verify_only``). A guard stands in the partition
 during that request (``verification_guards.py``), and the batches of one transactional id continue in the order of
-arrival.
+arrival. A partition that is added always has a guard, because the batch waits until the coordinator's record is
+committed: a coordinator that lost the record would never end the transaction in the partition.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 
 from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import ErrorCode, KafkaError
@@ -18,6 +20,7 @@ from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.partition_leaders import PartitionLeaders, PeerRequests
 from skep.coordination.shard import ProducerStamp
 from skep.coordination.transactions import add_partitions
+from skep.coordination.transactions.transaction import V2
 from skep.coordination.transactions.transaction_shard import TransactionShard
 from skep.coordination.transactions.verification_guards import VerificationGuard, VerificationGuards
 from skep.metadata.model import BrokerRecord
@@ -26,6 +29,11 @@ from skep.wire.codec import Body
 
 FOR_BROKERS = 4
 """The version for brokers: it has several transactions, and ``verify_only``."""
+TRIES_TO_ADD = 5
+BETWEEN_TRIES_S = 0.02
+"""A producer begins its next transaction of v2 as soon as the last one is decided, and its markers take a moment. So
+the broker tries again for a while before it lets the producer retry, as Kafka does
+(``add.partitions.to.txn.retry.backoff.ms``)."""
 
 _TRANSIENT = frozenset(
     {
@@ -39,6 +47,9 @@ _TRANSIENT = frozenset(
     }
 )
 
+
+_Codes = dict[TopicPartition, tuple[ErrorCode, str]]
+"""The code of each partition, and why."""
 
 _NOT_IN_RESPONSE = (ErrorCode.coordinator_not_available, "the coordinator's response does not name the partition")
 
@@ -89,14 +100,23 @@ class Verifier:
         return self._config.value.coordinator.transaction_partition_verification_enable
 
     def verify(
-        self, transactional_id: str, producer: ProducerStamp, partition: TopicPartition, leader_epoch: LeaderEpoch
+        self,
+        transactional_id: str,
+        producer: ProducerStamp,
+        partition: TopicPartition,
+        leader_epoch: LeaderEpoch,
+        *,
+        adds: bool = False,
     ) -> None:
-        """Raises KafkaError, with a code for producers, when the partition does not belong to the transaction.
+        """Raises KafkaError, with a code for producers, when the partition does not belong to the transaction. If it
+        ``adds`` the partition, this always raises VerificationRequired.
 
         ``leader_epoch`` is the epoch in which this broker leads the partition. Raises VerificationRequired when the
         result is not known at once. If this returns, the result still holds for an append that follows without an
         await.
         """
+        if adds:
+            raise VerificationRequired(self.guards.begin(partition, producer, leader_epoch, adds=True))
         if not self.is_enabled:
             return
         try:
@@ -130,12 +150,16 @@ class Verifier:
                 self.guards.release(guard)
 
     async def _ask(self, transactional_id: str, guards: Sequence[VerificationGuard]) -> None:
-        by_producer: dict[ProducerStamp, list[VerificationGuard]] = {}
+        by_producer: dict[tuple[ProducerStamp, bool], list[VerificationGuard]] = {}
         for guard in guards:
-            by_producer.setdefault(guard.producer, []).append(guard)
-        for producer, its_guards in by_producer.items():
+            by_producer.setdefault((guard.producer, guard.adds), []).append(guard)
+        for (producer, adds), its_guards in by_producer.items():
+            partitions = [guard.partition for guard in its_guards]
             try:
-                codes = await self._codes(transactional_id, producer, [guard.partition for guard in its_guards])
+                if adds:
+                    codes = await self._added(transactional_id, producer, partitions)
+                else:
+                    codes = await self._codes(transactional_id, producer, partitions)
             except (KafkaError, ClientError) as error:
                 code = error.code if isinstance(error, KafkaError) else ErrorCode.coordinator_not_available
                 codes = {guard.partition: (code, str(error)) for guard in its_guards}
@@ -146,18 +170,40 @@ class Verifier:
                 )
                 guard.refusal = None if code is ErrorCode.none else _for_producers(KafkaError(code, why))
 
-    async def _codes(
+    async def _added(
         self, transactional_id: str, producer: ProducerStamp, partitions: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, tuple[ErrorCode, str]]:
+    ) -> _Codes:
+        """Adds the partitions to the transaction. Tries again while the last transaction is being completed."""
+        for _ in range(TRIES_TO_ADD - 1):
+            try:
+                codes = await self._codes(transactional_id, producer, partitions, adds=True)
+            except KafkaError as error:
+                if error.code is not ErrorCode.concurrent_transactions:
+                    raise
+            else:
+                if all(code is not ErrorCode.concurrent_transactions for code, _ in codes.values()):
+                    return codes
+            await asyncio.sleep(BETWEEN_TRIES_S)
+        return await self._codes(transactional_id, producer, partitions, adds=True)
+
+    async def _codes(
+        self,
+        transactional_id: str,
+        producer: ProducerStamp,
+        partitions: Sequence[TopicPartition],
+        *,
+        adds: bool = False,
+    ) -> _Codes:
         broker = self._coordinator(transactional_id)
         if broker is None:
+            if adds:
+                return await self._added_here(transactional_id, producer, partitions)
             # The coordinator has moved to this broker meanwhile, or always was here and the batches only wait for their
             # turn.
             return {partition: self._code_here(transactional_id, producer, partition) for partition in partitions}
         assert self._peers is not None
-        response = await self._peers.ask(
-            broker, ADD_PARTITIONS_TO_TXN, _verify_request(transactional_id, producer, partitions), version=FOR_BROKERS
-        )
+        request = _request(transactional_id, producer, partitions, verify_only=not adds)
+        response = await self._peers.ask(broker, ADD_PARTITIONS_TO_TXN, request, version=FOR_BROKERS)
         if response.error_code is not ErrorCode.none:
             raise KafkaError(response.error_code, f"broker {broker.id} refuses to verify transactions")
         why = f"refused by broker {broker.id}, the coordinator of {transactional_id!r}"
@@ -167,6 +213,17 @@ class Verifier:
             for topic in transaction.topic_results
             for result in topic.results_by_partition
         }
+
+    async def _added_here(
+        self, transactional_id: str, producer: ProducerStamp, partitions: Sequence[TopicPartition]
+    ) -> _Codes:
+        added = self._runtime.submit(
+            transactional_id,
+            lambda shard: add_partitions.add(shard, transactional_id, producer, frozenset(partitions), None, V2),
+        )
+        if isinstance(added, Awaitable):
+            await added
+        return dict.fromkeys(partitions, (ErrorCode.none, ""))
 
     def _code_here(
         self, transactional_id: str, producer: ProducerStamp, partition: TopicPartition
@@ -186,7 +243,9 @@ class Verifier:
         return self._leaders.elsewhere(TopicPartition(self._runtime.topic, index))
 
 
-def _verify_request(transactional_id: str, producer: ProducerStamp, partitions: Sequence[TopicPartition]) -> Body:
+def _request(
+    transactional_id: str, producer: ProducerStamp, partitions: Sequence[TopicPartition], *, verify_only: bool
+) -> Body:
     topics: dict[str, list[int]] = {}
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(partition.partition)
@@ -196,7 +255,7 @@ def _verify_request(transactional_id: str, producer: ProducerStamp, partitions: 
                 "transactional_id": transactional_id,
                 "producer_id": producer.producer_id,
                 "producer_epoch": producer.producer_epoch,
-                "verify_only": True,
+                "verify_only": verify_only,
                 "topics": [{"name": name, "partitions": indexes} for name, indexes in topics.items()],
             }
         ]

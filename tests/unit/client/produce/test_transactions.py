@@ -9,7 +9,7 @@ from skep.client.cluster_client import ClusterClient, Node
 from skep.client.errors import NotVisibleYet, TimedOut, Unreachable
 from skep.client.produce.transactions import add_partitions, end_transaction, init_producer_id, list_open_transactions
 from skep.records.producer_identity import ProducerIdentity
-from skep.wire.apis import ADD_PARTITIONS_TO_TXN, END_TXN, INIT_PRODUCER_ID, Api
+from skep.wire.apis import ADD_PARTITIONS_TO_TXN, BEFORE_TRANSACTIONS_V2, END_TXN, INIT_PRODUCER_ID, Api
 from skep.wire.codec import Body
 from tests.manual_clock import ManualClock
 
@@ -97,7 +97,7 @@ def test_a_decision_is_visible_when_asking_again_is_no_longer_too_early() -> Non
         ErrorCode.none, ErrorCode.concurrent_transactions, ErrorCode.concurrent_transactions, ErrorCode.none
     )
     end_transaction(cluster, "tx", WHO, commit=True, until_visible=True)
-    assert [api for api, _ in cluster.asked] == [END_TXN] * 4
+    assert [api for api, _ in cluster.asked] == [BEFORE_TRANSACTIONS_V2[END_TXN]] * 4
 
 
 @pytest.mark.parametrize("answer", [ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch])

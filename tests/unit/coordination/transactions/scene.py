@@ -11,10 +11,11 @@ from skep.base.ids import TopicPartition
 from skep.coordination.shard import ProducerStamp
 from skep.coordination.transaction_records import decode_transaction_record
 from skep.coordination.transactions import add_partitions, decision, init_producer, transaction_listing
-from skep.coordination.transactions.init_producer import NEEDS_PRODUCER_ID, InitProducerRequest
+from skep.coordination.transactions.init_producer import InitProducerRequest
 from skep.coordination.transactions.transaction import Transaction
 from skep.coordination.transactions.transaction_shard import TransactionShard
 from skep.coordination.transactions.transaction_state import State
+from skep.coordination.transactions.transaction_table import NEEDS_PRODUCER_ID
 from tests.unit.coordination.driver import ShardDriver
 
 ID = "till-1"

@@ -2,7 +2,15 @@
 
 import pytest
 
-from skep.coordination.transactions.transaction_state import BY_LABEL, COMPLETION, ENDING, EXPIRING, NEXT, State
+from skep.coordination.transactions.transaction_state import (
+    BY_LABEL,
+    COMPLETION,
+    ENDING,
+    ENDING_V2,
+    EXPIRING,
+    NEXT,
+    State,
+)
 
 WRITTEN = [state for state in State if state not in (State.DEAD, State.PREPARE_EPOCH_FENCE)]
 
@@ -27,9 +35,15 @@ def test_what_is_decided_leads_only_to_its_own_end():
     assert {state: {end} for state, end in COMPLETION.items()} == {state: NEXT[state] for state in COMPLETION}
 
 
-def test_nothing_is_decided_but_an_open_transaction():
-    deciding = {state for state in State if NEXT[state] & set(COMPLETION)}
-    assert deciding == {State.ONGOING}
+def test_nothing_is_committed_but_an_open_transaction():
+    assert {state for state in State if State.PREPARE_COMMIT in NEXT[state]} == {State.ONGOING}
+
+
+def test_only_a_producer_of_v2_may_abort_what_it_has_not_begun():
+    aborting = {state for state in State if State.PREPARE_ABORT in NEXT[state]}
+    assert aborting == {State.ONGOING, *EXPIRING}
+    assert {state for state in EXPIRING if isinstance(ENDING[state, False], State)} == set()
+    assert {state for state in EXPIRING if ENDING_V2[state, False] is State.PREPARE_ABORT} == EXPIRING
 
 
 def test_only_ids_without_a_transaction_expire():
