@@ -107,7 +107,7 @@ def test_the_offsets_topic_is_made_when_first_needed_and_its_directories_when_wr
         client.create_topic(topic)
         names = {t.name for t in client.ask(apis.METADATA, 12, topics=None).topics}
         assert "__consumer_offsets" not in names
-        assert commit(client, GROUP, topic, {0: 1}) == [ErrorCode.coordinator_not_available]
+        assert commit(client, GROUP, topic, {0: 1}) == [ErrorCode.not_coordinator]
         [coordinator] = find_coordinator(client, GROUP)
         assert coordinator.error_code is ErrorCode.none
         [offsets] = [t for t in client.ask(apis.METADATA, 12, topics=None).topics if t.name == "__consumer_offsets"]

@@ -304,15 +304,8 @@ def test_the_first_offsets_of_all_are_committed_in_a_transaction(fresh: RawClien
 
 
 def test_without_the_coordinators_topic_there_is_no_coordinator(fresh: RawClient):
-    answer = fresh.ask(
-        apis.INIT_PRODUCER_ID,
-        4,
-        transactional_id="early",
-        transaction_timeout=seconds(60),
-        producer_id=-1,
-        producer_epoch=-1,
-    )
-    assert answer.error_code is ErrorCode.coordinator_not_available
+    answer = fresh.ask(apis.END_TXN, 3, transactional_id="early", producer_id=1, producer_epoch=0, committed=True)
+    assert answer.error_code is ErrorCode.not_coordinator
 
 
 def markers_of(transactor: Transactor, *places: tuple[str, int], commit: bool, **changes: int) -> dict[Any, ErrorCode]:

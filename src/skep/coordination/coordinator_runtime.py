@@ -2,7 +2,9 @@
 
 A shard is *loading* while its log is replayed, then *active* (``active_shard.py``). Requests for a loading shard are
 refused with COORDINATOR_LOAD_IN_PROGRESS, requests for a shard that another broker leads with NOT_COORDINATOR; clients
-retry. A shard is also loaded again when this broker stays the leader in a new epoch: only the log says what another
+retry. Not all clients do so with the first request that they send to a coordinator: ``until_ready`` lets that one wait.
+
+A shard is also loaded again when this broker stays the leader in a new epoch: only the log says what another
 leader wrote in between.
 """
 
@@ -29,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
 T = TypeVar("T")
+
+READY_WAIT_S = 5.0
+"""How long the first request of a client waits for its shard. Far below the request timeouts of clients."""
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -62,6 +67,7 @@ class CoordinatorRuntime(Generic[S]):
         self._shards: dict[int, ActiveShard[S]] = {}
         self._by_key: dict[str, ActiveShard[S]] = {}
         self._unopened: set[int] = set()
+        self._changed = asyncio.Event()
 
     # Shards.
 
@@ -80,6 +86,7 @@ class CoordinatorRuntime(Generic[S]):
             for index in list(self._shards):
                 self._unload(index)
         self._record = record
+        self._wake_waiting()
         partitions = record.partitions if record is not None else ()
         self._unopened.clear()
         led_before = self._led
@@ -104,13 +111,16 @@ class CoordinatorRuntime(Generic[S]):
             return False
         with contextlib.suppress(KafkaError):
             self._load(index)
+        self._wake_waiting()
         return index in self._shards
 
     def partition_for(self, key: str) -> int:
-        """Returns the partition that ``key`` belongs to. Raises COORDINATOR_NOT_AVAILABLE while the topic does not
-        exist."""
+        """Returns the partition that ``key`` belongs to. Raises NOT_COORDINATOR while the topic does not exist here.
+
+        NOT_COORDINATOR, as in Kafka: on COORDINATOR_NOT_AVAILABLE, Java's consumer gives up an OffsetFetch.
+        """
         if self._record is None:
-            raise KafkaError(ErrorCode.coordinator_not_available, f"topic {self.topic} does not exist yet")
+            raise KafkaError(ErrorCode.not_coordinator, f"topic {self.topic} does not exist yet")
         return partition_for(key, len(self._record.partitions))
 
     def has(self, key: str) -> bool:
@@ -146,6 +156,30 @@ class CoordinatorRuntime(Generic[S]):
         """Returns the shard of ``key``, for reads whose result no client sees. Raises KafkaError as ``submit`` does."""
         active = self._by_key.get(key)
         return active.shard if active is not None and active.is_loaded else self._shard(self.partition_for(key)).shard
+
+    async def until_ready(self, key: str) -> None:
+        """Waits until the shard of ``key`` is loaded or known to be elsewhere, at most ``READY_WAIT_S``.
+
+        To be called for the first request of a client. FindCoordinator named this broker by the image of another one,
+        and that may be newer: the topic has just been created, or the partition is about to lead here.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(READY_WAIT_S):
+                while self._may_become_ready(key):
+                    await self._changed.wait()
+
+    def _may_become_ready(self, key: str) -> bool:
+        if self._record is None:
+            return True
+        try:
+            self.shard_of(key)
+        except KafkaError as error:
+            return error.code is ErrorCode.coordinator_load_in_progress
+        return False
+
+    def _wake_waiting(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     # Operations.
 
@@ -290,6 +324,7 @@ class CoordinatorRuntime(Generic[S]):
         took_ms = (self._clock.monotonic() - began) * 1000
         logger.info("%s: loaded %d records in %d ms", name, replayed.records, took_ms)
         active.become_active(outcome)
+        self._wake_waiting()
 
     def _unload(self, index: int) -> None:
         active = self._shards.pop(index)

@@ -58,7 +58,43 @@ def test_a_shard_is_refused_while_it_loads_and_when_it_is_elsewhere():
 def test_without_the_topic_there_is_no_coordinator():
     async def scenario(scene):
         runtime = scene.new_runtime()
-        assert refusal(lambda: runtime.submit("a", get("a"))) is ErrorCode.coordinator_not_available
+        assert refusal(lambda: runtime.submit("a", get("a"))) is ErrorCode.not_coordinator
+
+    run(scenario)
+
+
+def test_the_first_request_waits_until_the_topic_is_known_and_the_shard_is_loaded():
+    async def scenario(scene):
+        key = next(key for key in "abcdef" if scene.runtime.partition_for(key) == 0)
+        scene.runtime.submit(key, put(key, "one"))
+        scene.threads.gate.clear()
+        late = scene.new_runtime()
+        ready = asyncio.ensure_future(late.until_ready(key))
+        await asyncio.sleep(0)
+        late.follow(scene.topic, HERE)
+        await asyncio.sleep(0)
+        assert refusal(lambda: late.submit(key, get(key))) is ErrorCode.coordinator_load_in_progress
+        assert not ready.done()
+        scene.threads.gate.set()
+        await ready
+        assert late.submit(key, get(key)) == "one"
+
+    run(scenario)
+
+
+def test_the_first_request_does_not_wait_for_a_shard_that_is_elsewhere():
+    async def scenario(scene):
+        key = next(key for key in "abcdefghij" if scene.runtime.partition_for(key) == 2)
+        await scene.runtime.until_ready(key)
+        assert refusal(lambda: scene.runtime.submit(key, get(key))) is ErrorCode.not_coordinator
+
+    run(scenario)
+
+
+def test_the_first_request_does_not_wait_for_ever(monkeypatch):
+    async def scenario(scene):
+        monkeypatch.setattr(runtime_module, "READY_WAIT_S", 0.001)
+        await scene.new_runtime().until_ready("a")
 
     run(scenario)
 

@@ -8,6 +8,9 @@ Behaviour
     fenced. An open transaction is aborted first: the response is CONCURRENT_TRANSACTIONS, and the client retries. From
     version 3 on a producer may name its producer id and epoch, to get its own next epoch after an error.
 
+    A coordinator that is loading, or that does not know yet that it is one, waits for at most five seconds before it
+    refuses.
+
     Kafka lets a producer with a fenced epoch abort the open transaction of its successor; here it is refused.
 
 Versions

@@ -5,6 +5,10 @@ Behaviour
     leader gets the metadata of all members. A static member (KIP-345) replaces its predecessor with the same instance
     id.
 
+    The first JoinGroup of a group waits, for at most five seconds, until the coordinator knows that it is one and has
+    loaded its groups: on a new cluster another broker may have named it before it does. Kafka refuses, and some clients
+    then give up (kafkajs).
+
     A static member that returns to a stable group of more than 100 members waits until the record of the group is
     made, in slices. It gets COORDINATOR_LOAD_IN_PROGRESS, on which clients retry, if the group changes meanwhile.
 

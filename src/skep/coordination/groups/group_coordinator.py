@@ -79,10 +79,15 @@ class GroupCoordinator:
 
     # Members of classic groups.
 
-    def join_group(self, request: JoinRequest) -> Awaitable[Response]:
+    async def join_group(self, request: JoinRequest) -> Response:
         """Returns JoinGroup's body when the rebalance completes."""
         self.check_id(request.group_id)
-        return self._runtime.submit_and_wait(request.group_id, lambda shard, waiter: join(shard, request, waiter))
+        if not self._runtime.has(request.group_id):
+            await self._runtime.until_ready(request.group_id)
+        response: Response = await self._runtime.submit_and_wait(
+            request.group_id, lambda shard, waiter: join(shard, request, waiter)
+        )
+        return response
 
     async def sync_group(self, request: SyncRequest) -> Response:
         """Returns SyncGroup's body when the leader's assignment is there.

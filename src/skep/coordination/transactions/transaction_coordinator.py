@@ -50,6 +50,7 @@ class TransactionCoordinator:
                 ErrorCode.invalid_transaction_timeout,
                 f"transaction timeout {asked.timeout_ms} ms is outside 1 to {longest_ms} (transaction.max.timeout.ms)",
             )
+        await self._runtime.until_ready(asked.transactional_id)
         response: dict[str, Any] = await self._submit_with_producer_id(
             asked.transactional_id,
             lambda shard, new_id: init_producer.initialize(shard, asked, new_id),
