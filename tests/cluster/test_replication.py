@@ -283,6 +283,24 @@ def test_a_batch_sent_again_after_a_failover_is_known_to_the_new_leader(cluster:
     assert read(cluster, topic, 5) == [b"a", b"b", b"a", b"b", b"c"]
 
 
+def test_every_replica_describes_the_producers_and_a_broker_without_one_refuses(
+    cluster: EmbeddedCluster, topic: str
+) -> None:
+    create(cluster, topic, [[2, 1]])
+    with RawClient(cluster.brokers[2]) as client:
+        producer_id = client.new_producer_id()
+        client.append(topic, batch_of(b"a", b"b", producer_id=producer_id, producer_epoch=0, base_sequence=0))
+
+    def described(i: int) -> tuple[ErrorCode, list[tuple[int, int]]]:
+        named = [{"name": topic, "partition_indexes": [0]}]
+        [[row]] = [one.partitions for one in ask(cluster, i, apis.DESCRIBE_PRODUCERS, 0, topics=named).topics]
+        return row.error_code, [(one.producer_id, one.last_sequence) for one in row.active_producers]
+
+    wait_until(lambda: described(1) == described(2), "the follower has copied the batch")
+    assert described(2) == (ErrorCode.none, [(producer_id, 1)])
+    assert described(3) == (ErrorCode.not_leader_or_follower, [])
+
+
 def test_readers_of_committed_records_see_after_a_failover_what_they_saw_before(
     cluster: EmbeddedCluster, topic: str
 ) -> None:

@@ -6,17 +6,21 @@ Behaviour
     their open transaction (-1 if there is none). This is how a hanging transaction is found. A partition that is named
     several times is described once.
 
+    A follower responds too, from its copy, which may be behind: ``kafka-transactions find-hanging --broker-id`` asks
+    one broker about all of its replicas. A leader whose lease has expired does not.
+
 Versions
     0 is the only one.
 
 Refusals, per partition
-    UNKNOWN_TOPIC_OR_PARTITION; NOT_LEADER_OR_FOLLOWER.
+    UNKNOWN_TOPIC_OR_PARTITION; NOT_LEADER_OR_FOLLOWER when this broker has no replica, when its lease as leader has
+    expired, and while a follower's log is being truncated.
 """
 
 from collections.abc import Awaitable
 from typing import Any
 
-from skep.base.errors import ErrorCode
+from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
 from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
@@ -48,8 +52,11 @@ def _described(services: Services, request: Request) -> Work[Body]:
 def _describe(services: Services, topic: str, index: int) -> Work[dict[str, Any]]:
     yield
     try:
-        partition = services.replicas.partition(topic, index)
+        partition = services.replicas.replica(topic, index)
         partition.check_leads()
+        if partition.log.is_being_cut:
+            # A thread is changing the producers.
+            raise KafkaError(ErrorCode.not_leader_or_follower, f"the log of {topic}-{index} is being truncated")
     except RESPONSE_ERRORS as error:
         return _refused(index, code_of(error), message_of(error))
     shown = []

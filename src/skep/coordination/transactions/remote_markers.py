@@ -101,24 +101,26 @@ class RemoteMarkers:
 
         If that epoch came with a marker, the transaction has ended. If it came with records, the transaction is open,
         and to report it complete would lose what was promised to its producer.
+
+        The broker may follow by now and respond from an older copy, so the later epoch has to be in the response.
         """
         try:
             response = await self._peers.ask(broker, DESCRIBE_PRODUCERS, _partitions_of(doubtful))
         except (ClientError, KafkaError) as error:
             _fail(doubtful, str(error))
             return
-        is_open = {
-            (TopicPartition(topic.name, partition.partition_index), producer.producer_id): (
-                producer.current_txn_start_offset >= 0
-            )
+        ended = {
+            (TopicPartition(topic.name, partition.partition_index), producer.producer_id): producer.producer_epoch
             for topic in response.topics
             for partition in topic.partitions
             if partition.error_code is ErrorCode.none
             for producer in partition.active_producers
+            if producer.current_txn_start_offset < 0
         }
         for one in doubtful:
+            producer_id, epoch = one.marker.producer
             # A missing entry counts as open: the partition refused the marker because of a producer that it knows.
-            if is_open.get((one.partition, one.marker.producer.producer_id), True):
+            if ended.get((one.partition, producer_id), epoch) <= epoch:
                 _refuse(one, ErrorCode.invalid_producer_epoch, f"{one.partition} has a later epoch of the producer")
             elif not one.done.done():
                 logger.info("%s: a later epoch has ended the transaction there", one.partition)
