@@ -65,6 +65,19 @@ def test_each_partition_has_its_own_answer(client: RawClient, topic: str) -> Non
     assert client.list_offset(topic, -1, partition=1).offset == 1
 
 
+@pytest.mark.parametrize("version", [8, 9])
+@pytest.mark.parametrize("count", [10, 2000])  # checked on the loop, in a thread
+def test_a_compacted_topic_names_all_records_without_a_key(
+    client: RawClient, topic: str, version: int, count: int
+) -> None:
+    client.create_topic(topic, cleanup_policy="compact")
+    records = [NewRecord(None if n % 2 else b"key", b"value of some length") for n in range(count)]
+    refused = client.produce(topic, build_batch(records), version=version)
+    assert refused.error_code is ErrorCode.invalid_record
+    assert [one.batch_index for one in refused.record_errors] == list(range(1, count, 2))
+    assert "records 1, 3, 5 and others have none" in refused.error_message
+
+
 def test_a_topic_that_does_not_exist_is_not_created_by_a_produce(client: RawClient, topic: str) -> None:
     assert client.produce(topic, batch_of(b"egg")).error_code is ErrorCode.unknown_topic_or_partition
     answer = client.ask(apis.METADATA, 9, topics=[{"name": topic}], allow_auto_topic_creation=False)

@@ -29,8 +29,9 @@ natural = st.integers(0, 2**31 - 1)
 hints = st.none() | st.tuples(natural, natural)
 endpoints = st.lists(st.builds(NodeEndpoint, int32, names, int32, st.none() | names), max_size=3)
 
+bad_records = st.lists(int32, min_size=1, max_size=200)
 produced = st.builds(
-    ProducedPartition, int32, codes, int64, append_times, int64, st.none() | names, st.none() | int32, hints
+    ProducedPartition, int32, codes, int64, append_times, int64, st.none() | names, st.none() | bad_records, hints
 )
 # One partition has a way of its own through both encoders.
 produced_topics = st.lists(st.tuples(names, st.lists(produced, max_size=4)), max_size=3) | st.lists(
@@ -77,7 +78,7 @@ def test_a_produce_response_equals_kios(version, correlation_id, topics, nodes):
                         "log_append_time": _date(p.log_append_time_ms),
                         "log_start_offset": p.log_start_offset,
                         "error_message": p.error_message,
-                        "record_errors": [] if p.bad_record is None else [{"batch_index": p.bad_record}],
+                        "record_errors": [{"batch_index": index} for index in p.bad_records or ()],
                         **leader_of(p.current_leader),
                     }
                     for p in partitions

@@ -8,6 +8,8 @@ Besides the keys it checks what compaction relies on later: a batch that cannot 
 being compacted.
 """
 
+from collections.abc import Sequence
+
 from skep.base.errors import ErrorCode, KafkaError
 from skep.records.batch import HEADER_SIZE, BatchHeader, Buffer
 from skep.records.compression import Codec, decompress
@@ -20,12 +22,22 @@ LITTLE_UNPACKED = 256 << 10
 """The most that is checked on the event loop: both take less than a millisecond."""
 
 
-class InvalidRecord(KafkaError):
-    """A batch is refused because of one record, which the response names (KIP-467)."""
+FEW_LISTED, MOST_LISTED = 100, 10_000
+BYTES_PER_LISTED = 4
+"""How many records a response lists: no more than 10,000 of a batch, and beyond 100 one for every four bytes of it.
 
-    def __init__(self, index: int, detail: str) -> None:
+A batch of a kilobyte may decompress to thousands of records. The last rule keeps the response no longer than the
+request.
+"""
+
+
+class InvalidRecord(KafkaError):
+    """A batch is refused because of some records. The response lists them, so that the client can tell which of the
+    others to send again (KIP-467)."""
+
+    def __init__(self, indexes: Sequence[int], detail: str) -> None:
         super().__init__(ErrorCode.invalid_record, detail)
-        self.index = index
+        self.indexes = indexes
 
 
 def check_keys_at_once(batch: Buffer, header: BatchHeader, *, max_records: int) -> bool:
@@ -37,25 +49,24 @@ def check_keys_at_once(batch: Buffer, header: BatchHeader, *, max_records: int) 
     if header.records_count > FEW_RECORDS:
         return False
     if header.codec == Codec.NONE:
-        _check_all(bytes(batch), HEADER_SIZE, header.records_count)
+        _check_all(bytes(batch), HEADER_SIZE, header)
         return True
     try:
         data = decompress(header.codec, memoryview(batch)[HEADER_SIZE:], max_size=LITTLE_UNPACKED)
     except KafkaError:
         return False  # too large, or damaged: ``check_keys`` says which
-    _check_all(data, 0, header.records_count)
+    _check_all(data, 0, header)
     return True
 
 
 def check_keys(batch: Buffer, header: BatchHeader, *, max_records: int) -> None:
-    """Raises InvalidRecord for the first record without a key, and KafkaError when the batch is too large or
-    damaged."""
+    """Raises InvalidRecord for records without a key, and KafkaError when the batch is too large or damaged."""
     _check_count(header, max_records)
     if header.codec == Codec.NONE:
-        _check_all(bytes(batch), HEADER_SIZE, header.records_count)
+        _check_all(bytes(batch), HEADER_SIZE, header)
     else:
         data = decompress(header.codec, memoryview(batch)[HEADER_SIZE:], max_size=LARGEST_UNPACKED)
-        _check_all(data, 0, header.records_count)
+        _check_all(data, 0, header)
 
 
 def _check_count(header: BatchHeader, max_records: int) -> None:
@@ -66,18 +77,30 @@ def _check_count(header: BatchHeader, max_records: int) -> None:
         )
 
 
-def _check_all(data: bytes, position: int, count: int) -> None:
-    for index in range(count):
+def _check_all(data: bytes, position: int, header: BatchHeader) -> None:
+    keyless: list[int] = []
+    for index in range(header.records_count):
         try:
-            position = _check_record(data, position, index)
+            position = _check_record(data, position, index, keyless)
         except IndexError:
-            raise InvalidRecord(index, f"record {index} is cut off") from None
+            raise InvalidRecord([index], f"record {index} is cut off") from None
     if position != len(data):
         raise KafkaError(ErrorCode.corrupt_message, f"{len(data) - position} bytes follow the last record")
+    if keyless:
+        raise _without_keys(keyless[: max(FEW_LISTED, header.size // BYTES_PER_LISTED)])
 
 
-def _check_record(data: bytes, position: int, index: int) -> int:
-    """Returns where the record ends. Raises IndexError when the bytes end first."""
+def _without_keys(indexes: Sequence[int]) -> InvalidRecord:
+    detail = "a compacted topic takes no records without a key, "
+    if len(indexes) == 1:
+        return InvalidRecord(indexes, f"{detail}record {indexes[0]} has none")
+    first = ", ".join(map(str, indexes[:3]))
+    return InvalidRecord(indexes, f"{detail}records {first}{' and others' if len(indexes) > 3 else ''} have none")
+
+
+def _check_record(data: bytes, position: int, index: int, keyless: list[int]) -> int:
+    """Returns where the record ends. Adds it to ``keyless`` if it has no key. Raises IndexError when the bytes end
+    first."""
     length, position = _varint(data, position)
     end = position + length
     if length < 0 or end > len(data):
@@ -85,15 +108,17 @@ def _check_record(data: bytes, position: int, index: int) -> int:
     _, position = _varint(data, position + 1)
     delta, position = _varint(data, position)
     if delta != index:
-        raise InvalidRecord(index, f"record {index} has offset delta {delta}")
+        raise InvalidRecord([index], f"record {index} has offset delta {delta}")
     key_length, position = _varint(data, position)
     if key_length < 0:
-        raise InvalidRecord(index, f"a compacted topic takes no records without a key, record {index} has none")
+        if len(keyless) < MOST_LISTED:
+            keyless.append(index)
+        key_length = 0
     value_length, position = _varint(data, position + key_length)
     # After the value the number of headers takes a byte. So no record is shorter than SMALLEST_RECORD, as the kernels
     # require; headers are copied without a check.
     if value_length < -1 or position + max(value_length, 0) >= end:
-        raise InvalidRecord(index, f"the fields of record {index} do not fit into it")
+        raise InvalidRecord([index], f"the fields of record {index} do not fit into it")
     return end
 
 

@@ -8,7 +8,15 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.records.batch import HEADER_SIZE, read_header
 from skep.records.builder import NewRecord, build_batch
 from skep.records.compression import Codec
-from skep.records.keys import FEW_RECORDS, LITTLE_UNPACKED, InvalidRecord, check_keys, check_keys_at_once
+from skep.records.keys import (
+    BYTES_PER_LISTED,
+    FEW_RECORDS,
+    LITTLE_UNPACKED,
+    MOST_LISTED,
+    InvalidRecord,
+    check_keys,
+    check_keys_at_once,
+)
 
 LIMIT = 1000
 
@@ -26,11 +34,26 @@ def test_records_with_keys_pass(pairs: list, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_the_first_record_without_a_key_is_named(codec: Codec) -> None:
+def test_all_records_without_a_key_are_named(codec: Codec) -> None:
     batch = build_batch([NewRecord(key, b"v") for key in (b"a", b"", None, b"b", None)], codec=codec)
-    with pytest.raises(InvalidRecord, match="record 2 has none") as caught:
+    with pytest.raises(InvalidRecord, match="records 2, 4 have none") as caught:
         check(batch)
-    assert (caught.value.index, caught.value.code) == (2, ErrorCode.invalid_record)
+    assert (caught.value.indexes, caught.value.code) == ([2, 4], ErrorCode.invalid_record)
+
+
+@pytest.mark.parametrize(("codec", "are_all_listed"), [(Codec.NONE, True), (Codec.ZSTD, False)])
+def test_the_list_of_records_without_a_key_is_no_longer_than_the_batch(codec: Codec, are_all_listed: bool) -> None:
+    batch = build_batch([NewRecord(None, b"v")] * LIMIT, codec=codec)
+    with pytest.raises(InvalidRecord, match="records 0, 1, 2 and others have none") as caught:
+        check(batch)
+    assert caught.value.indexes == list(range(min(LIMIT, len(batch) // BYTES_PER_LISTED)))
+    assert (len(caught.value.indexes) == LIMIT) is are_all_listed
+
+
+def test_at_most_ten_thousand_records_without_a_key_are_named() -> None:
+    with pytest.raises(InvalidRecord) as caught:
+        check(build_batch([NewRecord(None, b"v" * 100)] * (MOST_LISTED + 1)), MOST_LISTED + 1)
+    assert caught.value.indexes == list(range(MOST_LISTED))
 
 
 def test_a_batch_with_too_many_records_is_refused_before_it_is_unpacked() -> None:

@@ -20,7 +20,7 @@ Versions
     5: log start offset in the response.
     6 changes nothing here (quotas).
     7: zstd (KIP-110).
-    8: error message and the index of a bad record (KIP-467).
+    8: error message and the indexes of bad records (KIP-467).
     9 is flexible.
     10: the current leader and its address (KIP-951).
     11: TRANSACTION_ABORTABLE (KIP-890).
@@ -29,13 +29,13 @@ Versions
 Refusals, per partition, in order
     acks other than -1, 0, 1; an internal topic (INVALID_TOPIC_EXCEPTION); unknown topic or partition; another broker
     leads the partition (NOT_LEADER_OR_FOLLOWER, with the leader from version 10 on); disk too full; the checks of the
-    batch; a record without a key for a compacted topic (INVALID_RECORD with the index of the record), or more records
-    than ``skep.max.compacted.batch.records``; zstd below version 7; a transactional batch without a producer id,
-    without a transactional id, or of a transaction that does not include the partition (INVALID_TXN_STATE, from version
-    11 on TRANSACTION_ABORTABLE, and the coordinator's other errors, KIP-890); epoch and sequence of an idempotent
-    producer; a batch that is not transactional while its producer is in a transaction (INVALID_TXN_STATE). With
-    acks=all, fewer in-sync replicas than ``min.insync.replicas``: NOT_ENOUGH_REPLICAS before anything is written,
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND when there were too few while the request waited.
+    batch; records without a key for a compacted topic (INVALID_RECORD with the indexes of these records, 10,000 at
+    most), or more records than ``skep.max.compacted.batch.records``; zstd below version 7; a transactional batch
+    without a producer id, without a transactional id, or of a transaction that does not include the partition
+    (INVALID_TXN_STATE, from version 11 on TRANSACTION_ABORTABLE, and the coordinator's other errors, KIP-890); epoch
+    and sequence of an idempotent producer; a batch that is not transactional while its producer is in a transaction
+    (INVALID_TXN_STATE). With acks=all, fewer in-sync replicas than ``min.insync.replicas``: NOT_ENOUGH_REPLICAS before
+    anything is written, NOT_ENOUGH_REPLICAS_AFTER_APPEND when there were too few while the request waited.
 """
 
 import asyncio
@@ -228,7 +228,7 @@ def _respond_or_wait(services: Services, request: Request, results: list[_Result
 
 def _refused(services: Services, topic: str, index: int, error: Exception) -> ProducedPartition:
     if isinstance(error, InvalidRecord):
-        return ProducedPartition(index, error.code, error_message=message_of(error), bad_record=error.index)
+        return ProducedPartition(index, error.code, error_message=message_of(error), bad_records=error.indexes)
     code = code_of(error)
     leader = current_leader(services, topic, index, code)
     return ProducedPartition(index, code, error_message=message_of(error), current_leader=leader)

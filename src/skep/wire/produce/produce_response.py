@@ -20,6 +20,9 @@ HAS_LEADER_HINTS = 10
 
 _V3 = struct.Struct(">ihqq")
 _V5 = struct.Struct(">ihqqq")
+_RECORD_ERROR = struct.Struct(">ih")
+"""The index of a record, then two bytes: no message."""
+_NO_MESSAGE_NO_TAGS, _NULL_STRING = 0, -1
 _NO_THROTTLE = INT32.pack(0)
 _CURRENT_LEADER_TAG = b"\0"
 
@@ -33,8 +36,8 @@ class ProducedPartition(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
-    bad_record: int | None = None
-    """The index of the invalid record, if there is one (KIP-467)."""
+    bad_records: Sequence[int] | None = None
+    """The indexes of the invalid records, if there are some (KIP-467)."""
     current_leader: tuple[int, int] | None = None
     """Broker id and leader epoch (KIP-951). Versions before 10 do not have it."""
 
@@ -52,8 +55,8 @@ def encode_produce_response(
     ``node_endpoints`` are the addresses of the current leaders; versions before 10 have neither.
     """
     if version >= PRODUCE.flexible_from and len(topics) == 1 and len(topics[0][1]) == 1:
-        name, ((index, code, offset, time, start, message, bad_record, leader),) = topics[0]
-        if message is None and bad_record is None and leader is None and not node_endpoints:
+        name, ((index, code, offset, time, start, message, bad_records, leader),) = topics[0]
+        if message is None and bad_records is None and leader is None and not node_endpoints:
             fixed = _V5.pack(index, code, offset, time, start)
             return INT32.pack(correlation_id) + _one_partition_of(name) + fixed + _ONE_PARTITION_END
     return run_at_once(encode_produce_in_slices(version, correlation_id, topics, node_endpoints))
@@ -101,9 +104,8 @@ def _flexible_topic(parts: list[bytes], topic: ProducedTopic, has_hints: bool) -
         if partition[5:] == _NO_DETAILS:
             parts.append(_V5.pack(*partition[:5]) + _NO_DETAILS_WRITTEN)
             continue
-        # No record errors (1), or one with its index and without a message (2); then the message or null (0).
-        bad, message, leader = partition.bad_record, partition.error_message, partition.current_leader
-        errors = b"\1" if bad is None else b"\2" + INT32.pack(bad) + b"\0\0"
+        bad, message, leader = partition.bad_records or (), partition.error_message, partition.current_leader
+        errors = uvarint(len(bad) + 1) + b"".join([_RECORD_ERROR.pack(index, _NO_MESSAGE_NO_TAGS) for index in bad])
         text = b"\0" if message is None else compact_string(message)
         tags = b"\0" if leader is None or not has_hints else b"\1" + tagged_leader(_CURRENT_LEADER_TAG, leader)
         parts.append(_V5.pack(*partition[:5]) + errors + text + tags)
@@ -116,6 +118,6 @@ def _legacy_partition(version: int, partition: ProducedPartition) -> bytes:
     fixed = _V5.pack(*partition[:5])
     if version < HAS_ERROR_MESSAGE:
         return fixed
-    bad, message = partition.bad_record, partition.error_message
-    errors = INT32.pack(0) if bad is None else INT32.pack(1) + INT32.pack(bad) + b"\xff\xff"
+    bad, message = partition.bad_records or (), partition.error_message
+    errors = INT32.pack(len(bad)) + b"".join([_RECORD_ERROR.pack(index, _NULL_STRING) for index in bad])
     return fixed + errors + (b"\xff\xff" if message is None else string(message))
