@@ -153,6 +153,11 @@ def crc_of(batch: Buffer) -> int:
     return int(crc32c(memoryview(batch)[CRC_END:]))
 
 
+def set_crc(batch: bytearray) -> None:
+    """Writes the CRC of this whole batch into its header."""
+    _CRC.pack_into(batch, 17, crc_of(batch))
+
+
 def is_intact(batch: Buffer) -> bool:
     """Returns whether ``batch`` is one whole batch whose length and CRC match its header."""
     if len(batch) < HEADER_SIZE:
@@ -245,5 +250,5 @@ def with_append_time(batch: Buffer, header: BatchHeader, now_ms: int) -> bytes:
     stamped = bytearray(batch)
     struct.pack_into(">h", stamped, CRC_END, header.attributes | APPEND_TIME_FLAG)
     struct.pack_into(">q", stamped, 35, now_ms)
-    _CRC.pack_into(stamped, 17, crc_of(stamped))
+    set_crc(stamped)
     return bytes(stamped)

@@ -17,10 +17,13 @@ from collections.abc import Callable, Iterator
 import cramjam
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.records.batch import Buffer
+from skep.records.batch import CODEC_MASK, HEADER_SIZE, LENGTH_END, BatchHeader, Buffer, set_crc, write_header
 
 DEFAULT_MAX_SIZE = 128 << 20
 """The size that one batch may decompress to where the caller has no limit of its own."""
+
+LARGEST_RECOMPRESSED = 32 << 20
+"""The size that a batch may decompress to if the broker compresses it again."""
 
 _FIRST_BUFFER = 64 << 10
 _TYPICAL_RATIO = 8
@@ -74,6 +77,21 @@ def decompress(codec: int, data: Buffer, *, max_size: int = DEFAULT_MAX_SIZE) ->
         return _DECOMPRESS[Codec(codec)](data, max_size)
     except _ERRORS as error:
         raise KafkaError(ErrorCode.corrupt_message, f"the {Codec(codec).label} data is damaged: {error}") from None
+
+
+def recompress(batch: Buffer, header: BatchHeader, codec: int) -> bytes:
+    """Returns the batch with its records compressed by ``codec``. Raises CORRUPT_MESSAGE as ``decompress`` does."""
+    packed = memoryview(batch)[HEADER_SIZE:]
+    # Records that are not compressed have passed max.message.bytes.
+    records = decompress(header.codec, packed, max_size=max(LARGEST_RECOMPRESSED, len(packed)))
+    repacked = compress(codec, records)
+    changed = header._replace(
+        attributes=header.attributes & ~CODEC_MASK | codec, batch_length=HEADER_SIZE - LENGTH_END + len(repacked)
+    )
+    output = bytearray(write_header(changed))
+    output += repacked
+    set_crc(output)
+    return bytes(output)
 
 
 def _too_large(max_size: int) -> KafkaError:

@@ -11,6 +11,7 @@ from skep.base.config.option import OptionType, all_or_each_like, anything, at_l
 
 HOUR_MS = 3_600_000
 NEVER = (1 << 63) - 1
+KEEPS_CODEC = "producer"
 
 _replicas = all_or_each_like("[0-9]{1,10}:[0-9]{1,10}", "PARTITION:BROKER")
 
@@ -26,9 +27,11 @@ class TopicConfig:
     )
     compression_type: str = option(
         "compression.type",
-        "producer",
-        one_of("producer"),
-        "The codec of stored batches. producer keeps the producer's codec.",
+        KEEPS_CODEC,
+        one_of(KEEPS_CODEC, "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        "The codec of stored batches. producer keeps the producer's codec. With any other, the broker compresses "
+        "batches of another codec again, which costs time and memory; those that decompress to more than 32 MiB are "
+        "refused.",
         broker_name="compression.type",
     )
     delete_retention_ms: int = option(
@@ -201,6 +204,11 @@ class TopicConfig:
     @cached_property
     def is_compacted(self) -> bool:
         return "compact" in self.cleanup_policy
+
+    @cached_property
+    def examines_batches(self) -> bool:
+        """Whether the broker looks into produced batches: for their keys, or to compress them again."""
+        return self.is_compacted or self.compression_type != KEEPS_CODEC
 
     @cached_property
     def expires(self) -> bool:

@@ -13,6 +13,9 @@ from typing import TypeVar
 SEARCHES = 2
 """Searches are Python code and compete with the event loop for the interpreter, so few run at a time."""
 
+BATCHES = 2
+"""Produced batches that are examined or compressed at a time. Each may decompress to 32 MiB."""
+
 SWITCH_INTERVAL_S = 0.0005
 """How long a computing thread may keep the interpreter when the event loop wants it back."""
 
@@ -26,18 +29,19 @@ async def maybe_in_thread(work: Callable[[], T], *, is_large: bool) -> T:
 
 
 class Threads:
-    """Producers wait for ``syncs`` and consumers for ``reads``. ``searches`` look up timestamps in logs. ``background``
-    removes, truncates, recovers and compacts."""
+    """Producers wait for ``syncs`` and consumers for ``reads``. ``batches`` looks into produced batches. ``searches``
+    look up timestamps in logs. ``background`` removes, truncates, recovers and compacts."""
 
     def __init__(self, threads_per_pool: int) -> None:
         self.syncs = ThreadPoolExecutor(threads_per_pool, "sync")
         self.reads = ThreadPoolExecutor(threads_per_pool, "read")
         self.background = ThreadPoolExecutor(threads_per_pool, "background")
+        self.batches = ThreadPoolExecutor(BATCHES, "batch")
         self.searches = ThreadPoolExecutor(SEARCHES, "search")
 
     def shut_down(self) -> None:
         """Returns when all submitted work is done."""
-        for pool in (self.searches, self.reads, self.background, self.syncs):
+        for pool in (self.batches, self.searches, self.reads, self.background, self.syncs):
             pool.shutdown()
 
 

@@ -14,6 +14,10 @@ Behaviour
     coordinator of the transaction is on another broker, that batch waits for the coordinator's response, and so do
     later batches of the producer for the partition.
 
+    A topic with a ``compression.type`` other than ``producer`` stores all batches in that codec. Batches that were sent
+    in another one are compressed again, in a thread; the connection handles no other request meanwhile, so the order of
+    the client's batches stays.
+
 Versions
     3 is the first with record batches of format 2 and with transactional ids (KIP-98).
     4: KAFKA_STORAGE_ERROR (KIP-112), which version 3 gets here too.
@@ -30,20 +34,24 @@ Refusals, per partition, in order
     acks other than -1, 0, 1; an internal topic (INVALID_TOPIC_EXCEPTION); unknown topic or partition; another broker
     leads the partition (NOT_LEADER_OR_FOLLOWER, with the leader from version 10 on); disk too full; the checks of the
     batch; records without a key for a compacted topic (INVALID_RECORD with the indexes of these records, 10,000 at
-    most), or more records than ``skep.max.compacted.batch.records``; zstd below version 7; a transactional batch
-    without a producer id, without a transactional id, or of a transaction that does not include the partition
-    (INVALID_TXN_STATE, from version 11 on TRANSACTION_ABORTABLE, and the coordinator's other errors, KIP-890); epoch
-    and sequence of an idempotent producer; a batch that is not transactional while its producer is in a transaction
-    (INVALID_TXN_STATE). With acks=all, fewer in-sync replicas than ``min.insync.replicas``: NOT_ENOUGH_REPLICAS before
-    anything is written, NOT_ENOUGH_REPLICAS_AFTER_APPEND when there were too few while the request waited.
+    most), or more records than ``skep.max.compacted.batch.records``; zstd below version 7; a batch that has to be
+    compressed again and decompresses to more than 32 MiB (CORRUPT_MESSAGE), or is too large then (MESSAGE_TOO_LARGE); a
+    transactional batch without a producer id, without a transactional id, or of a transaction that does not include
+    the partition (INVALID_TXN_STATE, from version 11 on TRANSACTION_ABORTABLE, and the coordinator's other errors,
+    KIP-890); epoch and sequence of an idempotent producer; a batch that is not transactional while its producer is in
+    a transaction (INVALID_TXN_STATE). With acks=all, fewer in-sync replicas than ``min.insync.replicas``:
+    NOT_ENOUGH_REPLICAS before anything is written, NOT_ENOUGH_REPLICAS_AFTER_APPEND when there were too few while the
+    request waited.
 """
 
 import asyncio
 import functools
 import itertools
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
+from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.loop.slicer import Work
 from skep.broker.refusals import code_of, message_of
@@ -54,7 +62,8 @@ from skep.broker.topics.topic_creation import INTERNAL_TOPICS
 from skep.coordination.shard import ProducerStamp
 from skep.coordination.transactions.verification_guards import VerificationGuard
 from skep.coordination.transactions.verifier import VerificationRequired
-from skep.records.batch import BatchHeader, check_produced
+from skep.records.batch import BatchHeader, Buffer, check_produced
+from skep.records.compression import Codec, recompress
 from skep.records.keys import InvalidRecord, check_keys, check_keys_at_once
 from skep.replication.partition.partition import Partition
 from skep.wire.codec import Body
@@ -64,7 +73,8 @@ from skep.wire.produce.produce_response import ProducedPartition, encode_produce
 ALLOWS_ZSTD = 7
 HAS_TRANSACTION_ABORTABLE = 11
 ADDS_PARTITIONS = 12
-_ZSTD = 4
+_CODECS = {"uncompressed": Codec.NONE, **{codec.label: codec for codec in Codec if codec is not Codec.NONE}}
+"""The values of ``compression.type`` but ``producer``."""
 _ACKS_ALL = -1
 _ACKS = (_ACKS_ALL, 0, 1)
 
@@ -105,11 +115,21 @@ class _Produce(NamedTuple):
     in_slices: bool
 
 
-class KeysUnchecked(Exception):
-    """The batch for a compacted topic has too many keys to be checked on the event loop."""
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A batch that ``_prepare`` has looked into, in place of what the client sent."""
 
-    def __init__(self, header: BatchHeader) -> None:
+    index: int
+    records: Buffer
+
+
+class BatchUnprepared(Exception):
+    """The batch is not fit to be stored before a thread has looked into it: it has too many keys to be checked on the
+    event loop, or it is to be compressed again."""
+
+    def __init__(self, header: BatchHeader, config: TopicConfig) -> None:
         self.header = header
+        self.config = config
 
 
 def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
@@ -120,7 +140,7 @@ def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
         for topic in request.body.topic_data:
             for data in topic.partition_data:
                 results.append((topic.name, _produce(services, request, topic.name, data)))
-    except KeysUnchecked:
+    except BatchUnprepared:
         request.is_exclusive = True
         # A batch may be a view into the frame, which is valid until the loop receives again.
         left = [(name, _copied(data)) for name, data in itertools.islice(_batches(request), len(results), None)]
@@ -143,24 +163,24 @@ def _copied(data: Any) -> Any:
 async def _handle_in_slices(
     services: Services, request: Request, results: list[_UnverifiedResult], left: Iterable[tuple[str, Any]]
 ) -> Parts:
-    """Appends the batches in ``left`` in slices. Keys are checked in a thread.
+    """Appends the batches in ``left`` in slices. Those that need it are prepared in a thread.
 
     The connection handles no other request of the client meanwhile, so its batches stay in order.
     """
     left = iter(left)
 
     def append_all() -> Work[tuple[str, Any] | None]:
-        """Appends up to the first batch whose keys are not checked, and returns that batch."""
+        """Appends up to the first batch that has to be prepared, and returns that batch."""
         for name, data in left:
             try:
                 results.append((name, _produce(services, request, name, data)))
-            except KeysUnchecked:
+            except BatchUnprepared:
                 return name, data
             yield
         return None
 
-    while (unchecked := await services.slicer.finish(append_all())) is not None:
-        name, data = unchecked
+    while (unprepared := await services.slicer.finish(append_all())) is not None:
+        name, data = unprepared
         results.append((name, await _produce_slowly(services, request, name, data)))
     if any(type(outcome) is _Unverified for _, outcome in results):
         return await _append_verified(services, request, results)
@@ -180,15 +200,17 @@ def _produce(services: Services, request: Request, topic: str, data: Any) -> _Ap
 async def _produce_slowly(
     services: Services, request: Request, topic: str, data: Any, guard: VerificationGuard | None = None
 ) -> _Appended | _Unverified:
-    """``_produce`` with the keys checked in a thread if that takes long. A batch with a guard has been verified."""
+    """``_produce`` with the batch prepared in a thread if it needs that. A batch with a guard has been verified."""
     try:
         try:
             return _append(services, request, topic, data, guard)
-        except KeysUnchecked as unchecked:
+        except BatchUnprepared as unprepared:
             max_records = services.config.max_compacted_batch_records
-            check = functools.partial(check_keys, data.records, unchecked.header, max_records=max_records)
-            await asyncio.get_running_loop().run_in_executor(services.threads.background, check)
-        return _append(services, request, topic, data, guard, keys_are_checked=True)
+            prepare = functools.partial(_prepare, data.records, unprepared.header, unprepared.config, max_records)
+            records = await asyncio.get_running_loop().run_in_executor(services.threads.batches, prepare)
+            data = _Prepared(data.index, records)
+        # As if the client had sent this now: there is no await between the checks and the append.
+        return _append(services, request, topic, data, guard)
     except VerificationRequired as asked:
         return _Unverified(data, asked.guard)
     except (KafkaError, StorageError) as error:
@@ -240,8 +262,6 @@ def _append(
     topic: str,
     data: Any,
     guard: VerificationGuard | None = None,
-    *,
-    keys_are_checked: bool = False,
 ) -> _Appended:
     acks, index, records = request.body.acks, data.index, data.records
     if acks not in _ACKS:
@@ -251,11 +271,11 @@ def _append(
     partition = services.replicas.writable_partition(topic, index)
     config = partition.log.config
     header = check_produced(records, max_message_bytes=config.max_message_bytes)
-    if config.is_compacted and not keys_are_checked:
-        max_records = services.config.max_compacted_batch_records
-        if not check_keys_at_once(records, header, max_records=max_records):
-            raise KeysUnchecked(header)
+    if config.examines_batches and type(data) is not _Prepared:
+        _examine(services, request, config, records, header)
     if header.attributes:
+        if request.version < ALLOWS_ZSTD and type(data) is not _Prepared:
+            _check_codec(request, header)
         _check_attributes(services, request, partition, header, guard)
     appended, committed = partition.append(records, header, acks_all=acks == _ACKS_ALL)
     base_offset, _, append_time_ms, log_start_offset, _ = appended
@@ -263,13 +283,37 @@ def _append(
     return produced if committed is None else _Uncommitted(produced, committed)
 
 
-def _check_attributes(
-    services: Services, request: Request, partition: Partition, header: BatchHeader, guard: VerificationGuard | None
-) -> None:
-    if header.codec == _ZSTD and request.version < ALLOWS_ZSTD:
+def _examine(services: Services, request: Request, config: TopicConfig, records: Buffer, header: BatchHeader) -> None:
+    """Raises BatchUnprepared unless the batch can be appended as it is."""
+    max_records = services.config.max_compacted_batch_records
+    is_checked = not config.is_compacted or check_keys_at_once(records, header, max_records=max_records)
+    if not is_checked or _stored_codec(config, header) != header.codec:
+        _check_codec(request, header)
+        raise BatchUnprepared(header, config)
+
+
+def _prepare(records: Buffer, header: BatchHeader, config: TopicConfig, max_records: int) -> Buffer:
+    """Returns the batch as it is to be stored. Runs in a thread, so it must not touch state of the event loop."""
+    if config.is_compacted:
+        check_keys(records, header, max_records=max_records)
+    codec = _stored_codec(config, header)
+    return records if codec == header.codec else recompress(records, header, codec)
+
+
+def _stored_codec(config: TopicConfig, header: BatchHeader) -> int:
+    return _CODECS.get(config.compression_type, header.codec)
+
+
+def _check_codec(request: Request, header: BatchHeader) -> None:
+    if request.version < ALLOWS_ZSTD and header.codec == Codec.ZSTD:
         raise KafkaError(
             ErrorCode.unsupported_compression_type, f"zstd needs Produce v{ALLOWS_ZSTD}, this is v{request.version}"
         )
+
+
+def _check_attributes(
+    services: Services, request: Request, partition: Partition, header: BatchHeader, guard: VerificationGuard | None
+) -> None:
     if header.is_transactional:
         if not header.has_producer_id:
             raise KafkaError(ErrorCode.invalid_record, "a transactional batch must have a producer id")
