@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from skep.base.addresses import parse_address
 from skep.base.clock import SystemClock
-from skep.base.config.broker_config import BrokerConfig, read_broker_config
+from skep.base.config.broker_config import BrokerConfig, config_in_force, read_broker_config
 from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import OptionError, StartupError, StorageError, StoreUnavailable
 from skep.base.files.os_files import OsFiles
@@ -156,6 +156,7 @@ class Broker:
         self.cluster_id = self._catalog.image.cluster_id
         directory.check_identity(self.cluster_id, self._node_id)
         self._current_config.value = config = self._config_in_force(self._catalog.image)
+        threads.resize(config.background_threads)
         self._membership = Membership(store, self._catalog, self._node_id, lingering_s)
         self._loop_watch = LoopWatch(
             config.loop_delay_warn_ms / 1000,
@@ -320,8 +321,7 @@ class Broker:
 
     def _config_in_force(self, image: ClusterImage) -> BrokerConfig:
         """Returns the options given at start with the overrides of the cluster, then those of this broker."""
-        overrides = {**image.broker_config(CLUSTER_DEFAULT), **image.broker_config(self._node_id)}
-        return read_broker_config({**self._texts, **overrides})
+        return config_in_force(self._texts, image.broker_config(CLUSTER_DEFAULT), image.broker_config(self._node_id))
 
     def _image_changed(self, old: ClusterImage, new: ClusterImage, services: Services, listener: Listener) -> None:
         if new.broker_configs is not old.broker_configs:
@@ -333,6 +333,7 @@ class Broker:
             self._log_end_reporter.recheck()
 
     def _apply(self, services: Services, listener: Listener) -> None:
+        self._threads.resize(self.config.background_threads)
         self._loop_watch.warn_s = listener.slow_request_s = self.config.loop_delay_warn_ms / 1000
         listener.max_connections = self.config.max_connections
         listener.max_descriptors = self._shares.connections

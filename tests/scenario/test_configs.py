@@ -235,6 +235,21 @@ def test_broker_options_change_for_one_broker_and_for_all(skep_fresh_broker: Emb
         assert client.append(topic, batch_of(b"x" * 1000)) == 0
 
 
+def test_options_of_threads_and_unused_ones_are_set_while_the_broker_runs_and_survive_a_restart(
+    skep_fresh_broker: EmbeddedBroker, topic: str
+) -> None:
+    with RawClient(skep_fresh_broker.bootstrap_servers) as client:
+        client.create_topic(topic, cleanup_policy="", flush_messages=1)
+        altered(client, BROKER, "1", ("background.threads", SET, "2"), ("num.io.threads", SET, "16"))
+        assert client.append(topic, batch_of(b"synced by the new threads")) == 0
+        skep_fresh_broker.restart()
+    with RawClient(skep_fresh_broker.bootstrap_servers) as client:
+        assert value_of(client, BROKER, "1", "background.threads") == ("2", FROM_BROKER)
+        assert value_of(client, BROKER, "1", "num.io.threads") == ("16", FROM_BROKER)
+        assert value_of(client, TOPIC, topic, "cleanup.policy")[0] == ""
+        assert client.append(topic, batch_of(b"after the restart")) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "option", "value", "code"),
     [

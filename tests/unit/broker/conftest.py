@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kio.serial import entity_reader
 
-from skep.base.config.broker_config import read_broker_config
+from skep.base.config.broker_config import config_in_force, read_broker_config
 from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import KafkaError
 from skep.base.ids import BrokerId
@@ -109,8 +109,8 @@ class AdminBroker:
         self._threads.shut_down()
 
     def _image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
-        overrides = {**new.broker_config(CLUSTER_DEFAULT), **new.broker_config(self.services.node.id)}
-        self.services.current_config.value = read_broker_config({**self.services.static_config, **overrides})
+        overrides = new.broker_config(CLUSTER_DEFAULT), new.broker_config(self.services.node.id)
+        self.services.current_config.value = config_in_force(self.services.static_config, *overrides)
 
     def ask(self, api: Api, version: int | None = None, **body: Any) -> Any:
         """The answer as a client of this version (the newest unless told) reads it."""

@@ -4,11 +4,14 @@ import asyncio
 
 import pytest
 
+from skep.base.config.option import parse_into
+from skep.base.config.topic_config import TopicConfig
+from skep.base.config.unused_options import is_kept
 from skep.base.errors import ErrorCode, StoreUnavailable
-from skep.broker.config.config_entries import BROKER_RESOURCE, MAX_CONFIGS, TOPIC_RESOURCE
+from skep.broker.config.config_entries import BROKER_OPTIONS, BROKER_RESOURCE, MAX_CONFIGS, TOPIC_RESOURCE, Source
 from skep.broker.handlers.incremental_alter_configs import Operation
 from skep.metadata.cluster_image import CLUSTER_DEFAULT
-from skep.wire.apis import ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS, Api
+from skep.wire.apis import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS, Api
 
 SET, DELETE, APPEND, SUBTRACT = Operation
 
@@ -120,10 +123,12 @@ def test_subtracting_passes_over_what_is_not_in_the_list(topic):
 
 
 def test_subtracting_the_last_one_is_refused_where_the_list_may_not_be_empty(topic):
-    wanted = resource(TOPIC_RESOURCE, "a", (SUBTRACT, "cleanup.policy", "delete"))
+    wanted = resource(BROKER_RESOURCE, "1", (SUBTRACT, "group.consumer.assignors", "uniform,range"))
     ((code, message),) = alter(topic, INCREMENTAL_ALTER_CONFIGS, wanted)
-    assert code == ErrorCode.invalid_config
-    assert "cleanup.policy" in message
+    assert code == ErrorCode.invalid_request
+    assert "must be a list of" in message
+    empty = resource(TOPIC_RESOURCE, "a", (SUBTRACT, "cleanup.policy", "delete"))
+    assert alter(topic, INCREMENTAL_ALTER_CONFIGS, empty) == [DONE]
 
 
 @pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
@@ -168,6 +173,7 @@ def test_validate_only_checks_and_changes_nothing(topic, api, version):
             "duplicate config keys: flush.ms",
         ),
         (resource(BROKER_RESOURCE, "1", (SET, "no.such", "1")), ErrorCode.invalid_config, "no.such"),
+        (resource(BROKER_RESOURCE, "1", (SET, "ssl.keystore.password", "x")), ErrorCode.invalid_request, "not use it"),
         (resource(BROKER_RESOURCE, "", (SET, "listeners", "x:1")), ErrorCode.invalid_request, "listeners"),
         (resource(BROKER_RESOURCE, "1", (SET, "log.retention.ms", "x")), ErrorCode.invalid_request, "log.retention.ms"),
     ],
@@ -212,6 +218,29 @@ def test_a_brokers_own_value_stands_before_that_of_all_brokers(broker):
     back = resource(BROKER_RESOURCE, "1", (DELETE, "num.partitions", None))
     assert alter(broker, INCREMENTAL_ALTER_CONFIGS, back) == [DONE]
     assert broker.services.config.num_partitions == 3
+
+
+@pytest.mark.parametrize("name", ["sasl.kerberos.min.time.before.relogin", "num.io.threads", "cleanup.policy"])
+@pytest.mark.parametrize("api", [ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS])
+@pytest.mark.parametrize("owner", ["", "1"])
+def test_an_option_that_only_kafka_uses_is_kept_and_described_as_such(broker, name, api, owner):
+    assert alter(broker, api, resource(BROKER_RESOURCE, owner, (SET, name, "58000"))) == [DONE]
+    asked = {"resource_type": BROKER_RESOURCE, "resource_name": owner, "configuration_keys": [name]}
+    [result] = broker.ask(DESCRIBE_CONFIGS, resources=[asked], include_documentation=True).results
+    [config] = result.configs
+    assert (config.name, config.value, config.read_only) == (name, "58000", True)
+    assert config.config_source == (Source.BROKER if owner else Source.DEFAULT_BROKER)
+    assert ("no effect" if name == "cleanup.policy" else "does not use it") in config.documentation
+
+
+def test_no_option_of_ours_is_taken_for_an_unused_one():
+    assert not [name for name in BROKER_OPTIONS if is_kept(name)]
+
+
+def test_a_topic_may_keep_everything(topic):
+    assert alter(topic, INCREMENTAL_ALTER_CONFIGS, resource(TOPIC_RESOURCE, "a", (SET, "cleanup.policy", ""))) == [DONE]
+    config = parse_into(TopicConfig(), overrides_of(topic))
+    assert (config.expires, config.is_compacted) == (False, False)
 
 
 def test_changes_that_come_all_at_once_are_all_kept(topic):

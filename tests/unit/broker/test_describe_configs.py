@@ -71,6 +71,19 @@ def test_advertised_listeners_is_the_address_that_clients_are_told(broker):
     assert configs["advertised.listeners"].value == "[2001:db8::1]:9092"
 
 
+@pytest.mark.parametrize(
+    ("static", "source"),
+    [
+        ({}, Source.DEFAULT),
+        ({"listeners": "0.0.0.0:9092"}, Source.STATIC_BROKER),
+        ({"advertised.listeners": "skep.example:9092"}, Source.STATIC_BROKER),
+    ],
+)
+def test_advertised_listeners_has_the_source_of_what_it_follows(start_broker, static, source):
+    configs = describe(start_broker(static), BROKER_RESOURCE, "1", keys=["advertised.listeners"])
+    assert configs["advertised.listeners"].config_source == source
+
+
 def test_only_the_options_named_are_described_and_none_named_means_all(broker):
     broker.create("a")
     keys = ["segment.bytes", "no.such.option", "retention.ms"]
@@ -89,7 +102,7 @@ def test_the_strongest_source_holds_and_the_synonyms_are_all_that_were_found(sta
 
     chain = [
         ("log.retention.hours", "2", Source.STATIC_BROKER),
-        ("log.retention.ms", "604800000", Source.DEFAULT),
+        ("log.retention.hours", "168", Source.DEFAULT),
     ]
     broker.create("a")
     assert told(TOPIC_RESOURCE, "a", "retention.ms") == ("7200000", chain)

@@ -24,6 +24,7 @@ from skep.base.config.option import (
     parse_into,
 )
 from skep.base.config.topic_config import HOUR_MS, TopicConfig
+from skep.base.config.unused_options import is_kept
 from skep.base.errors import OptionError
 
 MEBIBYTE = 1 << 20
@@ -251,7 +252,6 @@ class BrokerConfig:
         10,
         at_least(1),
         "The number of threads for syncs, for reads from disk, and for background work such as deletions, each.",
-        dynamic=False,
     )
 
     cluster: ClusterConfig = field(default_factory=ClusterConfig, metadata=SECTION)
@@ -290,6 +290,12 @@ def read_broker_config(texts: Mapping[str, str], base: BrokerConfig | None = Non
             raise OptionError(f"{name}: there is no such option{meant(name, option_names())}")
     parsed = {topic_options[name].field: _parse_as(name, topic_options[name], text) for name, text in defaults.items()}
     return replace(parse_into(base, own), topic_defaults=replace(base.topic_defaults, **parsed))
+
+
+def config_in_force(texts: Mapping[str, str], *overrides: Mapping[str, str]) -> BrokerConfig:
+    """Returns the options given at start with those that were changed at run time, the last of ``overrides`` first."""
+    changed = {name: text for some in overrides for name, text in some.items() if not is_kept(name)}
+    return read_broker_config({**texts, **changed})
 
 
 def _parse_as(name: str, topic_option: Option, text: str) -> Any:

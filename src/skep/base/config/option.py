@@ -221,10 +221,18 @@ def all_or_each_like(pattern: str, shown: str) -> Check:
     return check
 
 
-def each_of(*allowed: str) -> Check:
+def some_of(*allowed: str) -> Check:
+    """Accepts a list of these values, also an empty one."""
+
     def check(values: Any) -> str | None:
-        if values and all(value in allowed for value in values):
+        if all(value in allowed for value in values):
             return None
         return f"must be a list of {', '.join(allowed)}"
 
     return check
+
+
+def each_of(*allowed: str) -> Check:
+    """Accepts a list of at least one of these values."""
+    check_some = some_of(*allowed)
+    return lambda values: check_some(values or ("",))

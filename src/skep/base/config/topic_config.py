@@ -7,7 +7,7 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from skep.base.config.option import OptionType, all_or_each_like, anything, at_least, between, each_of, one_of, option
+from skep.base.config.option import OptionType, all_or_each_like, anything, at_least, between, one_of, option, some_of
 
 HOUR_MS = 3_600_000
 NEVER = (1 << 63) - 1
@@ -21,8 +21,9 @@ class TopicConfig:
     cleanup_policy: tuple[str, ...] = option(
         "cleanup.policy",
         ("delete",),
-        each_of("delete", "compact"),
-        "What happens to old records: delete removes them by age and size, compact keeps the newest of each key.",
+        some_of("delete", "compact"),
+        "What happens to old records: delete removes them by age and size, compact keeps the newest of each key. "
+        "Empty: all are kept.",
         broker_name="log.cleanup.policy",
     )
     compression_type: str = option(

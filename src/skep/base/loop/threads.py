@@ -7,8 +7,8 @@ for a search through a whole log. Threads start when they are first needed, so a
 import asyncio
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 SEARCHES = 2
 """Searches are Python code and compete with the event loop for the interpreter, so few run at a time."""
@@ -28,16 +28,48 @@ async def maybe_in_thread(work: Callable[[], T], *, is_large: bool) -> T:
     return await asyncio.to_thread(work) if is_large else work()
 
 
+class ResizablePool(Executor):
+    """A pool of threads whose number can change.
+
+    Owns the pool that takes new work, and the earlier ones, which end when they have done what was submitted to them.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._name = name
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, name)
+        self._earlier: list[ThreadPoolExecutor] = []
+
+    def resize(self, threads: int) -> None:
+        """Until the earlier pool is idle, there are more threads than this."""
+        if threads != self._threads:
+            self._threads = threads
+            self._pool.shutdown(wait=False)
+            self._earlier.append(self._pool)
+            self._pool = ThreadPoolExecutor(threads, self._name)
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        return self._pool.submit(work, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        for pool in (*self._earlier, self._pool):
+            pool.shutdown(wait, cancel_futures=cancel_futures)
+
+
 class Threads:
     """Producers wait for ``syncs`` and consumers for ``reads``. ``batches`` looks into produced batches. ``searches``
     look up timestamps in logs. ``background`` removes, truncates, recovers and compacts."""
 
     def __init__(self, threads_per_pool: int) -> None:
-        self.syncs = ThreadPoolExecutor(threads_per_pool, "sync")
-        self.reads = ThreadPoolExecutor(threads_per_pool, "read")
-        self.background = ThreadPoolExecutor(threads_per_pool, "background")
+        self.syncs = ResizablePool(threads_per_pool, "sync")
+        self.reads = ResizablePool(threads_per_pool, "read")
+        self.background = ResizablePool(threads_per_pool, "background")
         self.batches = ThreadPoolExecutor(BATCHES, "batch")
         self.searches = ThreadPoolExecutor(SEARCHES, "search")
+
+    def resize(self, threads_per_pool: int) -> None:
+        for pool in (self.syncs, self.reads, self.background):
+            pool.resize(threads_per_pool)
 
     def shut_down(self) -> None:
         """Returns when all submitted work is done."""

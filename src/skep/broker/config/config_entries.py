@@ -9,7 +9,10 @@ The first source that has a value wins::
     5 default           declared with the option
 
 An option of a topic may have a broker option as its default: ``retention.ms`` has ``log.retention.ms``. Then the
-sources below 1 are those of the broker option.
+sources below 1 are those of the broker option. As in Kafka the default of some is in hours, under the name for that:
+``log.retention.hours``.
+
+Options that Kafka has and Skep does not use are described if somebody has set them (``unused_options.py``).
 """
 
 import enum
@@ -19,7 +22,8 @@ from typing import Any, NamedTuple
 
 from skep.base.config.broker_config import ALIASES, BrokerConfig, topic_defaults_by_broker_name
 from skep.base.config.option import Option, declared, meant, parse_into
-from skep.base.config.topic_config import TopicConfig
+from skep.base.config.topic_config import HOUR_MS, TopicConfig
+from skep.base.config.unused_options import is_kept, is_read_at_start, unused_option
 from skep.base.errors import ErrorCode, KafkaError, OptionError
 from skep.base.ids import BrokerId
 from skep.broker.refusals import repeated
@@ -90,35 +94,59 @@ def topic_entries(services: Services, overrides: Mapping[str, str]) -> list[Conf
 
 
 def broker_entries(services: Services) -> list[ConfigEntry]:
-    """Returns every option of this broker."""
-    return [broker_entry(services, option) for option in BROKER_OPTIONS.values()]
+    """Returns every option of this broker, and the unused ones that were set for it."""
+    image = services.catalog.image
+    entries = [broker_entry(services, option) for option in BROKER_OPTIONS.values()]
+    unused = filter(is_kept, {**image.broker_config(CLUSTER_DEFAULT), **image.broker_config(services.node.id)})
+    for option in map(unused_option, unused):
+        synonyms = _set_at_run_time(services, option.name)
+        entries.append(ConfigEntry(option, synonyms[0].value, tuple(synonyms)))
+    return entries
 
 
 def default_broker_entries(services: Services) -> list[ConfigEntry]:
     """Returns only the options that were set for all brokers, as Kafka describes the broker with the empty name."""
-    overrides = services.catalog.image.broker_config(CLUSTER_DEFAULT)
     return [
-        ConfigEntry(option, overrides[name], (Synonym(name, overrides[name], Source.DEFAULT_BROKER),))
-        for name, option in BROKER_OPTIONS.items()
-        if name in overrides
+        ConfigEntry(
+            BROKER_OPTIONS.get(name) or unused_option(name), text, (Synonym(name, text, Source.DEFAULT_BROKER),)
+        )
+        for name, text in services.catalog.image.broker_config(CLUSTER_DEFAULT).items()
+        if name in BROKER_OPTIONS or is_kept(name)
     ]
 
 
 def broker_entry(services: Services, option: Option) -> ConfigEntry:
-    image, name = services.catalog.image, option.name
+    name = option.name
+    synonyms = _set_at_run_time(services, name)
+    # A static value is not taken from the synonyms: it may be in hours where the option is in milliseconds.
+    value = synonyms[0].value if synonyms else _in_force(services, option)
+    aliases = {alias: factor for alias, (target, factor) in ALIASES.items() if target == name}
+    spellings = [name, *aliases]
+    if name == "advertised.listeners":
+        spellings.append("listeners")  # which it follows
+    synonyms += [
+        Synonym(spelled, services.static_config[spelled], Source.STATIC_BROKER)
+        for spelled in spellings
+        if spelled in services.static_config
+    ]
+    synonyms.append(_default(option, aliases))
+    return ConfigEntry(option, value, tuple(synonyms))
+
+
+def _set_at_run_time(services: Services, name: str) -> list[Synonym]:
+    image = services.catalog.image
     synonyms = []
     for owner, source in ((services.node.id, Source.BROKER), (CLUSTER_DEFAULT, Source.DEFAULT_BROKER)):
         if (override := image.broker_config(owner).get(name)) is not None:
             synonyms.append(Synonym(name, override, source))
-    # A static value is not taken from the synonyms: it may be in hours where the option is in milliseconds.
-    value = synonyms[0].value if synonyms else _in_force(services, option)
-    synonyms += [
-        Synonym(spelled, services.static_config[spelled], Source.STATIC_BROKER)
-        for spelled in (name, *(alias for alias, (target, _) in ALIASES.items() if target == name))
-        if spelled in services.static_config
-    ]
-    synonyms.append(Synonym(name, option.show(option.default), Source.DEFAULT))
-    return ConfigEntry(option, value, tuple(synonyms))
+    return synonyms
+
+
+def _default(option: Option, aliases: Mapping[str, int]) -> Synonym:
+    for alias, factor in aliases.items():
+        if factor == HOUR_MS:
+            return Synonym(alias, str(option.default // factor), Source.DEFAULT)
+    return Synonym(option.name, option.show(option.default), Source.DEFAULT)
 
 
 def _in_force(services: Services, option: Option) -> str:
@@ -173,6 +201,13 @@ def checked_value(name: str, text: str, options: Mapping[str, Option], kind: str
 
 def checked_broker_value(name: str, text: str) -> str:
     """Returns the value as it is stored. Raises INVALID_REQUEST for an invalid value, as Kafka does (KAFKA-13609)."""
+    if name not in BROKER_OPTIONS:
+        if is_kept(name):
+            return _checked(unused_option(name), text, ErrorCode.invalid_request)
+        if is_read_at_start(name):
+            raise KafkaError(
+                ErrorCode.invalid_request, f"Cannot update these configs dynamically: {name}; Skep does not use it"
+            )
     option = _known(name, BROKER_OPTIONS, "broker")
     if not option.dynamic:
         raise KafkaError(

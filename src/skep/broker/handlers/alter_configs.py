@@ -5,6 +5,8 @@ Behaviour
     that is not named is removed. IncrementalAlterConfigs changes single options. ``validate_only`` checks the request
     and changes nothing.
 
+    A broker keeps values for options that Kafka changes at run time and Skep does not use. They have no effect.
+
 Versions
     1 changes nothing here (quotas).
     2 is flexible.

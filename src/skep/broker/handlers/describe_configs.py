@@ -4,7 +4,7 @@ Behaviour
     Returns the options of a topic, of this broker or of a group (which need not exist), or only those named, each with
     its value in force and the source of the value. On request also the values of all sources (synonyms) and the
     documentation. Unknown options are skipped. The broker with the empty name stands for all brokers: only what was set
-    for all of them is listed.
+    for all of them is listed. Options of Kafka that Skep does not use are described, read-only, if they were set.
 
     A resource that is named twice is described twice, as in Kafka.
 

@@ -164,7 +164,8 @@ def _warn_about_retention(client: "ClusterClient", archive: "Archive", to: str) 
 
     configs = topic_configs(client, to)
     retention_ms = int(configs.get("retention.ms") or -1)
-    if retention_ms < 0 or "delete" not in (configs.get("cleanup.policy") or "delete"):
+    policy = configs.get("cleanup.policy")
+    if retention_ms < 0 or (policy is not None and "delete" not in policy):
         return
     oldest = date_of_day(day_of_ms(SystemClock().now_ms() - retention_ms))
     days = [path.name.removeprefix("date=") for path in archive.folder.glob("date=*")]
