@@ -21,9 +21,9 @@ NOT_SERVED = {
     "Quotas": "48 49",
     "Share groups": "76 77 78 79 83 84 85 86 87 90 91 92",
     "Streams groups": "88 89",
-    "Between brokers and a KRaft controller, moving between log directories": "34 56 58 62 63 67 73 80 81 82",
-    "KRaft's own": "52 53 54 55 57 59 70",
-    "Telemetry, listing of config resources": "71 72 74",
+    "Between brokers and a KRaft controller": "56 58 62 63 67 73 80 81 82",
+    "KRaft's own": "52 53 54 57 59 70",
+    "Telemetry": "71 72",
 }
 
 CONFIGURATION_HEAD = """# Configuration
@@ -142,7 +142,9 @@ NOTES = """## Differences from Kafka
 - Record timestamps: Kafka opens every batch and looks at each record; Skep takes the first and the greatest timestamp
   from the batch's header, and so trusts the producer that wrote it. `message.timestamp.before.max.ms` and
   `after.max.ms` are checked against these two.
-- `compression.type` other than `producer` is refused: a broker that compresses anew would open every batch.
+- A topic with a `compression.type` other than `producer` compresses batches of another codec again, with the default
+  level of the codec (`compression.gzip.level` and the others are not used), and refuses those that decompress to more
+  than 32 MiB.
 - A batch for a compacted topic may have `skep.max.compacted.batch.records` records and unpack to 32 MiB at the most:
   each record is looked at for its key when it comes.
 - A topic with `flush.messages=1` syncs before it acknowledges, many requests sharing one sync, and readers see a record

@@ -113,6 +113,18 @@ def _plain_bodies(served: Any, api: Api, version: int) -> Mapping[str, Any] | No
         },
         apis.LIST_PARTITION_REASSIGNMENTS: {"topics": None},
         apis.UNREGISTER_BROKER: {"broker_id": AWAY},
+        apis.ALTER_REPLICA_LOG_DIRS: {
+            "dirs": [
+                {"path": path, "topics": [{"name": name, "partitions": [0]} for name in (TOPIC, "no-such-topic")]}
+                for path in ("/elsewhere", served.services.replicas.data_dir)
+            ]
+        },
+        apis.DESCRIBE_QUORUM: {
+            "topics": [
+                {"topic_name": name, "partitions": [{"partition_index": 0}]} for name in ("__cluster_metadata", TOPIC)
+            ]
+        },
+        apis.LIST_CONFIG_RESOURCES: {"resource_types": []},
     }
     catalog = served.services.catalog
     if api in (apis.DELETE_TOPICS, apis.CREATE_PARTITIONS, apis.ELECT_LEADERS):

@@ -45,6 +45,7 @@ WRITE_TXN_MARKERS = Api(27, "WriteTxnMarkers", 1, 1, 1)
 TXN_OFFSET_COMMIT = Api(28, "TxnOffsetCommit", 0, 5, 3)
 DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", 1, 4, 4)
 ALTER_CONFIGS = Api(33, "AlterConfigs", 0, 2, 2)
+ALTER_REPLICA_LOG_DIRS = Api(34, "AlterReplicaLogDirs", 1, 2, 2)
 DESCRIBE_LOG_DIRS = Api(35, "DescribeLogDirs", 1, 5, 2)
 CREATE_PARTITIONS = Api(37, "CreatePartitions", 0, 3, 2)
 DELETE_GROUPS = Api(42, "DeleteGroups", 0, 2, 2)
@@ -53,6 +54,7 @@ INCREMENTAL_ALTER_CONFIGS = Api(44, "IncrementalAlterConfigs", 0, 1, 1)
 ALTER_PARTITION_REASSIGNMENTS = Api(45, "AlterPartitionReassignments", 0, 1, 0)
 LIST_PARTITION_REASSIGNMENTS = Api(46, "ListPartitionReassignments", 0, 0, 0)
 OFFSET_DELETE = Api(47, "OffsetDelete", 0, 0, 1)
+DESCRIBE_QUORUM = Api(55, "DescribeQuorum", 0, 2, 0)
 DESCRIBE_CLUSTER = Api(60, "DescribeCluster", 0, 2, 0)
 DESCRIBE_PRODUCERS = Api(61, "DescribeProducers", 0, 0, 0)
 UNREGISTER_BROKER = Api(64, "UnregisterBroker", 0, 0, 0)
@@ -60,6 +62,7 @@ DESCRIBE_TRANSACTIONS = Api(65, "DescribeTransactions", 0, 0, 0)
 LIST_TRANSACTIONS = Api(66, "ListTransactions", 0, 1, 0)
 CONSUMER_GROUP_HEARTBEAT = Api(68, "ConsumerGroupHeartbeat", 0, 1, 0)
 CONSUMER_GROUP_DESCRIBE = Api(69, "ConsumerGroupDescribe", 0, 1, 0)
+LIST_CONFIG_RESOURCES = Api(74, "ListConfigResources", 0, 1, 0)
 DESCRIBE_TOPIC_PARTITIONS = Api(75, "DescribeTopicPartitions", 0, 0, 0)
 
 SERVED: dict[int, Api] = {
@@ -91,6 +94,7 @@ SERVED: dict[int, Api] = {
         TXN_OFFSET_COMMIT,
         DESCRIBE_CONFIGS,
         ALTER_CONFIGS,
+        ALTER_REPLICA_LOG_DIRS,
         DESCRIBE_LOG_DIRS,
         CREATE_PARTITIONS,
         DELETE_GROUPS,
@@ -99,6 +103,7 @@ SERVED: dict[int, Api] = {
         ALTER_PARTITION_REASSIGNMENTS,
         LIST_PARTITION_REASSIGNMENTS,
         OFFSET_DELETE,
+        DESCRIBE_QUORUM,
         DESCRIBE_CLUSTER,
         DESCRIBE_PRODUCERS,
         UNREGISTER_BROKER,
@@ -106,6 +111,7 @@ SERVED: dict[int, Api] = {
         LIST_TRANSACTIONS,
         CONSUMER_GROUP_HEARTBEAT,
         CONSUMER_GROUP_DESCRIBE,
+        LIST_CONFIG_RESOURCES,
         DESCRIBE_TOPIC_PARTITIONS,
     )
 }
