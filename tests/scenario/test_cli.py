@@ -174,7 +174,7 @@ def test_following_shows_what_arrives_until_ctrl_c(topic: str) -> None:
         done("produce", topic, stdin=b"new\n")
         assert following.stdout.readline() == b"new\n"
         following.send_signal(signal.SIGINT)
-        assert (following.stdout.read(), following.stderr.read(), following.wait()) == (b"", b"", 0)
+        assert (following.stdout.read(), following.stderr.read(), following.wait()) == (b"", b"", 130)
 
 
 def test_a_closed_pipe_ends_the_command_quietly(topic: str) -> None:

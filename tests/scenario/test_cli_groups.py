@@ -157,7 +157,7 @@ def test_a_live_member_is_shown_with_what_it_reads_and_guards_its_offsets(
         assert offsets_of(group) == [RECORDS] * PARTITIONS
 
         following.send_signal(signal.SIGINT)
-        assert (following.stderr.read(), following.wait()) == (b"", 0)
+        assert (following.stderr.read(), following.wait()) == (b"", 130)
     wait_until(lambda: described(group)["state"] == "Empty", "a member that is ended leaves its group")
 
 
@@ -182,7 +182,7 @@ def test_two_members_share_the_partitions(topic: str, group: str) -> None:
             for member in (first, second):
                 member.send_signal(signal.SIGINT)
         printed = [line for member in (first, second) for line in member.communicate()[0].split()]
-        assert {first.returncode, second.returncode} == {0}
+        assert {first.returncode, second.returncode} == {130}
     assert set(printed) == {b"%d-%d" % (p, n) for p in range(PARTITIONS) for n in range(RECORDS)}
 
 

@@ -101,6 +101,22 @@ class Cluster:
             self.admin.poll(0)
             raise CommandError(unreachable_text(self.bootstrap, self._errors)) from None
 
+    def answers(self, timeout_s: float) -> bool:
+        """Returns whether a broker answers a request in time."""
+        try:
+            self.admin.list_topics(timeout=timeout_s)
+        except KafkaException as error:
+            if error.args[0].code() not in _UNREACHABLE:
+                raise
+            return False
+        return True
+
+    def has_new_errors(self) -> bool:
+        """Returns whether a client has reported an error, such as a lost connection, since the last call."""
+        had_errors = bool(self._errors)
+        self._errors.clear()
+        return had_errors
+
     def topic(self, name: str) -> "TopicMetadata":
         """Returns the topic. Raises CommandError if it does not exist."""
         topics = self.metadata(name).topics

@@ -1,10 +1,10 @@
 """Exit codes and error reports: a command that fails prints one line on stderr.
 
 ====  =======================================================================================================
-0     success; also when the reader of stdout has closed the pipe (``| head``) or Ctrl-C ends ``consume -f``
+0     success; also when the reader of stdout has closed the pipe (``| head``)
 1     the command failed: no broker, no such topic, a rejected record, a damaged file
 2     usage error: a wrong option, argument or configuration
-130   Ctrl-C in the middle of the work
+130   Ctrl-C, also where it is the only end, as of ``consume -f``
 ====  =======================================================================================================
 
 Any other exception is a bug in Skep and keeps its traceback.

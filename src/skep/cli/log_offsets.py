@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # it exports without saying so
 
@@ -26,9 +26,15 @@ def earliest_offsets(cluster: Cluster, places: Iterable[TopicPartition]) -> dict
     return _list_offsets(cluster, places, _SPEC.earliest())
 
 
-def latest_offsets(cluster: Cluster, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Returns the log end offset of each partition: the offset of the next record."""
-    return _list_offsets(cluster, places, _SPEC.latest())
+def latest_offsets(
+    cluster: Cluster, places: Iterable[TopicPartition], *, committed: bool = False
+) -> dict[TopicPartition, int]:
+    """Returns the log end offset of each partition: the offset of the next record.
+
+    With ``committed`` it is the last stable offset: the offset of the first record of an open transaction.
+    """
+    isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    return _list_offsets(cluster, places, _SPEC.latest(), isolation)
 
 
 def offsets_at_time(cluster: Cluster, places: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
@@ -43,13 +49,18 @@ def with_leader(cluster: Cluster, places: Iterable[TopicPartition]) -> list[Topi
     return [place for place in places if place in led]
 
 
-def _list_offsets(cluster: Cluster, places: Iterable[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
+def _list_offsets(
+    cluster: Cluster,
+    places: Iterable[TopicPartition],
+    spec: Any,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[TopicPartition, int]:
     """Retries partitions whose leader is changing, which the library does not do for this request."""
     left = {ClientPartition(topic, partition): spec for topic, partition in places}
     found = {}
     deadline = time.monotonic() + cluster.request_timeout_s
     while left:
-        futures = cluster.admin.list_offsets(left, request_timeout=cluster.request_timeout_s)
+        futures = cluster.admin.list_offsets(left, isolation_level=isolation, request_timeout=cluster.request_timeout_s)
         left = {}
         for at, future in futures.items():
             try:

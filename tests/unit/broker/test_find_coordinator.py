@@ -26,3 +26,9 @@ def test_several_keys_are_answered_one_by_one(broker, version):
 def test_a_key_type_that_the_version_does_not_have_is_refused(broker, version, key_type):
     answer = broker.ask(FIND_COORDINATOR, version, key_type=key_type, coordinator_keys=["a"])
     assert [c.error_code for c in answer.coordinators] == [ErrorCode.invalid_request]
+
+
+def test_a_group_id_that_is_refused_creates_no_topic(broker):
+    answer = broker.ask(FIND_COORDINATOR, 3, key="g" * 2000)
+    assert answer.error_code is ErrorCode.invalid_group_id
+    assert not broker.services.catalog.image.topics

@@ -3,7 +3,8 @@
 Behaviour
     Returns the coordinator of a group (type 0), a transactional id (1) or a share partition (2, with the key
     ``group:topic id:partition``): the leader of the partition of ``__consumer_offsets``, ``__transaction_state`` or
-    ``__share_group_state`` to which the hash of the key leads. The first request creates the topic.
+    ``__share_group_state`` to which the hash of the key leads. The first request creates the topic, unless its only key
+    is refused.
 
 Versions
     1: the type of the key (before, keys are groups), an error message, and ``throttle_time_ms``, always 0.
@@ -56,10 +57,13 @@ async def handle(services: Services, request: Request) -> Body:
         raise KafkaError(
             ErrorCode.invalid_request, f"the coordinator type {key_type} is not supported in version {request.version}"
         )
-    await internal_topics.ensure(services, topic)
     if request.version < HAS_SEVERAL_KEYS:
+        if (refusal := _refusal(services, key_type, request.body.key)) is not None:
+            return refusal
+        await internal_topics.ensure(services, topic)
         return _coordinator(services, key_type, topic, request.body.key)
     keys = request.body.coordinator_keys
+    await internal_topics.ensure(services, topic)
     return {"coordinators": await services.slicer.finish(_coordinators(services, key_type, topic, keys))}
 
 
@@ -72,6 +76,19 @@ def _coordinators(services: Services, key_type: int, topic: str, keys: Iterable[
 
 
 def _coordinator(services: Services, key_type: int, topic: str, key: str) -> dict[str, Any]:
+    if (refusal := _refusal(services, key_type, key)) is not None:
+        return refusal
+    partitions = services.catalog.image.topics[topic].partitions
+    leader = alive_brokers(services).get(partitions[partition_for(key, len(partitions))].leader)
+    if leader is None:
+        return _no_coordinator(
+            ErrorCode.coordinator_not_available, f"the coordinator's partition of {topic} has no leader"
+        )
+    return {"node_id": leader.id, "host": leader.host, "port": leader.port}
+
+
+def _refusal(services: Services, key_type: int, key: str) -> dict[str, Any] | None:
+    """Returns the response to a key that no coordinator accepts."""
     try:
         if key_type == _GROUP:
             check_group_id(services.config.coordinator, key, may_be_empty=True)
@@ -79,15 +96,9 @@ def _coordinator(services: Services, key_type: int, topic: str, key: str) -> dic
             raise KafkaError(ErrorCode.invalid_request, f"{key!r} is not group:topic id:partition")
         elif not key:
             raise KafkaError(ErrorCode.invalid_request, "the transactional id is empty")
-        partitions = services.catalog.image.topics[topic].partitions
-        leader = alive_brokers(services).get(partitions[partition_for(key, len(partitions))].leader)
-        if leader is None:
-            raise KafkaError(
-                ErrorCode.coordinator_not_available, f"the coordinator's partition of {topic} has no leader"
-            )
     except KafkaError as error:
         return _no_coordinator(error.code, str(error))
-    return {"node_id": leader.id, "host": leader.host, "port": leader.port}
+    return None
 
 
 def _is_share_partition(key: str) -> bool:

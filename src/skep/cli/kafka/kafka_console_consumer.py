@@ -71,7 +71,7 @@ def execute(arguments: list[str] | None) -> None:
     printed = 0
     silent = (flags.formatter or "").endswith("NoOpMessageFormatter")
     try:
-        with contextlib.closing(records), contextlib.suppress(KeyboardInterrupt):
+        with contextlib.closing(records):
             for messages in records:
                 printed += len(messages)
                 if messages and not silent:

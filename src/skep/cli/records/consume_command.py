@@ -54,8 +54,11 @@ def consume(
         ),
     ] = None,
     isolation_level: Annotated[
-        Isolation, typer.Option("--isolation-level", help="Whether to print records of open and aborted transactions.")
-    ] = "read_uncommitted",
+        Isolation,
+        typer.Option(
+            "--isolation-level", help="read_uncommitted also prints the records of open and aborted transactions."
+        ),
+    ] = "read_committed",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, with all fields.")] = False,
     print_key: Annotated[bool, typer.Option("--print-key", help="Print the key before the value.")] = False,
     key_separator: Annotated[
@@ -67,8 +70,11 @@ def consume(
     """Print the records of a topic, one value per line, up to the current end of the topic.
 
     The default start is the earliest record. With --follow the command does not end, and the default start is the
-    current end. Records are in order within a partition, not across partitions. Without --group no consumer group is
-    used and nothing is committed.
+    current end; if no broker answers, it says so on stderr and waits. Records are in order within a partition, not
+    across partitions. Without --group no consumer group is used, nothing is committed, and the cluster is not changed.
+
+    Records of transactions are printed once they are committed; those of aborted transactions are not printed. So fewer
+    records may be printed than skep topics describe counts offsets. --isolation-level read_uncommitted prints them all.
 
     With --group, reading starts at the committed offsets, partitions are shared with the other members, and the offsets
     of printed records are committed. Partitions without a committed offset start as they do without --group.
@@ -81,6 +87,7 @@ def consume(
       skep consume orders --from-time -1h --json | jq .value
       skep consume orders --follow --print-key --key-separator ' => '
       skep consume orders --group billing --follow
+      skep consume orders --isolation-level read_uncommitted
     """
     start = _start(from_beginning, from_time, from_offset, follow)
     if group is not None and (partition or start.place not in AUTO_OFFSET_RESET):
@@ -95,12 +102,14 @@ def consume(
         settings["auto.offset.reset"] = AUTO_OFFSET_RESET[start.place]
         records = read_as_member(cluster, [topic], group, follow=follow, max_messages=max_messages, settings=settings)
     else:
-        wanted = spans(cluster, topic, partitions_of(cluster, topic, partition or ()), start, follow=follow)
+        partitions = partitions_of(cluster, topic, partition or ())
+        committed = isolation_level == "read_committed"
+        wanted = spans(cluster, topic, partitions, start, follow=follow, committed=committed)
         records = read(cluster, {topic: wanted}, max_messages=max_messages, settings=settings)
     text = TextFormat(print_key=print_key, key_separator=escaped(key_separator), null_literal=b"")
     shown: Callable[[Message], bytes] = json_line if json else text.line
     # Closed here and not by the garbage collector, so that a member leaves its group before the process ends.
-    with contextlib.closing(records), contextlib.suppress(KeyboardInterrupt):
+    with contextlib.closing(records):
         for messages in records:
             if messages:
                 output.write(b"".join(map(shown, messages)))

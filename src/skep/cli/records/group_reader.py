@@ -15,6 +15,7 @@ from skep.base.ids import TopicPartition
 from skep.cli import output
 from skep.cli.connection import CONNECT_TIMEOUT_S, Cluster
 from skep.cli.failures import CommandError, reason
+from skep.cli.records.broker_watch import BrokerWatch
 from skep.cli.records.topic_reader import BATCH_MESSAGES, POLL_S, Batches, open_consumer
 
 _COMMIT_TOO_LATE = (
@@ -50,6 +51,7 @@ def read_as_member(
     member = _Member(open_consumer(cluster, settings or {}, group), topics)
     try:
         quiet_since = time.monotonic()
+        watch = BrokerWatch(cluster)
         while left != 0:
             messages, ends = member.poll(left)
             if messages:
@@ -65,6 +67,8 @@ def read_as_member(
             if not follow and not messages and quiet_s >= CONNECT_TIMEOUT_S:
                 cluster.metadata()  # raises CommandError if no broker answers any more
                 quiet_since = time.monotonic()
+            if follow:
+                watch.turn(got_records=bool(messages))
     finally:
         member.close()
 

@@ -16,12 +16,17 @@ from skep.base.ids import TopicPartition
 from skep.cli.connection import CONNECT_TIMEOUT_S, Cluster
 from skep.cli.failures import CommandError, UsageError, reason
 from skep.cli.log_offsets import earliest_offsets, latest_offsets, offsets_at_time
+from skep.cli.records.broker_watch import BrokerWatch
 
 BATCH_MESSAGES = 5_000
 POLL_S = 0.1
 QUICK_FETCHES = {"fetch.queue.backoff.ms": 5}
 """librdkafka stops fetching when 100,000 records are queued and waits a second by default. A reader takes them in a
 tenth of that, so that 1 M small records take 5 s with the default and 0.7 s with 5 ms."""
+NO_GROUP = "skep-cli-" + "no-group-" * 120
+"""The group id of a reader without a group. librdkafka requires one and looks up its coordinator, even if partitions
+are assigned manually, and the first such lookup creates ``__consumer_offsets``. An id of more than 1,024 bytes, the
+default of skep.max.group.id.bytes, is refused before that. The reader works without a coordinator."""
 Batches = Generator[list[Message], None, None]
 
 
@@ -48,10 +53,16 @@ class Span:
     end: int | None
 
 
-def spans(cluster: Cluster, topic: str, partitions: Sequence[int], start: Start, *, follow: bool) -> dict[int, Span]:
-    """Returns the offsets to read from each partition, up to its current end, or without end if ``follow``."""
+def spans(
+    cluster: Cluster, topic: str, partitions: Sequence[int], start: Start, *, follow: bool, committed: bool = False
+) -> dict[int, Span]:
+    """Returns the offsets to read from each partition, up to its current end, or without end if ``follow``.
+
+    With ``committed`` the end is the last stable offset, so that a reader that starts at the end gets the records of a
+    transaction that is open now.
+    """
     places = [TopicPartition(topic, partition) for partition in partitions]
-    earliest, latest = earliest_offsets(cluster, places), latest_offsets(cluster, places)
+    earliest, latest = earliest_offsets(cluster, places), latest_offsets(cluster, places, committed=committed)
     at_time = offsets_at_time(cluster, places, start.value) if start.place is Place.TIME else {}
     if start.place is Place.OFFSET and start.value > (furthest := max(latest.values())):
         raise CommandError(f"offset {start.value} is past the end of topic '{topic}': its log end offset is {furthest}")
@@ -89,7 +100,7 @@ def read(
     """Yields lists of messages as they arrive; an empty list when there are none for the moment.
 
     Ends when every span is read, after ``max_messages``, or when no message arrived for ``idle_timeout_s``. If all
-    spans have an end, raises CommandError when no broker answers any more.
+    spans have an end, raises CommandError when no broker answers any more; otherwise says so and waits.
     """
     reader = _Reader(wanted)
     left = max_messages
@@ -99,6 +110,7 @@ def read(
     try:
         consumer.assign([ClientPartition(topic, partition, span.start) for topic, partition, span in reader.spans()])
         quiet_since = time.monotonic()
+        watch = BrokerWatch(cluster)
         while reader.open and left != 0:
             first = consumer.poll(POLL_S)
             # consume(timeout=0) returns only what is already fetched, so a single message is not delayed.
@@ -116,14 +128,15 @@ def read(
                 # reliable than its error callback, which does not report every unreachable broker.
                 cluster.metadata()
                 quiet_since = time.monotonic()
+            if not reader.has_only_ends:
+                watch.turn(got_records=bool(messages))
             yield messages
     finally:
         consumer.close()
 
 
 def open_consumer(cluster: Cluster, settings: Mapping[str, str], group: str | None = None) -> Consumer:
-    # The library requires a group id; with assign() and without commits no group is created.
-    needed = {"group.id": group or "skep-cli", "enable.auto.commit": False, "enable.partition.eof": True}
+    needed = {"group.id": group or NO_GROUP, "enable.auto.commit": False, "enable.partition.eof": True}
     defaults = {"auto.offset.reset": "earliest", "isolation.level": "read_uncommitted", **QUICK_FETCHES}
     try:
         return Consumer(cluster.config({**defaults, **settings}) | needed)
@@ -168,6 +181,8 @@ class _Reader:
         return taken
 
     def _handle_error(self, message: Message, error: KafkaError) -> None:
+        if error.code() == KafkaError.INVALID_GROUP_ID:
+            return  # the response to NO_GROUP
         if error.code() != KafkaError._PARTITION_EOF:
             raise CommandError(f"cannot read {message.topic()}-{message.partition()}: {reason(error)}")
         key = (message.topic() or "", message.partition() or 0)

@@ -100,7 +100,10 @@ def describe(
     """Show the partitions, offsets and configs of topics.
 
     Without a name, all topics are shown. Only configs that differ from the default are listed. Latest is the log end
-    offset: the offset of the next record.
+    offset: the offset of the next record. The column offsets is latest minus earliest. It counts every offset:
+    committed records, but also records of open and aborted transactions, the markers that end transactions, and records
+    that compaction has removed. So it can be more than the records that a consumer gets; skep consume TOPIC | wc -l
+    counts those.
 
     \b
     Examples:
@@ -131,9 +134,9 @@ def _show(view: topic_admin.TopicView) -> None:
     output.line(f"{view.name}  {output.count(len(view.partitions), 'partition')}  id {view.topic_id or '-'}")
     for name, value in sorted(view.configs.items()):
         output.line(f"  {name}={value}")
-    numbers = ("partition", "leader", "earliest", "latest", "records")
+    numbers = ("partition", "leader", "earliest", "latest", "offsets")
     output.table(
-        ("partition", "leader", "replicas", "isr", "earliest", "latest", "records"),
+        ("partition", "leader", "replicas", "isr", "earliest", "latest", "offsets"),
         (
             (p.partition, p.leader, _ids(p.replicas), _ids(p.isr), p.earliest, p.latest, _offsets_between(p))
             for p in view.partitions
