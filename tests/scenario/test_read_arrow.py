@@ -12,6 +12,7 @@ import pytest
 
 import skep
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import show_topic_id
 from skep.client.cluster_client import ClusterClient, shared_cluster
 from skep.client.errors import ClientError, OffsetOutOfRange, TimedOut, TopicGone, TopicRecreated
 from skep.client.fetch.partition_reader import PartitionReader
@@ -110,6 +111,11 @@ def test_partitions_starts_and_ends_are_those_asked_for(
         read(partitions=[3])
     with pytest.raises(ClientError, match="start has partition 1, which is not read"):
         read(partitions=[0], start={1: 0})
+    assert read(start=5) == []
+    with pytest.raises(ClientError, match=f"^offset 6 is past the end of topic '{topic}': its log end offset is 5$"):
+        read(start=6)
+    with pytest.raises(ClientError, match=f"^offset 3 is past the end of partition {topic}-1: its log end offset is 0"):
+        read(start={1: 3})
     with pytest.raises(ClientError, match="'begin' is not a position"):
         read(start="begin")
     with pytest.raises(ClientError, match="isolation must be read_committed or read_uncommitted, not 'dirty'"):
@@ -117,7 +123,7 @@ def test_partitions_starts_and_ends_are_those_asked_for(
 
 
 def test_a_missing_topic_and_a_broker_that_is_away_are_said_in_one_line(skep_broker: EmbeddedBroker) -> None:
-    with pytest.raises(KafkaError, match="topic 'nowhere'") as missing:
+    with pytest.raises(KafkaError, match=r"^there is no topic 'nowhere'$") as missing:
         skep.read_arrow(skep_broker.bootstrap_servers, "nowhere")
     assert missing.value.code is ErrorCode.unknown_topic_or_partition
     with pytest.raises(TimedOut, match=r"no broker answers at 127\.0\.0\.1:1"):
@@ -316,7 +322,7 @@ def test_a_topic_deleted_or_made_again_under_the_reader_is_noticed(
     wait_until(lambda: client.produce(topic, batch_of(b"new")).error_code is ErrorCode.none, "the topic takes records")
     with pytest.raises(TopicRecreated, match=topic):
         list(second)
-    with pytest.raises(TopicRecreated, match=str(topic_id)):
+    with pytest.raises(TopicRecreated, match=show_topic_id(topic_id)):
         list(reader())
 
 

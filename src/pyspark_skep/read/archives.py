@@ -19,7 +19,7 @@ from pyspark_skep.read.positions import EARLIEST, AtEnd, AtOffsets, Position
 from pyspark_skep.read.read_options import ReadOptions
 from pyspark_skep.read.row_schema import rows_of
 from skep.base.errors import OptionError
-from skep.base.ids import TopicPartition
+from skep.base.ids import TopicPartition, show_topic_id
 from skep.client.archive.archive_folder import Archive, ArchiveError, ArchiveFile, LostFiles, is_after, topic_folder
 from skep.client.topic_info import TopicInfo
 
@@ -108,8 +108,9 @@ def open_archive(options: ReadOptions, topic: TopicInfo) -> Archive:
         ) from None
     if archive.topic_id != topic.topic_id:
         raise OptionError(
-            f"archive: {folder} holds topic '{archive.topic}' with the id {archive.topic_id}, but this topic has the "
-            f"id {topic.topic_id}: it was deleted and created again, or it is in another cluster"
+            f"archive: {folder} holds topic '{archive.topic}' with the id {show_topic_id(archive.topic_id)}, but "
+            f"this topic has the id {show_topic_id(topic.topic_id)}: it was deleted and created again, "
+            f"or it is in another cluster"
         )
     return archive
 

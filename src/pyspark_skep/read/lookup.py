@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
+from uuid import UUID
 
 from pyspark_skep.read.positions import (
     EARLIEST,
@@ -23,7 +24,8 @@ from pyspark_skep.read.positions import (
 from pyspark_skep.read.read_options import ReadOptions
 from pyspark_skep.write.decisions import TOPIC as DECISIONS
 from skep.base.errors import ErrorCode, KafkaError, OptionError
-from skep.base.ids import TopicPartition
+from skep.base.ids import TopicPartition, show_topic_id
+from skep.base.unknown_names import no_such_topic
 from skep.client.cluster_client import ClusterClient, shared_cluster
 from skep.client.errors import TimedOut, Unreachable
 from skep.client.list_offsets import list_ends, list_offsets
@@ -69,7 +71,7 @@ class Lookup:
         found = self.describe(names)
         missing = sorted(names - set(found))
         if missing and not may_be_missing:
-            raise TopicMissing(f"there is no topic {' and no topic '.join(map(repr, missing))}")
+            raise TopicMissing("; ".join(map(no_such_topic, missing)))
         return found
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicInfo]:
@@ -178,8 +180,8 @@ def check_named(position: Position, partitions: Collection[TopicPartition], topi
         for topic, topic_id in position.topic_ids.items():
             if topic in topics and str(topics[topic].topic_id) != topic_id:
                 raise OptionError(
-                    f"{position.option}: the offsets are of a topic '{topic}' with the id {topic_id}, but the topic "
-                    f"now has the id {topics[topic].topic_id}; it was deleted and created again"
+                    f"{position.option}: the offsets are of a topic '{topic}' with the id {_shown(topic_id)}, but the "
+                    f"topic now has the id {show_topic_id(topics[topic].topic_id)}; it was deleted and created again"
                 )
     elif isinstance(position, AtTimes):
         named = set(position.timestamps_ms)
@@ -192,3 +194,11 @@ def check_named(position: Position, partitions: Collection[TopicPartition], topi
     ]
     if problems:
         raise OptionError(f"{position.option} must name exactly the partitions that are read; {'; '.join(problems)}")
+
+
+def _shown(topic_id: str) -> str:
+    """Returns the id of a checkpoint or an option, which anyone may have written, as other messages show ids."""
+    try:
+        return show_topic_id(UUID(topic_id))
+    except ValueError:
+        return topic_id

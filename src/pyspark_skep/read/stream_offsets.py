@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from pyspark_skep.read.positions import STARTED_AT, TOPIC_ID
-from skep.base.ids import TopicPartition
+from skep.base.ids import TopicPartition, show_topic_id
 
 
 class TopicOffsets(NamedTuple):
@@ -111,7 +111,8 @@ def losses(start: StreamOffsets, latest: StreamOffsets) -> Iterator[str]:
         if now is None:
             yield f"topic '{topic}' of the checkpoint was deleted, or this query does not read it"
         elif now.topic_id != was.topic_id:
-            yield f"topic '{topic}' was deleted and created again (its id was {was.topic_id}, it is {now.topic_id})"
+            old_id, new_id = show_topic_id(was.topic_id), show_topic_id(now.topic_id)
+            yield f"topic '{topic}' was deleted and created again (its id was {old_id}, it is {new_id})"
         else:
             for partition, offset in was.offsets.items():
                 end = now.offsets.get(partition)

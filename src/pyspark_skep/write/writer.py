@@ -18,6 +18,7 @@ from pyspark_skep.write.task_transactions import TaskTransaction, task_id
 from pyspark_skep.write.write_options import WriteOptions, warn_of_ignored, write_options
 from pyspark_skep.write.write_schema import check_row_schema
 from skep.base.errors import ErrorCode, KafkaError, OptionError
+from skep.base.unknown_names import no_such_topic
 from skep.client.cluster_client import shared_cluster
 from skep.client.produce.transactions import init_producer_id
 from skep.client.retry import call_with_retries
@@ -87,7 +88,7 @@ def _check_topic(options: WriteOptions) -> None:
     except KafkaError as error:
         if error.code is not ErrorCode.unknown_topic_or_partition:
             raise
-        raise OptionError(f"there is no topic '{options.topic}': create it first") from None
+        raise OptionError(f"{no_such_topic(options.topic)}: create it first") from None
 
 
 def _check_timeout(options: WriteOptions) -> None:

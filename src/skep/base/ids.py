@@ -1,6 +1,7 @@
 """Identifiers as types of their own, so that they cannot be mixed up."""
 
 from typing import NamedTuple, NewType
+from uuid import UUID
 
 Offset = NewType("Offset", int)
 LeaderEpoch = NewType("LeaderEpoch", int)
@@ -18,3 +19,10 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def show_topic_id(topic_id: UUID) -> str:
+    """Returns the id as Kafka and its tools print it: ``ZTkT8dGSSfqKT6lHoKiTaQ``, in URL-safe base64."""
+    import base64  # only needed for messages
+
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")

@@ -4,7 +4,6 @@ librdkafka logs to stderr and retries for ever by default. Here its log is off, 
 one line that the user sees.
 """
 
-import difflib
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ import typer
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from skep.base.unknown_names import no_such_topic
 from skep.cli.failures import CommandError, UsageError, reason
 
 if TYPE_CHECKING:
@@ -135,13 +135,7 @@ def unreachable_text(bootstrap: str, errors: Iterable[KafkaError]) -> str:
 
 
 def unknown_topic(name: str, known: Iterable[str]) -> CommandError:
-    return CommandError(f"there is no topic '{name}'{did_you_mean(name, known)}")
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns ``; did you mean orders?`` if a known name is similar, else an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=3)
-    return f"; did you mean {' or '.join(close)}?" if close else ""
+    return CommandError(no_such_topic(name, known))
 
 
 def pairs(texts: Iterable[str] | None, option: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 from skep.base.errors import ErrorCode
 from skep.base.ids import TopicPartition
 from skep.client.cluster_client import GROUP, ClusterClient
-from skep.client.retry import call_with_retries, check
+from skep.client.retry import call_with_retries, check, check_topic
 from skep.wire.apis import CREATE_TOPICS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS, OFFSET_COMMIT
 
 _TOPIC = 2
@@ -60,7 +60,7 @@ def topic_configs(cluster: ClusterClient, topic: str, *, own_only: bool = False)
 
     response = call_with_retries(cluster, f"configs of '{topic}'", ask, lambda found: found.results[0].error_code)
     [result] = response.results
-    check(result.error_code, f"topic '{topic}'", result.error_message)
+    check_topic(result.error_code, topic, result.error_message)
     return {
         config.name: config.value
         for config in result.configs
@@ -81,7 +81,7 @@ def set_topic_config(cluster: ClusterClient, topic: str, name: str, value: str) 
         cluster, f"setting {name} of '{topic}'", ask, lambda altered: altered.responses[0].error_code
     )
     [result] = response.responses
-    check(result.error_code, f"topic '{topic}'", result.error_message)
+    check_topic(result.error_code, topic, result.error_message)
 
 
 def commit_group_offsets(cluster: ClusterClient, group: str, offsets: Mapping[TopicPartition, int]) -> None:

@@ -15,7 +15,7 @@ from skep.base.clock import Clock, SystemClock
 from skep.base.errors import ErrorCode
 from skep.client.connection import Connection
 from skep.client.errors import ClientError, Unreachable
-from skep.client.retry import RETRIABLE, Retry, check
+from skep.client.retry import RETRIABLE, Retry, check, check_topic
 from skep.wire.apis import FIND_COORDINATOR, METADATA, Api
 from skep.wire.codec import Body
 
@@ -171,7 +171,7 @@ class ClusterClient:
         nodes = {node.node_id: node for node in _nodes(metadata)}
         found = {}
         for topic in metadata.topics:
-            check(topic.error_code, f"topic '{topic.name}'")
+            check_topic(topic.error_code, topic.name)
             for partition in topic.partitions:
                 if partition.leader_id in nodes:
                     found[topic.name, partition.partition_index] = nodes[partition.leader_id]

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from skep.base.clock import Clock
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.unknown_names import no_such_topic
 from skep.client.errors import TimedOut, Unreachable
 
 SHORTEST_PAUSE_S = 0.001
@@ -121,3 +122,10 @@ def check(code: ErrorCode, what: str, detail: str | None = None) -> None:
     """Raises KafkaError, with what it is about, unless the code is ``none``."""
     if code is not ErrorCode.none:
         raise KafkaError(code, f"{what}: {detail or code.name}")
+
+
+def check_topic(code: ErrorCode, topic: str, detail: str | None = None) -> None:
+    """Raises KafkaError, with the topic that it is about, unless the code is ``none``."""
+    if code is ErrorCode.unknown_topic_or_partition:
+        raise KafkaError(code, no_such_topic(topic))
+    check(code, f"topic '{topic}'", detail)

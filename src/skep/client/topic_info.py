@@ -6,7 +6,7 @@ from uuid import UUID
 
 from skep.base.errors import ErrorCode
 from skep.client.cluster_client import ClusterClient, Node
-from skep.client.retry import call_with_retries, check
+from skep.client.retry import call_with_retries, check_topic
 
 NO_ID = UUID(int=0)
 """The id of a topic on a broker from before topics had ids."""
@@ -67,7 +67,7 @@ def _described(response: Any) -> Iterable[tuple[TopicInfo, bool]]:
 def _check_exists(topic: Any) -> None:
     # A topic that is being created exists, though its partitions have no leader yet.
     if topic.error_code is not ErrorCode.leader_not_available:
-        check(topic.error_code, f"topic '{topic.name}'")
+        check_topic(topic.error_code, topic.name)
 
 
 def id_of(topic: Any) -> UUID:

@@ -17,7 +17,7 @@ from skep.base.clock import Clock
 from skep.base.config.option import declared, parse_into
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError, OptionError, StorageError
-from skep.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from skep.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition, show_topic_id
 from skep.base.loop.slicer import Slicer
 from skep.base.loop.supervisor import Supervisor
 from skep.metadata.catalog import Catalog
@@ -143,7 +143,7 @@ class ReplicaManager:
     def name_of(self, topic_id: UUID) -> str:
         topic = self._catalog.image.topics_by_id.get(topic_id)
         if topic is None:
-            raise KafkaError(ErrorCode.unknown_topic_id, f"topic id {topic_id} does not exist")
+            raise KafkaError(ErrorCode.unknown_topic_id, f"topic id {show_topic_id(topic_id)} does not exist")
         return topic.name
 
     def holds(self, partition: Partition) -> bool:

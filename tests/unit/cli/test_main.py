@@ -63,6 +63,14 @@ def test_every_command_of_a_group_has_its_help_with_examples(group: str, name: s
     assert "Examples:\n" in skep(group, name, "--help").stdout
 
 
+@pytest.mark.parametrize("group", [[], *([name] for name in GROUPS_OF_COMMANDS)], ids=lambda group: " ".join(group))
+def test_the_summaries_of_commands_fit_80_columns(group: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, _, commands = skep(*group, "--help").stdout.partition("Commands:\n")
+    assert commands
+    assert "..." not in commands
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_module_of_the_table_registers_its_command(name: str) -> None:
     group = typer.Typer()

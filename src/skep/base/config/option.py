@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from skep.base.errors import OptionError
+from skep.base.unknown_names import did_you_mean
 
 Check = Callable[[Any], str | None]
 """Returns what is wrong with a value, or None."""
@@ -186,11 +187,8 @@ def parse_into(config: C, texts: Mapping[str, str]) -> C:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Returns the end of a message about an unknown name: the known name that it resembles, if any."""
-    import difflib  # only needed for an error
-
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    """Returns the end of a message about an unknown option: the known name that it resembles, if any."""
+    return did_you_mean(name, known, most=1)
 
 
 def anything(value: Any) -> str | None:

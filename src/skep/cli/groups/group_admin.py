@@ -17,7 +17,8 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientPartition
 
 from skep.base.ids import TopicPartition
-from skep.cli.connection import Cluster, did_you_mean
+from skep.base.unknown_names import did_you_mean
+from skep.cli.connection import Cluster
 from skep.cli.failures import CommandError, UsageError, reason
 from skep.cli.partition_selection import selected_partitions
 

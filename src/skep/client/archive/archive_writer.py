@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from skep.base.ids import show_topic_id
 from skep.client.archive.archive_folder import (
     DAY_US,
     FIRST_DAY,
@@ -121,8 +122,9 @@ class ArchiveWriter:
             return ArchiveState(topic, topic_id, {})
         if (state.topic, state.topic_id) != (topic, topic_id):
             raise ArchiveError(
-                f"{self._folder} is the archive of topic '{state.topic}' with the id {state.topic_id}; '{topic}' has "
-                f"the id {topic_id}: it was created again, or is on another cluster. Archive it to another folder"
+                f"{self._folder} is the archive of topic '{state.topic}' with the id {show_topic_id(state.topic_id)}; "
+                f"'{topic}' has the id {show_topic_id(topic_id)}: it was created again, or is on another "
+                f"cluster. Archive it to another folder"
             )
         return state
 

@@ -126,8 +126,30 @@ def _ranges(
 ) -> list[PartitionRange]:
     # The ends first: otherwise a log start that advances in between could be after the end.
     ends = _resolved(cluster, topic, _by_partition("end", end, partitions, "latest"), committed)
-    starts = _resolved(cluster, topic, _by_partition("start", start, partitions, "earliest"), committed)
+    wanted = _by_partition("start", start, partitions, "earliest")
+    starts = _resolved(cluster, topic, wanted, committed)
+    if any(wanted[one] == starts[one] > ends[one] for one in partitions):
+        _check_starts(cluster, topic, starts, start)
     return [PartitionRange(one, starts[one], ends[one]) for one in partitions if starts[one] < ends[one]]
+
+
+def _check_starts(
+    cluster: ClusterClient, topic: str, starts: Mapping[int, int], given: Where | Mapping[int, Where]
+) -> None:
+    """Raises ClientError for an offset past the log end, which is a mistake, as ``skep consume`` refuses it.
+
+    One offset for all partitions may be past the end of some, because partitions differ in length.
+    """
+    latest = list_offsets(cluster, {TopicPartition(topic, one): LATEST for one in starts}, committed=False)
+    ends = {one: latest[TopicPartition(topic, one)] or 0 for one in starts}
+    if isinstance(given, Mapping):
+        for one, offset in starts.items():
+            if offset > ends[one]:
+                raise ClientError(
+                    f"offset {offset} is past the end of partition {topic}-{one}: its log end offset is {ends[one]}"
+                )
+    elif (offset := max(starts.values())) > (furthest := max(ends.values())):
+        raise ClientError(f"offset {offset} is past the end of topic '{topic}': its log end offset is {furthest}")
 
 
 def _by_partition(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from skep.base.errors import DecodeError, ErrorCode, KafkaError
-from skep.base.ids import TopicPartition
+from skep.base.ids import TopicPartition, show_topic_id
 from skep.client.arrow_libraries import columnar
 from skep.client.cluster_client import ClusterClient, Node, request_timeout_s
 from skep.client.connection import Connection
@@ -163,8 +163,8 @@ class PartitionReader:
             if NO_ID not in (self._topic_id, topic_id) and topic_id != self._topic_id:
                 self._raise_if_lasting(
                     TopicRecreated(
-                        f"topic '{self._topic}' was deleted and created again: it has the id {topic_id}, "
-                        f"the one to be read had {self._topic_id}"
+                        f"topic '{self._topic}' was deleted and created again: it has the id "
+                        f"{show_topic_id(topic_id)}, the one to be read had {show_topic_id(self._topic_id)}"
                     )
                 )
                 continue

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.unknown_names import no_such_topic
 from skep.client.admin import topic_configs
 from skep.client.cluster_client import ClusterClient
 from skep.client.errors import RowRefused
@@ -157,7 +158,7 @@ class RowWriter:
             # A topic of the caller is raised as it is; one that a row names is a fault of the row.
             if self._topic is not None or error.code is not ErrorCode.unknown_topic_or_partition:
                 raise
-            raise RowRefused(0, f"there is no topic '{topic}': create it first") from None
+            raise RowRefused(0, f"{no_such_topic(topic)}: create it first") from None
 
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
