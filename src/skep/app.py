@@ -29,7 +29,7 @@ from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import OptionError, StartupError, StorageError, StoreUnavailable
 from skep.base.files.os_files import OsFiles
 from skep.base.ids import BrokerId, Offset, TopicPartition
-from skep.base.log_queue import configure_logging
+from skep.base.log_queue import configure_logging, set_log_level
 from skep.base.loop.garbage import CHECK_MS, Garbage
 from skep.base.loop.loop_watch import LoopWatch
 from skep.base.loop.slicer import Slicer
@@ -325,8 +325,11 @@ class Broker:
 
     def _image_changed(self, old: ClusterImage, new: ClusterImage, services: Services, listener: Listener) -> None:
         if new.broker_configs is not old.broker_configs:
+            level = self.config.log_level
             self._current_config.value = self._config_in_force(new)
             self._apply(services, listener)
+            if self.config.log_level != level:
+                set_log_level(self.config.log_level)
             services.replicas.defaults_changed(self.config.topic_defaults)
         services.replicas.image_changed(old, new)
         if new.brokers is not old.brokers:
@@ -395,6 +398,8 @@ async def serve(texts: Mapping[str, str], *, stop_at_eof: bool) -> None:
     if stop_at_eof:
         loop.add_reader(sys.stdin.fileno(), stopping.set)
     await broker.start()
+    # The level may have been changed at run time, before this start.
+    set_log_level(broker.config.log_level)
     try:
         _print_ready(broker)
         await _first_of(stopping, broker.must_stop)
@@ -414,7 +419,12 @@ def run(texts: Mapping[str, str], *, stop_at_eof: bool = False) -> int:
     import uvloop
 
     share_interpreter()
-    log = configure_logging()
+    try:
+        config = read_broker_config(texts)
+    except OptionError as error:
+        print(f"skep: {error}", file=sys.stderr)
+        return 2
+    log = configure_logging(config.node_id, config.log_format, config.log_level)
     try:
         uvloop.run(serve(texts, stop_at_eof=stop_at_eof))
     except (OptionError, StartupError, StorageError, StoreUnavailable) as error:

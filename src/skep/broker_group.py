@@ -122,7 +122,7 @@ class BrokerGroup:
             _print(line.rstrip("\n"))
 
     async def _forward_log(self, member: Member, process: Process) -> None:
-        """Prints the broker's log with its id at the start of each line.
+        """Prints the broker's log with its id at the start of each line, except in JSON, where it is a field.
 
         Does not use ``readline``, which raises an error for a line longer than its buffer limit.
         """
@@ -161,6 +161,8 @@ class BrokerGroup:
 
 
 def _marked(broker_id: str, line: bytes) -> bytes:
+    if line.startswith(b"{"):
+        return line + b"\n"
     if line.startswith(_STARTUP_ERROR_PREFIX):
         return b"skep: broker %s: %s\n" % (broker_id.encode(), line.removeprefix(_STARTUP_ERROR_PREFIX))
     return b"[broker %s] %s\n" % (broker_id.encode(), line)

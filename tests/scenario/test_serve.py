@@ -276,7 +276,7 @@ def test_an_option_that_is_none_or_cannot_be(tmp_path: Path, setting: str, compl
 
 def test_a_bad_value_in_the_environment(tmp_path: Path) -> None:
     line = refused("--data-dir", tmp_path / "data", SKEP_NUM_PARTITIONS="few")
-    assert line == "skep: num.partitions=few: expected a 32-bit number"
+    assert line == "skep: num.partitions=few: expected a 32-bit number (SKEP_NUM_PARTITIONS)"
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,9 @@ def test_a_bad_value_in_the_environment(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_meant(tmp_path: Path, content: bytes, complaint: str) -> None:
     file = tmp_path / "skep.toml"
     file.write_bytes(content)
-    assert complaint in refused("--data-dir", tmp_path / "data", "--config", file)
+    line = refused("--data-dir", tmp_path / "data", "--config", file)
+    assert complaint in line
+    assert str(file) in line
 
 
 @pytest.mark.parametrize("name", ["missing.toml", "."])

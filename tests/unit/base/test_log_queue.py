@@ -1,11 +1,14 @@
 """Log lines: nobody who logs waits for who reads, and no client forges a line."""
 
 import io
+import json
 import logging
 import threading
+from datetime import datetime
 from typing import TextIO
 
-from skep.base.log_queue import MAX_LINES, MAX_MESSAGE_CHARACTERS, LineFormatter, LogQueue
+from skep.base.log_queue import MAX_LINES, MAX_MESSAGE_CHARACTERS, JsonFormatter, LineFormatter, LogQueue
+from tests.waiting import wait_until
 
 
 def logger_to(stream: TextIO) -> tuple[logging.Logger, LogQueue]:
@@ -90,3 +93,36 @@ def test_tracebacks_keep_their_lines() -> None:
     lines = stream.getvalue().splitlines()
     assert lines[0] == "ERROR failed"
     assert lines[-1] == "ValueError: no"
+
+
+def test_json_lines_hold_what_a_collector_needs() -> None:
+    stream = io.StringIO()
+    logger, handler = logger_to(stream)
+    handler.setFormatter(JsonFormatter(broker_id=3))
+    logger.warning("client %s", 'a\n{"level":"ERROR"}')
+    try:
+        raise ValueError("no")
+    except ValueError:
+        logger.exception("%s", "x" * (MAX_MESSAGE_CHARACTERS + 7))
+    handler.close()
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert (first["level"], first["broker"], first["logger"]) == ("WARNING", 3, "test")
+    assert first["message"] == 'client a\n{"level":"ERROR"}'
+    assert datetime.fromisoformat(first["time"]).tzinfo is not None
+    assert second["message"].endswith("... (7 more characters)")
+    assert second["traceback"].endswith("ValueError: no")
+
+
+def test_lines_that_were_dropped_are_counted_in_json_too() -> None:
+    stream = Stuck()
+    logger, handler = logger_to(stream)
+    handler.setFormatter(JsonFormatter(broker_id=1))
+    logger.warning("the first")
+    assert stream.is_writing.wait(30)
+    for number in range(MAX_LINES + 5):
+        logger.warning("line %d", number)
+    stream.is_read.set()
+    wait_until(lambda: "line 9999" in stream.getvalue(), "all lines that were kept are written")
+    handler.close()
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["message"][:13] for line in lines if "dropped" in line["message"]] == ["5 log lines w"]

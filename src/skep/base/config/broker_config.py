@@ -20,12 +20,14 @@ from skep.base.config.option import (
     between,
     declared,
     meant,
+    one_of,
     option,
     parse_into,
 )
 from skep.base.config.topic_config import HOUR_MS, TopicConfig
 from skep.base.config.unused_options import is_kept
 from skep.base.errors import OptionError
+from skep.base.log_queue import LOG_FORMATS, LOG_LEVELS
 
 MEBIBYTE = 1 << 20
 
@@ -140,6 +142,19 @@ class BrokerConfig:
         at_least(1),
         "Anything that blocks the event loop for this long is logged, with the function and the request.",
         type=OptionType.LONG,
+    )
+    log_format: str = option(
+        "skep.log.format",
+        "text",
+        one_of(*LOG_FORMATS),
+        "The format of log lines: text, or json with one object per line.",
+        dynamic=False,
+    )
+    log_level: str = option(
+        "skep.log.level",
+        "INFO",
+        one_of(*LOG_LEVELS),
+        "The least severe lines that are logged: DEBUG, INFO, WARNING or ERROR.",
     )
     max_response_bytes: int = option(
         "skep.max.response.bytes",

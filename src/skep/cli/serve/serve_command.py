@@ -1,17 +1,15 @@
 """``skep serve``: collect options from a file, the environment and the command line, and run one or more brokers."""
 
 import os
-import tomllib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
 from skep.base.errors import OptionError, StartupError
 from skep.cli.failures import UsageError
-
-ENVIRONMENT_PREFIX = "SKEP_"
 
 
 def register(app: typer.Typer) -> None:
@@ -57,6 +55,14 @@ def serve(
             help="The cluster's metadata store: sqlite:FILE or zk://HOST:PORT,.../CHROOT.",
         ),
     ] = None,
+    log_format: Annotated[
+        Literal["text", "json"] | None,
+        typer.Option("--log-format", help="The format of log lines on stderr. [default: text]"),
+    ] = None,
+    log_level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR"] | None,
+        typer.Option("--log-level", case_sensitive=False, help="The least severe lines to log. [default: INFO]"),
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set any broker option. Repeatable.")
     ] = None,
@@ -64,7 +70,8 @@ def serve(
     """Run a broker, or a cluster of brokers, until Ctrl-C or SIGTERM.
 
     Options come from the file, then the environment (SKEP_NUM_PARTITIONS=4 is num.partitions=4), then --set, then the
-    other flags; later ones override earlier ones. All options are listed in docs/CONFIGURATION.md.
+    other flags; later ones override earlier ones. All options are listed in docs/CONFIGURATION.md. A variable SKEP_...
+    that is no option is reported and ignored.
 
     --brokers N runs N brokers, to use all cores of a machine or to try out a cluster. Their ids and ports count up from
     --node-id and --listen. Each has a data directory broker-ID, and their metadata is in one file beside these, unless
@@ -81,6 +88,7 @@ def serve(
       skep serve --brokers 3
       skep serve --data-dir /var/lib/skep --listen 0.0.0.0:9092 --advertise broker.example.org:9092
       skep serve --node-id 2 --metadata zk://zk1:2181,zk2:2181,zk3:2181/skep --listen 0.0.0.0:9092
+      skep serve --log-format json --log-level WARNING 2> skep.log
       skep serve --set log.flush.interval.messages=1 --set log.retention.hours=24
     """
     flags = {
@@ -89,15 +97,17 @@ def serve(
         "advertised.listeners": advertise,
         "node.id": None if node_id is None else str(node_id),
         "skep.metadata": metadata,
+        "skep.log.format": log_format,
+        "skep.log.level": log_level,
     }
-    from skep.base.config.broker_config import without_aliases
+    from skep.cli.serve.option_sources import from_environment, from_file, from_settings, options_from
 
     try:
-        # Aliases are resolved per source, so that a later source wins even if it uses another name of the same option.
+        in_environment, warnings = from_environment(os.environ)
+        for warning in warnings:
+            print(f"skep: warning: {warning}", file=sys.stderr)
         texts = {
-            **without_aliases(_from_file(config) if config else {}),
-            **without_aliases(_from_environment(os.environ)),
-            **without_aliases(_from_settings(settings or [])),
+            **options_from(from_file(config) if config else (), in_environment, from_settings(settings or ())),
             **{name: text for name, text in flags.items() if text is not None},
         }
         exit_code = _run_one(texts) if brokers is None else _run_several(texts, brokers)
@@ -128,58 +138,3 @@ def _run_several(texts: Mapping[str, str], count: int) -> int:
     finally:
         for port in reserved:
             port.release()
-
-
-def _from_file(path: Path) -> dict[str, str]:
-    try:
-        tables = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise OptionError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise OptionError(f"{path} is not TOML: {error}") from None
-    return dict(_flatten("", tables))
-
-
-def _flatten(prefix: str, table: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Joins the names of nested tables: ``[num]`` with ``partitions = 4`` is ``num.partitions = 4``."""
-    flat = []
-    for name, value in table.items():
-        if isinstance(value, dict):
-            flat += _flatten(f"{prefix}{name}.", value)
-        else:
-            flat.append((f"{prefix}{name}", _as_text(value)))
-    return flat
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return str(value)
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """``SKEP_LOG_SEGMENT_BYTES`` is ``log.segment.bytes``. Other variables are ignored: SKEP_ has other uses, too."""
-    from skep.base.config.broker_config import option_names
-
-    by_variable = {name.upper().replace(".", "_"): name for name in option_names()}
-    found = {}
-    for variable, text in environment.items():
-        if variable.startswith(ENVIRONMENT_PREFIX):
-            rest = variable.removeprefix(ENVIRONMENT_PREFIX)
-            # Skep's own options begin with "skep." already: SKEP_DISK_CLEAN_RATIO stands for skep.disk.clean.ratio.
-            name = by_variable.get(rest) or by_variable.get(variable)
-            if name is not None:
-                found[name] = text
-    return found
-
-
-def _from_settings(settings: list[str]) -> dict[str, str]:
-    texts = {}
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if not equals:
-            raise OptionError(f"--set {setting}: expected NAME=VALUE")
-        texts[name.strip()] = text
-    return texts
