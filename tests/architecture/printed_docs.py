@@ -32,9 +32,9 @@ CONFIGURATION_HEAD = """# Configuration
 
 Options have Kafka's names and Kafka's meaning where Kafka has the thing; those that begin with `skep.` are Skep's own.
 They come from a TOML file (`skep serve --config skep.toml`), from the environment (`SKEP_NUM_PARTITIONS=4` is
-`num.partitions=4`), from `--set num.partitions=4`, and from the flags of `skep serve`; the later one wins. A bad value is
-refused with the file and line, or the variable, that it comes from. A variable `SKEP_...` that is no option is reported
-with the nearest name, and ignored.
+`num.partitions=4`), from `--set num.partitions=4`, and from the flags of `skep serve`; the later one wins. A bad
+value is refused with the file and line, or the variable, that it comes from. A variable `SKEP_...` that is no option is
+reported with the nearest name, and ignored.
 
 *At run time* says whether the option can be changed without a restart, with `skep cluster config` for brokers, `skep
 topics alter` for topics, or any Kafka tool (IncrementalAlterConfigs). A changed option is kept over restarts.

@@ -193,7 +193,15 @@ def test_without_a_broker_one_line_says_so() -> None:
         # Bound and not listening: nobody else gets the port, and connecting to it is refused.
         taken.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{taken.getsockname()[1]}"
-        started = time.monotonic()
+        lines = (
+            "topics list",
+            "consume t",
+            "produce t",
+            "bench -n 1",
+            "cluster describe",
+            "health",
+            "transactions list",
+        )
         commands = [
             subprocess.Popen(
                 [*SKEP, *arguments.split()],
@@ -202,12 +210,11 @@ def test_without_a_broker_one_line_says_so() -> None:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             )
-            for arguments in ("topics list", "consume t", "produce t", "bench -n 1")
+            for arguments in lines
         ]
         ended = [(*command.communicate(), command.returncode) for command in commands]
-        assert time.monotonic() - started < 60
     told = f"skep: no broker answers at {nobody} (is it running? start one with: skep serve)\n"
-    assert ended == [(b"", told.encode(), 1)] * 4
+    assert ended == [(b"", told.encode(), 1)] * len(lines)
 
 
 def test_a_broker_that_dies_is_noticed_and_nothing_is_claimed(topic: str) -> None:

@@ -107,12 +107,18 @@ def test_a_broker_that_is_away_is_shown_and_its_partitions_too(cluster: Embedded
         [troubled] = [row for row in document["troubled"] if row["topic"] == topic]
         assert (troubled["isr"], troubled["troubles"]) == ([3], ["under-replicated"])
         assert "not running" in done("cluster", "describe")
+        unhealthy = skep("health", "--brokers", 4)
+        assert unhealthy.exit_code == 1
+        assert unhealthy.stdout.startswith("not healthy: of ")
+        assert unhealthy.stdout.endswith("broker 4 is not running; 3 of 4 expected brokers are running\n")
+        assert json.loads(skep("health", "--json").stdout)["brokers"] == {"running": [1, 2, 3], "missing": [4]}
         told = refused("cluster", "wait", "--timeout", 0)
         assert told.startswith("not in sync after 0 s: ")
         assert refused("cluster", "wait", "--timeout", 0, "--brokers", 4).endswith("only 3 of 4 brokers are running")
     finally:
         cluster.restart(4)
     assert "on 4 brokers, all replicas in sync." in done("cluster", "wait", "--brokers", 4, "--timeout", 60)
+    assert done("health", "--brokers", 4).startswith("healthy: 4 brokers, ")
 
 
 def test_a_silent_broker_does_not_keep_us_from_looking(cluster: EmbeddedCluster, topic: str) -> None:
@@ -190,7 +196,7 @@ def test_a_move_to_a_broker_that_is_frozen_is_seen_and_called_off(cluster: Embed
     try:
         [row] = json.loads(done("cluster", "reassign", "--json"))
         assert (row["topic"], row["adding"], row["removing"]) == (topic, [frozen], [2])
-        assert "Cancelled 1 move." in done("cluster", "reassign", "--cancel")
+        assert "Cancelled 1 move." in done("cluster", "reassign", "--cancel", "--topic", topic)
     finally:
         cluster.resume(frozen)
         done("cluster", "reassign", "--throttle", 0)

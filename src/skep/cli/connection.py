@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 CONNECT_TIMEOUT_S = 5.0
 """How long a cluster may take to answer a first, cheap request."""
+REFUSAL_TIMEOUT_S = 1.0
+"""How long all addresses may refuse connections. Not zero: librdkafka tries the addresses of a name one at a time."""
 REQUEST_TIMEOUT_S = 30.0
 """How long a broker may take for a request that does work."""
 PROPAGATION_TIMEOUT_S, PAUSE_S = 1.0, 0.1
@@ -93,13 +95,21 @@ class Cluster:
             time.sleep(PAUSE_S)
 
     def _metadata(self) -> "ClusterMetadata":
-        try:
-            return self.admin.list_topics(timeout=CONNECT_TIMEOUT_S)
-        except KafkaException as error:
-            if error.args[0].code() not in _UNREACHABLE:
-                raise
-            self.admin.poll(0)
-            raise CommandError(unreachable_text(self.bootstrap, self._errors)) from None
+        for timeout_s in (REFUSAL_TIMEOUT_S, CONNECT_TIMEOUT_S - REFUSAL_TIMEOUT_S):
+            try:
+                return self.admin.list_topics(timeout=timeout_s)
+            except KafkaException as error:
+                if error.args[0].code() not in _UNREACHABLE:
+                    raise
+                self.admin.poll(0)
+            if self._was_refused():
+                break
+        raise CommandError(unreachable_text(self.bootstrap, self._errors))
+
+    def _was_refused(self) -> bool:
+        """Returns whether nobody listens at any address, so that waiting is useless."""
+        failures = [error.str() for error in self._errors if error.code() == KafkaError._TRANSPORT]
+        return bool(failures) and all("Connection refused" in text for text in failures)
 
     def answers(self, timeout_s: float) -> bool:
         """Returns whether a broker answers a request in time."""

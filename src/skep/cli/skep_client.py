@@ -14,14 +14,20 @@ from skep.client.errors import ClientError
 
 
 @contextmanager
-def skep_client(cluster: Cluster) -> Iterator[ClusterClient]:
-    """Opens a client of ``cluster``. Errors of the client inside the ``with`` become CommandErrors."""
+def skep_client(cluster: Cluster, *, must_answer: bool = True) -> Iterator[ClusterClient]:
+    """Opens a client of ``cluster``. Errors of the client inside the ``with`` become CommandErrors.
+
+    Raises CommandError at once if no address accepts connections. A command that waits for a cluster passes
+    ``must_answer=False``: its requests are then repeated until the client's time is over.
+    """
     protocol = cluster.properties.get("security.protocol", "plaintext")
     if protocol.lower() != "plaintext":
         raise CommandError(f"security.protocol={protocol}: this command supports plaintext only")
     try:
         client_id = cluster.properties.get("client.id", "skep-cli")
         with ClusterClient(cluster.bootstrap, client_id=client_id, timeout_s=cluster.request_timeout_s) as client:
+            if must_answer:
+                client.connect()
             yield client
     except (ClientError, KafkaError) as error:
         raise CommandError(str(error).replace("(Connection refused)", f"({HOW_TO_START})")) from None

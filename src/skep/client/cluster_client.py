@@ -76,6 +76,10 @@ class ClusterClient:
     ) -> None:
         self.close()
 
+    def connect(self) -> None:
+        """Connects to the first address that accepts connections. Raises Unreachable at once if none does."""
+        self._first = self._first or self._connect_first()
+
     def metadata(self, topics: Iterable[str] | None = None) -> Any:
         """Returns the Metadata response for these topics, or for all. Creates no topic."""
         named = None if topics is None else [{"name": topic} for topic in topics]

@@ -1,6 +1,6 @@
 """``skep cluster``: describe a cluster, wait for it, elect leaders, unregister a broker.
 
-``reassign`` and ``drain``, which move replicas, are in ``reassign_commands``.
+``reassign`` and ``drain``, which move replicas, are in ``reassign_commands``; ``config`` is in ``config_commands``.
 """
 
 import sys
@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from skep.cli import output
-from skep.cli.cluster import cluster_admin
+from skep.cli.cluster import cluster_admin, config_commands
 from skep.cli.cluster.cluster_progress import wait_until_in_sync
 from skep.cli.cluster.cluster_state import ClusterState, read_cluster
 from skep.cli.cluster.cluster_tables import SHOWN_TROUBLES, as_document, show
@@ -27,7 +27,7 @@ _CLEAR_SCREEN = b"\x1b[H\x1b[2J"
 
 
 def register(app: typer.Typer) -> None:
-    about = "Show brokers and partitions, move replicas, elect leaders."
+    about = "Show brokers and partitions, move replicas, set options."
     cluster = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=about)
     commands: dict[str, Callable[..., None]] = {
         "describe": describe,
@@ -39,6 +39,7 @@ def register(app: typer.Typer) -> None:
     }
     for name, command in commands.items():
         cluster.command(name)(command)
+    config_commands.register(cluster)
     app.add_typer(cluster, name="cluster")
 
 
@@ -101,7 +102,8 @@ def wait(
       skep cluster wait
       skep cluster wait --brokers 3 --timeout 60
     """
-    with skep_client(cluster_of(bootstrap, properties)) as client:
+    # The only broker of the address may be restarting.
+    with skep_client(cluster_of(bootstrap, properties), must_answer=False) as client:
         state = wait_until_in_sync(client, timeout_s, brokers or 0)
         running = output.count(len(state.places), "broker")
         output.line(f"{output.count(len(state.partitions), 'partition')} on {running}, all replicas in sync.")

@@ -33,18 +33,18 @@ def show(state: ClusterState, every: bool) -> None:
 
 
 def summary(state: ClusterState) -> str:
-    counts = _counts(state)
+    counted = counts(state)
     labels = {
         "under_replicated": "under-replicated",
         "under_min_isr": "under min ISR",
         "offline": "offline",
         "reassigning": "being moved",
     }
-    parts = ", ".join(f"{counts[name]:,} {label}" for name, label in labels.items())
-    return f"{output.count(counts['total'], 'partition')}: {parts}"
+    parts = ", ".join(f"{counted[name]:,} {label}" for name, label in labels.items())
+    return f"{output.count(counted['total'], 'partition')}: {parts}"
 
 
-def _counts(state: ClusterState) -> dict[str, int]:
+def counts(state: ClusterState) -> dict[str, int]:
     return {
         "total": len(state.partitions),
         "under_replicated": sum(bool(p.behind) for p in state.partitions),
@@ -119,7 +119,7 @@ def as_document(state: ClusterState) -> dict[str, Any]:
         "cluster_id": state.cluster_id,
         "controller": state.controller,
         "brokers": [_broker_document(state, broker) for broker in state.brokers],
-        "partitions": _counts(state),
+        "partitions": counts(state),
         "troubled": [_partition_document(state, p) for p in state.partitions if p.troubles],
     }
 

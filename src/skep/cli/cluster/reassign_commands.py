@@ -82,9 +82,10 @@ def reassign(
       skep cluster reassign --brokers 1,2,3,4 --dry-run > plan.json
       skep cluster reassign --file plan.json --throttle 50000000
       skep cluster reassign --cancel
+      skep cluster reassign --cancel --topic orders
     """
     planner = _planner(topics, replicas, brokers, replication_factor, file, cancel)
-    if planner is None and (topics or dry_run):
+    if planner is None and (dry_run or (topics and not cancel)):
         raise UsageError("give a destination with --replicas, --brokers or --file, or use --cancel")
     with skep_client(cluster_of(bootstrap, properties)) as client:
         if cancel:
