@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from skep.base.errors import StartupError
+from skep.base.extras import how_to_install
 from skep.base.reserved_port import ReservedPort
 
 HOST = "127.0.0.1"
@@ -77,7 +78,7 @@ def find_jars() -> list[str]:
     # Importing pyspark takes a second, and only its directory is needed.
     pyspark = importlib.util.find_spec("pyspark")
     if pyspark is None or pyspark.origin is None:
-        raise StartupError("ZooKeeper's jars come with pyspark, which is not installed: pip install 'skep[spark]'")
+        raise StartupError(f"ZooKeeper's jars come with pyspark, which is not installed: {how_to_install('spark')}")
     directory = Path(pyspark.origin).parent / "jars"
     if not list(directory.glob(_JARS[0])):
         raise StartupError(f"pyspark has no ZooKeeper jars in {directory}; install pyspark from PyPI")

@@ -400,5 +400,5 @@ def test_without_arrow_the_error_names_the_extra(skep_broker: EmbeddedBroker, cl
         "except ImportError as error: print(error)"
     )
     said = run_python(code, skep_broker.bootstrap_servers, topic)
-    assert 'pip install "skep[arrow]"' in said
+    assert 'pip install ".[arrow]"' in said
     assert "pyarrow" in said

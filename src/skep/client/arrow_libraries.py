@@ -1,4 +1,4 @@
-"""Imports of pyarrow and numpy on first use; without them the error names the extra to install.
+"""Imports of pyarrow, numpy and numba on first use; without them the error names the extra to install.
 
 The broker and most commands of the command line run without these libraries.
 """
@@ -6,6 +6,7 @@ The broker and most commands of the command line run without these libraries.
 import importlib
 from typing import Any
 
+from skep.base.extras import how_to_install
 from skep.client.errors import MissingExtra
 
 _COLUMNAR = "skep.records.columnar"
@@ -25,4 +26,4 @@ def pyarrow() -> Any:
 
 
 def _missing(error: ModuleNotFoundError) -> MissingExtra:
-    return MissingExtra(f'Arrow columns need {error.name}, which is not installed: pip install "skep[arrow]"')
+    return MissingExtra(f"Arrow columns need {error.name}, which is not installed: {how_to_install('arrow')}")

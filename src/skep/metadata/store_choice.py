@@ -6,6 +6,7 @@ from typing import Any
 
 from skep.base.config.cluster_config import ClusterConfig
 from skep.base.errors import OptionError
+from skep.base.extras import how_to_install
 from skep.metadata.metadata_store import MetadataStore
 from skep.metadata.sqlite.sqlite_store import SqliteStore
 
@@ -27,7 +28,7 @@ def store_for(config: ClusterConfig, data_dir: str) -> tuple[MetadataStore, floa
         from skep.metadata.zookeeper.zookeeper_store import ZooKeeperStore
     except ModuleNotFoundError as error:
         raise OptionError(
-            f'skep.metadata={where}: {error.name} is not installed: pip install "skep[zookeeper]"'
+            f"skep.metadata={where}: {error.name} is not installed: {how_to_install('zookeeper')}"
         ) from None
     store = ZooKeeperStore(
         where,

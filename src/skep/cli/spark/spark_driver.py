@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from skep.base.extras import how_to_install
 from skep.cli.failures import CommandError, OutputClosed
 from skep.cli.spark.spark_failures import one_line
 
@@ -87,7 +88,7 @@ def import_pyspark() -> None:
     try:
         from pyspark.logger import PySparkLogger
     except ImportError:
-        raise CommandError('Spark is not installed: pip install "skep[spark]"') from None
+        raise CommandError(f"Spark is not installed: {how_to_install('spark')}") from None
     # These print an exception with its stack trace before it is raised; the command reports it in one line.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
