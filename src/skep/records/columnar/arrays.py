@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from skep.records.batch import APPEND_TIME_FLAG
-from skep.records.columnar.kernel_cache import kernels
+from skep.records.columnar import columnar_kernels as kernels
 
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 _HEADERS = pa.list_(pa.field("element", _HEADER))

@@ -1,8 +1,8 @@
 """Compiled loops between record batches and columns: finding batches, reading records, writing records, murmur2.
 
-Everything is in one file, because numba's cache checks the file of a function and not the files of what it calls. The
-loops of compaction are in ``storage/compaction/kernels.py`` and have another cache. ``kernel_cache.py`` imports this
-one.
+The loops of compaction are in ``storage/compaction/kernels.py`` and have another cache. Unlike those, these are always
+compiled (``records/kernel_compiler.py``): columns need numpy and pyarrow in any case, and the extra that installs them
+installs numba as well.
 
 The bytes are not trusted: no loop reads outside its area or relies on a number in them. Reading takes two loops. The
 first walks over the records, checks all of them as ``record.py`` does, and notes the position and size of keys, values
@@ -13,14 +13,10 @@ A column of bytes is a tuple of four: its bytes, the offsets into them (``int64`
 rows that are not null, and the bit at which the bitmap begins; an empty bitmap means that no row is null.
 """
 
-from typing import Any
-
+import numba  # noqa: F401  # where it is missing, the error names it
 import numpy as np
-from numba import njit
 
-_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
-"""Without numba's run time: nothing here allocates an array, and counting references to those that are passed between
-functions, an atomic operation each, takes longer than reading a record (20 of 35 ns)."""
+from skep.records.kernel_compiler import compile_ahead, kernel
 
 COLUMNS = 12
 POSITION, SIZE, BASE_OFFSET, LAST_DELTA, ATTRIBUTES, BASE_TIMESTAMP = range(6)
@@ -46,7 +42,7 @@ _LARGEST_MS = _LARGEST // 1000
 _NO_RECORD = (-1, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
-@njit(**_OPTIONS)
+@kernel()
 def _number(raw, position, size):
     """A big endian signed number."""
     number = np.int64(raw[position])
@@ -57,7 +53,7 @@ def _number(raw, position, size):
     return number
 
 
-@njit(**_OPTIONS)
+@kernel()
 def find_batches(raw, position, next_offset, batches):
     """Fills rows with the whole batches from ``position`` on; returns how many, and where they end.
 
@@ -91,7 +87,7 @@ def find_batches(raw, position, next_offset, batches):
     return count, position
 
 
-@njit(**_OPTIONS)
+@kernel()
 def _long_varint(data, position, end):
     """``_varint`` for any number of bytes."""
     zigzag, shift = np.uint64(0), np.uint64(0)
@@ -107,7 +103,7 @@ def _long_varint(data, position, end):
     return np.int64(0), np.int64(-1)
 
 
-@njit(**_OPTIONS)
+@kernel()
 def _varint(data, position, end):
     """The zigzag number at ``position`` and where it ends; -1 as the end when there is none before ``end``."""
     # Nearly all have one to three bytes; read without a loop, a record takes 14 ns instead of 34.
@@ -129,7 +125,7 @@ def _varint(data, position, end):
     return np.int64(zigzag >> _ONE) ^ -np.int64(zigzag & _ONE), np.int64(position) + size
 
 
-@njit(**_OPTIONS)
+@kernel()
 def _microseconds(timestamp_ms):
     """Returns microseconds; a time that does not fit becomes the nearest that does, because no record may be
     skipped."""
@@ -140,7 +136,7 @@ def _microseconds(timestamp_ms):
     return timestamp_ms * 1000
 
 
-@njit(**_OPTIONS)
+@kernel()
 def _walk_headers(data, position, end, count, is_wanted, totals):
     """Returns whether the headers of a record are well formed; counts them if they are wanted."""
     if count < 0 or count > end - position:
@@ -163,7 +159,7 @@ def _walk_headers(data, position, end, count, is_wanted, totals):
     return position == end
 
 
-@njit(forceinline=True, **_OPTIONS)
+@kernel(forceinline=True)
 def _record(data, position, area_end):
     """(end, time delta, offset delta, key, its length, value, its length, number of headers, where these begin)."""
     # A length of -1 is null. ``end`` is -1 when there is no whole record; headers are not looked at.
@@ -189,12 +185,12 @@ def _record(data, position, area_end):
     return end, time_delta, offset_delta, key, key_length, value, value_length, header_count, headers
 
 
-@njit(**_OPTIONS)
+@kernel()
 def _clear(bitmap, row):
     bitmap[row >> 3] &= np.uint8(0xFF ^ (1 << (row & 7)))
 
 
-@njit(**_OPTIONS)
+@kernel()
 def read_records(data, batches, start, end, places, key_ends, value_ends, header_ends, valid, offsets, times, totals):
     """Reads all records with offsets from ``start`` up to ``end``; writes the positions of their bytes to ``places``.
 
@@ -244,7 +240,7 @@ def read_records(data, batches, start, end, places, key_ends, value_ends, header
     return 0
 
 
-@njit(**_OPTIONS)
+@kernel()
 def _copy(data, start, length, out, written):
     # Unsigned: a signed number could be an index from the end, and numba would copy a byte at a time.
     start, written = np.uint64(start), np.uint64(written)
@@ -252,14 +248,14 @@ def _copy(data, start, length, out, written):
         out[written + at] = data[start + at]
 
 
-@njit(**_OPTIONS)
+@kernel()
 def gather(data, places, ends, out):
     """Copies the bytes of a column together."""
     for row in range(len(places)):
         _copy(data, places[row], ends[row + 1] - ends[row], out, ends[row])
 
 
-@njit(**_OPTIONS)
+@kernel()
 def gather_headers(data, places, header_ends, name_ends, names, value_ends, values, valid):
     """Copies names and values of headers together; returns how many values are null and whether names are ASCII."""
     nulls = 0
@@ -288,7 +284,7 @@ def gather_headers(data, places, header_ends, name_ends, names, value_ends, valu
     return nulls, high < 128
 
 
-@njit(**_OPTIONS)
+@kernel()
 def _length(column, row):
     """Of a row's bytes; -1 for null."""
     _, offsets, valid, bit = column
@@ -297,7 +293,7 @@ def _length(column, row):
     return offsets[row + 1] - offsets[row]
 
 
-@njit(**_OPTIONS)
+@kernel()
 def _varint_size(number):
     zigzag = np.uint64(number << 1) ^ np.uint64(number >> 63)
     size = 1
@@ -307,7 +303,7 @@ def _varint_size(number):
     return size
 
 
-@njit(**_OPTIONS)
+@kernel()
 def _put_varint(number, out, written):
     zigzag = np.uint64(number << 1) ^ np.uint64(number >> 63)
     while zigzag >= np.uint64(0x80):
@@ -318,7 +314,7 @@ def _put_varint(number, out, written):
     return written + 1
 
 
-@njit(**_OPTIONS)
+@kernel()
 def _put_bytes(column, row, length, out, written):
     """The length, -1 for null, and the bytes of a row."""
     written = _put_varint(length, out, written)
@@ -328,7 +324,7 @@ def _put_bytes(column, row, length, out, written):
     return written
 
 
-@njit(**_OPTIONS)
+@kernel()
 def _size_of_headers(names, values, first, last):
     """-1 when one has no name."""
     size = _varint_size(last - first)
@@ -340,7 +336,7 @@ def _size_of_headers(names, values, first, last):
     return size
 
 
-@njit(**_OPTIONS)
+@kernel()
 def write_records(keys, values, headers, header_names, header_values, times, rows, next_row, out, results):
     """Writes ``rows`` from ``next_row`` on as records to ``out``, until it is full or all are written.
 
@@ -393,7 +389,7 @@ def write_records(keys, values, headers, header_names, header_values, times, row
     return status
 
 
-@njit(**_OPTIONS)
+@kernel()
 def _murmur2(data, start, length):
     """The 32-bit hash that Kafka's Java client chooses partitions by."""
     mask, factor = np.uint64(0xFFFFFFFF), np.uint64(0x5BD1E995)
@@ -413,7 +409,7 @@ def _murmur2(data, start, length):
     return number ^ number >> np.uint64(15)
 
 
-@njit(**_OPTIONS)
+@kernel()
 def choose_partitions(keys, partition_count, out):
     """The partition of each key; -1 where it is null."""
     for row in range(len(out)):
@@ -423,3 +419,24 @@ def choose_partitions(keys, partition_count, out):
         else:
             positive = _murmur2(keys[0], keys[1][row], length) & np.uint64(0x7FFFFFFF)
             out[row] = positive % np.uint64(partition_count)
+
+
+def _compile_all() -> None:
+    """For the arguments that ``decoder.py``, ``arrays.py`` and ``encoder.py`` pass. Those of other types, such as an
+    array that is read-only here and is not there, are compiled when they are first passed."""
+    small, large = np.zeros(1, np.int32), np.zeros(1, np.int64)
+    table, places, out = np.zeros((1, COLUMNS), np.int64), np.zeros((3, 1), np.int32), np.zeros(1, np.uint8)
+    data = np.frombuffer(b"\0", np.uint8)
+    column = (data, large, data, 0)
+    compile_ahead(
+        __file__,
+        (find_batches, data, 0, 0, table),
+        (read_records, data, table, 0, 0, places, small, small, small, (out, out), large, large, large),
+        (gather, data, small, small, out),
+        (gather_headers, data, small, small, small, out, small, out, out),
+        (write_records, column, column, column, column, column, large, large, 0, out, large),
+        (choose_partitions, column, 0, small),
+    )
+
+
+_compile_all()

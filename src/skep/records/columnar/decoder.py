@@ -25,9 +25,9 @@ from skep.records.batch import (
     TRANSACTIONAL_FLAG,
     Buffer,
 )
+from skep.records.columnar import columnar_kernels as kernels
 from skep.records.columnar.aborted_transactions import AbortedTransactions
 from skep.records.columnar.arrays import BadBatch, columns_of
-from skep.records.columnar.kernel_cache import kernels
 from skep.records.columnar.unpacker import Unpacker
 
 DEFAULT_MAX_ROWS = 10_000

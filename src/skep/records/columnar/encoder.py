@@ -27,7 +27,7 @@ from skep.records.batch import (
     Buffer,
     write_header,
 )
-from skep.records.columnar.kernel_cache import kernels
+from skep.records.columnar import columnar_kernels as kernels
 from skep.records.compression import Codec, compress
 from skep.records.producer_identity import NO_PRODUCER, ProducerIdentity
 

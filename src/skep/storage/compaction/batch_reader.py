@@ -6,9 +6,7 @@ batch that is rewritten would get a CRC that hides the damage.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 from crc32c import crc32c
 
 from skep.base.errors import KafkaError
@@ -21,9 +19,6 @@ PIECE_BYTES = 2 << 20
 UNPACKED_BYTES = 32 << 20
 """The number of decompressed bytes from which on a group of batches is full; its last batch may exceed it."""
 
-Array = Any
-"""A numpy array."""
-
 
 class DamagedLog(Exception):
     """A segment is damaged; the log is not compacted."""
@@ -31,16 +26,17 @@ class DamagedLog(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Neighbouring batches of one segment. ``rows`` has a row for each, see ``kernels``."""
+    """Neighbouring batches of one segment. ``table`` has a row for each, see ``kernels``; ``rows`` are the same numbers
+    as lists."""
 
     data: bytes
-    raw: Array
-    rows: Array
-    unpacked: Array
+    table: memoryview
+    rows: list[list[int]]
+    unpacked: bytes
 
     def batch(self, number: int) -> bytes:
-        start = int(self.rows[number, kernels.POSITION])
-        return self.data[start : start + int(self.rows[number, kernels.SIZE])]
+        start = self.rows[number][kernels.POSITION]
+        return self.data[start : start + self.rows[number][kernels.SIZE]]
 
 
 class BatchReader:
@@ -54,17 +50,16 @@ class BatchReader:
         while position < size:
             data = file.read(position, min(wanted, size - position))
             self._spend(len(data))
-            raw = np.frombuffer(data, np.uint8)
-            rows = np.empty((len(raw) // HEADER_SIZE + 1, kernels.COLUMNS), np.int64)
-            count, end = kernels.find_batches(raw, 0, len(raw), rows)
+            table = kernels.signed_table(len(data) // HEADER_SIZE + 1, kernels.COLUMNS)
+            count, end = kernels.find_batches(data, 0, len(data), table)
             if count < 0:
                 raise DamagedLog(f"{file.path}: no record batch at byte {position + end}")
             if count == 0:
                 wanted = self._size_of_next(file, position, len(data), size)
                 continue
-            rows = rows[:count]
+            rows = kernels.rows_of(table[:count])
             _check(file, position, data, rows)
-            yield from self._unpacked(file, position, data, raw, rows)
+            yield from self._unpacked(file, position, data, table, rows)
             position += end
             wanted = PIECE_BYTES
 
@@ -77,37 +72,45 @@ class BatchReader:
         return wanted
 
     @staticmethod
-    def _unpacked(file: File, position: int, data: bytes, raw: Array, rows: Array) -> Iterator[Batches]:
+    def _unpacked(
+        file: File, position: int, data: bytes, table: memoryview, rows: list[list[int]]
+    ) -> Iterator[Batches]:
         pieces: list[bytes] = []
         first = held = 0
-        for number in np.flatnonzero(rows[:, kernels.ATTRIBUTES] & CODEC_MASK).tolist():
-            row = rows[number]
-            packed = memoryview(data)[row[kernels.AREA_START] : row[kernels.AREA_END]]
+        view = memoryview(data)
+        for number, row in enumerate(rows):
+            if not (codec := row[kernels.ATTRIBUTES] & CODEC_MASK):
+                continue
+            packed = view[row[kernels.AREA_START] : row[kernels.AREA_END]]
             try:
                 # An empty batch has nothing to decompress, whatever its codec.
-                records = decompress(int(row[kernels.ATTRIBUTES] & CODEC_MASK), packed) if len(packed) else b""
+                records = decompress(codec, packed) if len(packed) else b""
             except KafkaError as error:
                 raise DamagedLog(f"{file.path}: batch at byte {position + row[kernels.POSITION]}: {error}") from None
-            row[kernels.AREA_START], row[kernels.AREA_END] = held, held + len(records)
-            pieces.append(records)
+            row[kernels.AREA_START] = table[number, kernels.AREA_START] = held
             held += len(records)
+            row[kernels.AREA_END] = table[number, kernels.AREA_END] = held
+            pieces.append(records)
             if held >= UNPACKED_BYTES:
-                yield _batches(file, position, data, raw, rows[first : number + 1], pieces)
-                pieces, first, held = [], number + 1, 0
+                last = number + 1
+                yield _batches(file, position, data, table[first:last], rows[first:last], pieces)
+                pieces, first, held = [], last, 0
         if first < len(rows):
-            yield _batches(file, position, data, raw, rows[first:], pieces)
+            yield _batches(file, position, data, table[first : len(rows)], rows[first:], pieces)
 
 
-def _batches(file: File, position: int, data: bytes, raw: Array, rows: Array, pieces: list[bytes]) -> Batches:
-    room = rows[:, kernels.AREA_END] - rows[:, kernels.AREA_START]
-    if (rows[:, kernels.COUNT] * SMALLEST_RECORD > room).any():
-        raise DamagedLog(f"{file.path}: a batch after byte {position} claims more records than fit into it")
-    return Batches(data, raw, rows, np.frombuffer(b"".join(pieces), np.uint8))
+def _batches(
+    file: File, position: int, data: bytes, table: memoryview, rows: list[list[int]], pieces: list[bytes]
+) -> Batches:
+    for row in rows:
+        if row[kernels.COUNT] * SMALLEST_RECORD > row[kernels.AREA_END] - row[kernels.AREA_START]:
+            raise DamagedLog(f"{file.path}: a batch after byte {position} claims more records than fit into it")
+    return Batches(data, table, rows, b"".join(pieces))
 
 
-def _check(file: File, position: int, data: bytes, rows: Array) -> None:
+def _check(file: File, position: int, data: bytes, rows: list[list[int]]) -> None:
     view = memoryview(data)
-    columns = rows[:, (kernels.POSITION, kernels.SIZE, kernels.CRC)].tolist()
-    for start, size, crc in columns:
-        if crc32c(view[start + CRC_END : start + size]) != crc:
+    for row in rows:
+        start = row[kernels.POSITION]
+        if crc32c(view[start + CRC_END : start + row[kernels.SIZE]]) != row[kernels.CRC]:
             raise DamagedLog(f"{file.path}: the CRC of the batch at byte {position + start} is wrong")

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 from skep.base.errors import StorageError
 from skep.base.files.os_files import OsFiles
+from skep.records.kernel_cache import use_if_needed
 from skep.storage.compaction.compaction_plan import CompactionRequest
 
 LENGTH = struct.Struct(">I")
@@ -78,7 +79,7 @@ def main(cache_directory: str) -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, requests), daemon=True).start()
-    _choose_cache(cache_directory)
+    use_if_needed(cache_directory)
     while True:
         for response in _responses(CompactionRequest(**requests.get())):
             responses.write(encode(response))
@@ -104,19 +105,6 @@ def _responses(request: CompactionRequest) -> Any:
         yield {"damaged": str(error)}
     except StorageError as error:
         yield {"refused": str(error)}
-
-
-def _choose_cache(directory: str) -> None:
-    """Makes numba keep compiled kernels in ``directory`` if it can write neither beside their source nor to the user's
-    cache."""
-    if "NUMBA_CACHE_DIR" in os.environ:
-        return
-    from skep import records
-
-    package = os.path.dirname(records.__file__)
-    home = os.path.expanduser("~/.cache")
-    if not any(os.access(path, os.W_OK) for path in (os.path.join(package, "__pycache__"), package, home)):
-        os.environ["NUMBA_CACHE_DIR"] = directory
 
 
 if __name__ == "__main__":

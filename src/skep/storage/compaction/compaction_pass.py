@@ -16,14 +16,12 @@ Small neighbours become one segment, so that a log that is compacted again and a
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
-
-import numpy as np
+from itertools import groupby
 
 from skep.base.files.files import File, Files
 from skep.records.batch import CONTROL_FLAG, NO_TIMESTAMP, TRANSACTIONAL_FLAG, read_header
 from skep.storage.compaction import kernels
-from skep.storage.compaction.batch_reader import Array, Batches, BatchReader, DamagedLog
+from skep.storage.compaction.batch_reader import Batches, BatchReader, DamagedLog
 from skep.storage.compaction.cleaned_segments import CleanedSegments, emptied, rewritten
 from skep.storage.compaction.cleaned_transactions import CleanedTransactions
 from skep.storage.compaction.compaction_plan import CleanedGroup, CompactionRequest, PassResult
@@ -45,20 +43,22 @@ class CompactionPass:
         self._request = request
         self._spend = spend
         self._reader = BatchReader(spend)
-        self._secret = np.frombuffer(os.urandom(16), np.uint64)
-        self._state = np.zeros(4, np.int64)
+        self._secret = memoryview(os.urandom(16)).cast("Q")
+        self._state = kernels.new_state()
+        self._block = kernels.new_block()
         self._state[kernels.LATEST] = request.first_dirty_offset - 1
         self._most_slots = max(request.map_bytes // _ROW_BYTES, _SMALLEST_MAP)
-        self._map = np.zeros((min(_FIRST_MAP, self._most_slots), 3), np.uint64)
-        self._out = np.empty(0, np.uint8)
-        self._retained_ends = np.array([offset for _, offset, _ in request.last_records if offset >= 0], np.int64)
+        self._map = kernels.unsigned_table(min(_FIRST_MAP, self._most_slots), kernels.MAP_COLUMNS)
+        self._out = bytearray()
+        self._retained_ends = {offset for _, offset, _ in request.last_records if offset >= 0}
+        self._horizon_ms = request.now_ms + request.delete_retention_ms
         self._epochs = {producer: epoch for producer, offset, epoch in request.last_records if offset < 0}
         self._bytes_before = self._bytes_after = self._records_after = 0
 
     def run(self) -> Iterator[CleanedGroup]:
         """Yields the groups as they are done; ``result`` is valid afterwards. Raises DamagedLog and StorageError."""
         self._map_dirty_part()
-        end = int(self._state[kernels.LATEST]) + 1
+        end = self._state[kernels.LATEST] + 1
         transactions = CleanedTransactions(self._request.aborted)
         for group in group_segments(self._files, self._request, end):
             output = self._clean(group, transactions)
@@ -67,12 +67,12 @@ class CompactionPass:
 
     def result(self) -> PassResult:
         return PassResult(
-            clean_up_to=int(self._state[kernels.LATEST]) + 1,
+            clean_up_to=self._state[kernels.LATEST] + 1,
             bytes_before=self._bytes_before,
             bytes_after=self._bytes_after,
-            records_before=int(self._state[kernels.READ]),
+            records_before=self._state[kernels.READ],
             records_after=self._records_after,
-            keyless_records=int(self._state[kernels.KEYLESS]),
+            keyless_records=self._state[kernels.KEYLESS],
         )
 
     def _open(self, base_offset: int) -> File:
@@ -104,17 +104,18 @@ class CompactionPass:
         file.close()
         return status != kernels.FULL
 
-    def _map_batches(self, batches: Batches, modes: Array) -> int:
+    def _map_batches(self, batches: Batches, modes: bytearray) -> int:
         status: int = kernels.map_keys(
-            batches.raw,
+            batches.data,
             batches.unpacked,
-            batches.rows,
+            batches.table,
             modes,
             self._map,
             int(len(self._map) * _LOAD),
             self._secret,
             self._request.first_dirty_offset,
             self._state,
+            *self._block,
         )
         return status
 
@@ -122,16 +123,17 @@ class CompactionPass:
         """Doubles the map, if it may grow; it starts small because a small map stays in the processor's cache."""
         if len(self._map) == self._most_slots:
             return False
-        larger = np.zeros((min(2 * len(self._map), self._most_slots), 3), np.uint64)
+        larger = kernels.unsigned_table(min(2 * len(self._map), self._most_slots), kernels.MAP_COLUMNS)
         kernels.rehash(self._map, larger)
         self._map = larger
         return True
 
-    def _modes(self, batches: Batches, transactions: CleanedTransactions) -> Array:
+    def _modes(self, batches: Batches, transactions: CleanedTransactions) -> bytearray:
         """Returns what happens to the records of each batch, as far as that does not depend on their keys."""
-        modes = np.zeros(len(batches.rows), np.uint8)
-        special = batches.rows[:, kernels.ATTRIBUTES] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)
-        for number in np.flatnonzero(special).tolist():
+        modes = bytearray(len(batches.rows))
+        for number, row in enumerate(batches.rows):
+            if not row[kernels.ATTRIBUTES] & (TRANSACTIONAL_FLAG | CONTROL_FLAG):
+                continue
             batch = batches.batch(number)
             header = read_header(batch)
             if not header.is_control:
@@ -168,88 +170,90 @@ class CompactionPass:
     def _clean_batches(
         self, file: File, batches: Batches, transactions: CleanedTransactions, output: CleanedSegments
     ) -> bool:
+        results = self._filter(file, batches, self._modes(batches, transactions))
+        self._records_after += sum(result[kernels.KEPT] for result in results)
+        self._keep_empty(batches, results)
+        for verdict, numbers in groupby(range(len(results)), key=lambda number: results[number][kernels.VERDICT]):
+            if verdict == kernels.COPY:
+                self._add_copies(batches, list(numbers), output)
+            else:
+                for number in numbers:
+                    self._add_changed(batches, number, results[number], output)
+        for aborted in transactions.retained:
+            output.add_aborted(aborted)
+        transactions.retained.clear()
+        return any(result[kernels.VERDICT] != kernels.COPY for result in results)
+
+    def _filter(self, file: File, batches: Batches, modes: bytearray) -> list[list[int]]:
+        """Returns a row of results for each batch; the changed records are in ``_out``."""
         request, rows = self._request, batches.rows
-        modes = self._modes(batches, transactions)
-        counts = rows[:, kernels.COUNT]
-        results = np.zeros((len(rows), kernels.RESULTS), np.int64)
-        area = int((rows[:, kernels.AREA_END] - rows[:, kernels.AREA_START]).sum())
-        out = self._room(area + kernels.GROWTH_PER_RECORD * int(counts.sum()))
-        horizon_ms = request.now_ms + request.delete_retention_ms
+        results = kernels.signed_table(len(rows), kernels.RESULTS)
+        area = sum(row[kernels.AREA_END] - row[kernels.AREA_START] for row in rows)
+        room = area + kernels.GROWTH_PER_RECORD * sum(row[kernels.COUNT] for row in rows)
+        if len(self._out) < room:
+            # Reused: new memory from the kernel for each piece would cost as much as the copying.
+            self._out = bytearray(room)
         status = kernels.filter_records(
-            batches.raw,
+            batches.data,
             batches.unpacked,
-            rows,
+            batches.table,
             modes,
             self._map,
             self._secret,
             request.now_ms,
-            horizon_ms,
+            self._horizon_ms,
             self._state,
-            np.zeros(int(counts.max(initial=0)), np.uint8),
-            out,
+            *self._block,
+            bytearray(max(row[kernels.COUNT] for row in rows)),
+            self._out,
             results,
         )
         _check_status(status, file, batches)
-        self._records_after += int(results[:, kernels.KEPT].sum())
-        self._keep_empty(batches, results)
-        for first, last, verdict in _runs(results[:, kernels.VERDICT]):
-            if verdict == kernels.COPY:
-                self._add_copies(batches, first, last, output)
-            else:
-                for number in range(first, last):
-                    self._add_changed(batches, number, results[number], out, horizon_ms, output)
-        for aborted in transactions.retained:
-            output.add_aborted(aborted)
-        transactions.retained.clear()
-        return bool((results[:, kernels.VERDICT] != kernels.COPY).any())
+        return kernels.rows_of(results)
 
-    def _room(self, size: int) -> Array:
-        """Returns a buffer that is reused: new memory from the kernel for each piece would cost as much as the
-        copying."""
-        if len(self._out) < size:
-            self._out = np.empty(size, np.uint8)
-        return self._out
-
-    def _keep_empty(self, batches: Batches, results: Array) -> None:
+    def _keep_empty(self, batches: Batches, results: list[list[int]]) -> None:
         """Gives batches without records that have to stay the verdict REWRITE, or COPY if they were empty before."""
-        rows = batches.rows
-        is_empty = results[:, kernels.VERDICT] == kernels.EMPTY
-        last_offsets = rows[:, kernels.BASE_OFFSET] + rows[:, kernels.LAST_DELTA]
-        stays = (rows[:, kernels.PRODUCER_ID] >= 0) & np.isin(last_offsets, self._retained_ends)
-        stays |= last_offsets + 1 == self._request.high_watermark
-        if self._epochs:
-            for number in np.flatnonzero(is_empty & (rows[:, kernels.ATTRIBUTES] & CONTROL_FLAG != 0)).tolist():
-                header = read_header(batches.batch(number))
-                stays[number] |= self._epochs.get(header.producer_id) == header.producer_epoch
-        was_empty = rows[:, kernels.COUNT] == 0
-        results[is_empty & stays, kernels.VERDICT] = kernels.REWRITE
-        results[is_empty & stays & was_empty, kernels.VERDICT] = kernels.COPY
+        for number, (row, result) in enumerate(zip(batches.rows, results, strict=True)):
+            if result[kernels.VERDICT] == kernels.EMPTY and self._stays_empty(batches, number, row):
+                result[kernels.VERDICT] = kernels.REWRITE if row[kernels.COUNT] else kernels.COPY
 
-    def _add_copies(self, batches: Batches, first: int, last: int, output: CleanedSegments) -> None:
-        rows = batches.rows[first:last]
-        start, end = int(rows[0, kernels.POSITION]), int(rows[-1, kernels.POSITION] + rows[-1, kernels.SIZE])
-        last_offsets = rows[:, kernels.BASE_OFFSET] + rows[:, kernels.LAST_DELTA]
-        # The timestamp of an empty batch is that of a removed record.
-        timestamps = np.where(rows[:, kernels.COUNT] > 0, rows[:, kernels.MAX_TIMESTAMP], NO_TIMESTAMP)
-        output.make_room(int(rows[0, kernels.BASE_OFFSET]), int(last_offsets[-1]), end - start)
-        columns = (rows[:, kernels.SIZE].tolist(), last_offsets.tolist(), timestamps.tolist())
-        output.add(memoryview(batches.data)[start:end], list(zip(*columns, strict=True)))
+    def _stays_empty(self, batches: Batches, number: int, row: list[int]) -> bool:
+        last_offset = row[kernels.BASE_OFFSET] + row[kernels.LAST_DELTA]
+        if last_offset + 1 == self._request.high_watermark:
+            return True
+        if row[kernels.PRODUCER_ID] >= 0 and last_offset in self._retained_ends:
+            return True
+        if not self._epochs or not row[kernels.ATTRIBUTES] & CONTROL_FLAG:
+            return False
+        header = read_header(batches.batch(number))
+        return self._epochs.get(header.producer_id) == header.producer_epoch
+
+    def _add_copies(self, batches: Batches, numbers: list[int], output: CleanedSegments) -> None:
+        rows = batches.rows[numbers[0] : numbers[-1] + 1]
+        start, end = rows[0][kernels.POSITION], rows[-1][kernels.POSITION] + rows[-1][kernels.SIZE]
+        copied = [
+            (
+                row[kernels.SIZE],
+                row[kernels.BASE_OFFSET] + row[kernels.LAST_DELTA],
+                # The timestamp of an empty batch is that of a removed record.
+                row[kernels.MAX_TIMESTAMP] if row[kernels.COUNT] else NO_TIMESTAMP,
+            )
+            for row in rows
+        ]
+        output.make_room(rows[0][kernels.BASE_OFFSET], copied[-1][1], end - start)
+        output.add(memoryview(batches.data)[start:end], copied)
         self._spend(end - start)
 
-    def _add_changed(
-        self, batches: Batches, number: int, result: Array, out: Array, horizon_ms: int, output: CleanedSegments
-    ) -> None:
-        if result[kernels.VERDICT] == kernels.EMPTY:
+    def _add_changed(self, batches: Batches, number: int, result: list[int], output: CleanedSegments) -> None:
+        verdict, kept, timestamp, start, end = result
+        if verdict == kernels.EMPTY:
             return
         header = read_header(batches.batch(number))
-        if result[kernels.KEPT] == 0:
+        if kept == 0:
             batch, timestamp = emptied(header), NO_TIMESTAMP
         else:
-            timestamp = int(result[kernels.NEW_MAX_TIMESTAMP])
-            records = memoryview(out)[result[kernels.OUT_START] : result[kernels.OUT_END]]
-            is_marked = result[kernels.VERDICT] == kernels.REWRITE_MARKED
-            kept = int(result[kernels.KEPT])
-            batch = rewritten(header, records, kept, timestamp, horizon_ms if is_marked else None)
+            horizon_ms = self._horizon_ms if verdict == kernels.REWRITE_MARKED else None
+            batch = rewritten(header, memoryview(self._out)[start:end], kept, timestamp, horizon_ms)
         output.make_room(header.base_offset, header.last_offset, len(batch))
         output.add(batch, [(len(batch), header.last_offset, timestamp)])
         self._spend(len(batch))
@@ -257,15 +261,8 @@ class CompactionPass:
 
 def _check_status(status: int, file: File, batches: Batches) -> None:
     if status < 0:
-        offset = int(batches.rows[-1 - status, kernels.BASE_OFFSET])
+        offset = batches.rows[-1 - status][kernels.BASE_OFFSET]
         raise DamagedLog(f"{file.path}: the records of the batch at offset {offset} cannot be decoded")
-
-
-def _runs(verdicts: Array) -> Iterator[tuple[int, int, int]]:
-    """Yields runs of the same verdict: first, one past the last, verdict."""
-    edges = [0, *(np.flatnonzero(np.diff(verdicts)) + 1).tolist(), len(verdicts)]
-    for first, last in pairwise(edges):
-        yield first, last, int(verdicts[first])
 
 
 def group_segments(files: Files, request: CompactionRequest, end_offset: int) -> Iterable[list[tuple[int, int]]]:

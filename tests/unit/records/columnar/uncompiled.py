@@ -1,17 +1,16 @@
 """The kernels as plain Python over arrays that refuse every index outside of them, also the negative ones."""
 
 import contextlib
-import importlib.util
 import inspect
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 from unittest import mock
 
-import numba
 import numpy as np
 
 from skep.records.columnar import arrays, columnar_kernels, decoder, encoder
+from tests.kernel_variants import as_python
 
 
 class Walled(np.ndarray):
@@ -48,14 +47,9 @@ def _with_walls(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("uncompiled_kernels", str(columnar_kernels.__file__))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with mock.patch.object(numba.config, "DISABLE_JIT", True):
-        spec.loader.exec_module(module)
+    module = as_python(columnar_kernels)
     for name, function in inspect.getmembers(module, inspect.isfunction):
-        if not name.startswith("_") and name != "njit":
+        if not name.startswith("_") and function.__module__ == module.__name__:
             setattr(module, name, _with_walls(function))
     return module
 

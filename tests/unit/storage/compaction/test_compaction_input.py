@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from skep.records.builder import NewRecord, build_batch
 from skep.records.compression import Codec, compress
 from skep.records.keys import check_keys
 from tests.compacting import compact
+
+pytestmark = pytest.mark.usefixtures("each_variant")
 
 CONFIG = TopicConfig(cleanup_policy=("compact",), segment_bytes=100_000, index_interval_bytes=100)
 

@@ -3,10 +3,14 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
+
 from skep.base.config.topic_config import TopicConfig
 from skep.storage.compaction import cleaned_segments
 from skep.storage.log.log import Log
 from tests.compacting import Writer, compact, records_of
+
+pytestmark = pytest.mark.usefixtures("each_variant")
 
 CONFIG = TopicConfig(cleanup_policy=("compact",), segment_bytes=600, index_interval_bytes=100)
 

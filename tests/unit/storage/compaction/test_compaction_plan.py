@@ -20,6 +20,8 @@ from tests.compacting import Writer, compact, records_of
 from tests.manual_clock import ManualClock
 from tests.memory_files import Survivors
 
+pytestmark = pytest.mark.usefixtures("each_variant")
+
 HOUR_MS = 3_600_000
 CONFIG = TopicConfig(
     cleanup_policy=("compact",), segment_bytes=600, index_interval_bytes=100, delete_retention_ms=10 * HOUR_MS

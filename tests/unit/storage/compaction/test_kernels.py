@@ -1,6 +1,7 @@
-"""The compiled loops: known hashes, records against the Python reader, and bytes that make no sense."""
+"""The loops, compiled and as Python: known hashes, records against the Python reader, and bytes that make no sense."""
 
-import numpy as np
+from types import ModuleType
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,46 +10,55 @@ from skep.base.errors import KafkaError
 from skep.records.batch import HEADER_SIZE, LENGTH_END, read_header, write_header
 from skep.records.builder import NewRecord, build_batch
 from skep.records.record import iterate_records
-from skep.storage.compaction import kernels
+from tests.kernel_variants import COMPACTION_KERNELS
 
 KEYS = st.one_of(st.none(), st.binary(max_size=300))
 
 
-def rows_of(data: bytes) -> np.ndarray:
-    rows = np.zeros((len(data) // HEADER_SIZE + 1, kernels.COLUMNS), np.int64)
-    count, _ = kernels.find_batches(np.frombuffer(data, np.uint8), 0, len(data), rows)
-    assert count >= 0
-    return rows[:count]
+SECRET = memoryview(bytes(range(16))).cast("Q")
+Kernels = ModuleType
 
 
-def new_state(latest: int = -1) -> np.ndarray:
-    state = np.zeros(4, np.int64)
-    state[kernels.LATEST] = latest
-    return state
+@pytest.fixture(scope="module", params=list(COMPACTION_KERNELS))
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    return COMPACTION_KERNELS[request.param]
 
 
-SECRET = np.frombuffer(bytes(range(16)), np.uint64)
-NOTHING = np.frombuffer(b"", np.uint8)
+def table_of(kernels: Kernels, data: bytes) -> memoryview:
+    table = kernels.signed_table(len(data) // HEADER_SIZE + 1, kernels.COLUMNS)
+    count, _ = kernels.find_batches(data, 0, len(data), table)
+    assert count > 0
+    return table[:count]
 
 
-def mapped(data: bytes, rows: np.ndarray, *, slots: int = 1024, capacity: int = 700, from_offset: int = 0) -> tuple:
-    table, state = np.zeros((slots, 3), np.uint64), new_state()
-    modes = np.zeros(len(rows), np.uint8)
-    raw = np.frombuffer(data, np.uint8)
-    status = kernels.map_keys(raw, NOTHING, rows, modes, table, capacity, SECRET, from_offset, state)
-    return status, table, state
+def mapped(
+    kernels: Kernels, data: bytes, table: memoryview, *, slots: int = 1024, capacity: int = 700, from_offset: int = 0
+) -> tuple:
+    offset_map, state = kernels.unsigned_table(slots, kernels.MAP_COLUMNS), kernels.new_state()
+    state[kernels.LATEST] = -1
+    modes = bytearray(len(table))
+    status = kernels.map_keys(
+        data, b"", table, modes, offset_map, capacity, SECRET, from_offset, state, *kernels.new_block()
+    )
+    return status, offset_map, state
 
 
-def filtered(data: bytes, rows: np.ndarray, table: np.ndarray, mode: int = kernels.FILTER, **options: int) -> tuple:
-    state = new_state(options.get("latest", 1 << 60))
-    out = np.zeros(len(data) + 20 * int(rows[:, kernels.COUNT].sum()), np.uint8)
-    results = np.zeros((len(rows), kernels.RESULTS), np.int64)
-    keep = np.zeros(int(rows[:, kernels.COUNT].max(initial=0)), np.uint8)
+def filtered(kernels: Kernels, data: bytes, table: memoryview, offset_map: memoryview, **options: int) -> tuple:
+    state = kernels.new_state()
+    state[kernels.LATEST] = 1 << 60
+    counts = [row[kernels.COUNT] for row in kernels.rows_of(table)]
+    out = bytearray(len(data) + 20 * sum(counts))
+    results = kernels.signed_table(len(table), kernels.RESULTS)
     status = kernels.filter_records(
-        np.frombuffer(data, np.uint8), NOTHING, rows, np.full(len(rows), mode, np.uint8), table, SECRET,
-        options.get("now_ms", 0), options.get("horizon_ms", 0), state, keep, out, results,
+        data, b"", table, bytearray(len(table)), offset_map, SECRET,
+        options.get("now_ms", 0), options.get("horizon_ms", 0), state, *kernels.new_block(),
+        bytearray(max(counts)), out, results,
     )  # fmt: skip
-    return status, results, out
+    return status, kernels.rows_of(results), bytes(out)
+
+
+def offsets_in(kernels: Kernels, offset_map: memoryview) -> list[int]:
+    return sorted(row[2] - 1 for row in kernels.rows_of(offset_map) if row[2])
 
 
 def siphash_128(data: bytes, key: bytes, rounds: int, last_rounds: int) -> bytes:
@@ -95,46 +105,58 @@ def test_the_slow_hash_gives_the_vectors_of_its_authors() -> None:
 
 @given(st.binary(max_size=300), st.binary(min_size=16, max_size=16))
 def test_a_key_is_hashed_as_the_slow_hash_does(data: bytes, key: bytes) -> None:
-    hashed = kernels.key_hash(np.frombuffer(data, np.uint8), 0, len(data), np.frombuffer(key, np.uint64))
+    hashed = COMPACTION_KERNELS["compiled"].key_hash(data, 0, len(data), memoryview(key).cast("Q"))
     assert b"".join(int(half).to_bytes(8, "little") for half in hashed) == siphash_128(data, key, 1, 3)
 
 
-@given(st.lists(KEYS, min_size=1, max_size=40), st.integers(0, 60))
-def test_the_map_has_the_newest_offset_of_each_key(keys: list[bytes | None], from_offset: int) -> None:
+def test_without_a_compiler_the_hash_also_depends_on_the_secret_and_on_every_byte_of_the_key() -> None:
+    key_hash = COMPACTION_KERNELS["python"].key_hash
+    secrets = [memoryview(bytes([n]) * 16).cast("Q") for n in range(2)]
+    data = b"..one-key.."
+    places = [(2, 7), (2, 6), (3, 6), (2, 0)]
+    hashes = {key_hash(data, start, length, secret) for start, length in places for secret in secrets}
+    assert len(hashes) == len(places) * len(secrets)
+    assert key_hash(b"one-key", 0, 7, secrets[0]) == key_hash(data, 2, 7, secrets[0])
+
+
+@given(keys=st.lists(KEYS, min_size=1, max_size=40), from_offset=st.integers(0, 60))
+def test_the_map_has_the_newest_offset_of_each_key(
+    kernels: Kernels, keys: list[bytes | None], from_offset: int
+) -> None:
     data = build_batch([NewRecord(key, b"v") for key in keys], base_offset=20)
-    status, table, state = mapped(data, rows_of(data), from_offset=from_offset)
+    status, offset_map, state = mapped(kernels, data, table_of(kernels, data), from_offset=from_offset)
     newest = {key: 20 + n for n, key in enumerate(keys) if key is not None and 20 + n >= from_offset}
     assert status == 0
-    assert sorted(int(row[2]) - 1 for row in table if row[2]) == sorted(newest.values())
+    assert offsets_in(kernels, offset_map) == sorted(newest.values())
     assert state[kernels.USED] == len(newest)
     assert state[kernels.LATEST] == 20 + len(keys) - 1
 
 
-def test_a_full_map_says_up_to_where_it_goes_and_a_larger_one_takes_the_rest() -> None:
+def test_a_full_map_says_up_to_where_it_goes_and_a_larger_one_takes_the_rest(kernels: Kernels) -> None:
     data = build_batch([NewRecord(b"key-%d" % n, b"v") for n in range(10)])
-    rows = rows_of(data)
-    status, table, state = mapped(data, rows, slots=16, capacity=4)
+    table = table_of(kernels, data)
+    status, offset_map, state = mapped(kernels, data, table, slots=16, capacity=4)
     assert status == kernels.FULL
     assert (state[kernels.USED], state[kernels.LATEST]) == (4, 3)
-    larger = np.zeros((64, 3), np.uint64)
-    kernels.rehash(table, larger)
-    raw, modes = np.frombuffer(data, np.uint8), np.zeros(1, np.uint8)
-    assert kernels.map_keys(raw, NOTHING, rows, modes, larger, 48, SECRET, 0, state) == 0
+    larger = kernels.unsigned_table(64, kernels.MAP_COLUMNS)
+    kernels.rehash(offset_map, larger)
+    rest = kernels.map_keys(data, b"", table, bytearray(1), larger, 48, SECRET, 0, state, *kernels.new_block())
+    assert rest == 0
     assert (state[kernels.USED], state[kernels.LATEST]) == (10, 9)
-    assert sorted(int(row[2]) for row in larger if row[2]) == list(range(1, 11))
+    assert offsets_in(kernels, larger) == list(range(10))
 
 
-@given(st.lists(st.tuples(KEYS, st.one_of(st.none(), st.binary(max_size=50))), min_size=1, max_size=600))
-def test_the_records_that_stay_are_written_with_their_offsets_times_and_headers(pairs: list) -> None:
+@given(pairs=st.lists(st.tuples(KEYS, st.one_of(st.none(), st.binary(max_size=50))), min_size=1, max_size=600))
+def test_the_records_that_stay_are_written_with_their_offsets_times_and_headers(kernels: Kernels, pairs: list) -> None:
     records = [NewRecord(key, value, 1000 + n, [("h", b"x")]) for n, (key, value) in enumerate(pairs)]
     data = build_batch(records)
-    rows = rows_of(data)
-    _, table, _ = mapped(data, rows)
-    status, results, out = filtered(data, rows, table, now_ms=5000, horizon_ms=9000)
+    table = table_of(kernels, data)
+    _, offset_map, _ = mapped(kernels, data, table)
+    status, results, out = filtered(kernels, data, table, offset_map, now_ms=5000, horizon_ms=9000)
     newest = {key: n for n, (key, _) in enumerate(pairs)}
     expected = [r for r in iterate_records(data) if r.key is not None and newest[r.key] == r.offset]
     assert status == 0
-    verdict, kept, max_timestamp, start, end = results[0].tolist()
+    verdict, kept, max_timestamp, start, end = results[0]
     assert kept == len(expected)
     if not expected:
         assert verdict == kernels.EMPTY
@@ -148,29 +170,38 @@ def test_the_records_that_stay_are_written_with_their_offsets_times_and_headers(
     header = read_header(data)._replace(batch_length=HEADER_SIZE - LENGTH_END + end - start, records_count=kept)
     if has_tombstone:
         header = header._replace(base_timestamp=9000)
-    assert list(iterate_records(write_header(header) + out[start:end].tobytes())) == expected
+    assert list(iterate_records(write_header(header) + out[start:end])) == expected
 
 
-@given(st.binary(max_size=400))
-def test_bytes_that_are_no_batch_are_refused_or_left(data: bytes) -> None:
-    rows = np.zeros((len(data) // HEADER_SIZE + 1, kernels.COLUMNS), np.int64)
-    count, end = kernels.find_batches(np.frombuffer(data, np.uint8), 0, len(data), rows)
+@given(data=st.binary(max_size=400))
+def test_bytes_that_are_no_batch_are_refused_or_left(kernels: Kernels, data: bytes) -> None:
+    table = kernels.signed_table(len(data) // HEADER_SIZE + 1, kernels.COLUMNS)
+    count, end = kernels.find_batches(data, 0, len(data), table)
     assert 0 <= end <= len(data)
-    assert count <= len(rows)
+    assert count <= len(table)
 
 
-@given(st.data())
-def test_records_that_make_no_sense_are_refused_and_nothing_is_read_outside(data: st.DataObject) -> None:
+@pytest.mark.parametrize("base_offset", [-1, (1 << 63) - 1])
+def test_a_batch_with_an_offset_that_cannot_be_is_refused(kernels: Kernels, base_offset: int) -> None:
+    """The CRC does not cover the base offset."""
+    data = build_batch([NewRecord(b"k", b"v")])
+    data = base_offset.to_bytes(8, "big", signed=True) + data[8:]
+    assert kernels.find_batches(data, 0, len(data), kernels.signed_table(2, kernels.COLUMNS)) == (-1, 0)
+
+
+@given(data=st.data())
+def test_records_that_make_no_sense_are_refused_and_nothing_is_read_outside(
+    kernels: Kernels, data: st.DataObject
+) -> None:
     """The batch stands between two walls; a read over its end would find a wall and not a record."""
     good = build_batch([NewRecord(b"key-%d" % n, b"value", 1000 + n, [("h", None)]) for n in range(5)])
     body = bytearray(good)
     for _ in range(data.draw(st.integers(1, 4))):
         body[data.draw(st.integers(HEADER_SIZE, len(body) - 1))] = data.draw(st.integers(0, 255))
     whole = bytes(body) + b"\x02" * 500
-    rows = rows_of(bytes(body))
-    table = np.zeros((64, 3), np.uint64)
-    status = mapped(whole, rows)[0]
-    filtered_status = filtered(whole, rows, table)[0]
+    table = table_of(kernels, bytes(body))
+    status = mapped(kernels, whole, table)[0]
+    filtered_status = filtered(kernels, whole, table, kernels.unsigned_table(64, kernels.MAP_COLUMNS))[0]
     assert status in (0, -1)
     assert filtered_status in (0, -1)
     try:
@@ -182,7 +213,6 @@ def test_records_that_make_no_sense_are_refused_and_nothing_is_read_outside(data
 
 
 @pytest.mark.parametrize("size", [HEADER_SIZE, HEADER_SIZE + 1, -1])
-def test_a_batch_that_is_cut_off_is_not_taken(size: int) -> None:
-    data = build_batch([NewRecord(b"k", b"v")])
-    rows = np.zeros((2, kernels.COLUMNS), np.int64)
-    assert kernels.find_batches(np.frombuffer(data, np.uint8)[:size], 0, len(data[:size]), rows) == (0, 0)
+def test_a_batch_that_is_cut_off_is_not_taken(kernels: Kernels, size: int) -> None:
+    data = build_batch([NewRecord(b"k", b"v")])[:size]
+    assert kernels.find_batches(data, 0, len(data), kernels.signed_table(2, kernels.COLUMNS)) == (0, 0)
