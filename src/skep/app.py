@@ -55,6 +55,7 @@ from skep.replication.partition.leadership_lease import RENEWALS_PER_BOUND, Lead
 from skep.replication.partition.partition import Partition
 from skep.replication.partition.time_lookups import TimeLookups
 from skep.replication.replica_manager import ReplicaManager
+from skep.replication.upkeep.kernel_compilation import compile_missing
 from skep.server.listener import Listener
 from skep.storage.directory.log_directory import LogDirectory
 
@@ -276,6 +277,10 @@ class Broker:
         self._housekeeping.on_disk_checked = self._disk_checked
         self._on_stop(self._hand_over)
 
+    def compile_kernels(self) -> None:
+        """Compiles in the background what the first compaction and the first read of columns would wait for."""
+        self._supervisor.spawn("kernel compilation", compile_missing(self._directory.path))
+
     async def _join(self, listener: Listener, services: Services) -> None:
         host, port = parse_address("listeners", self.config.listeners)
         port = await listener.bind(host, port)
@@ -389,7 +394,10 @@ def _descriptors(config: BrokerConfig) -> Descriptors:
 
 
 async def serve(texts: Mapping[str, str], *, stop_at_eof: bool) -> None:
-    """Runs a broker until SIGTERM or SIGINT, with ``stop_at_eof`` also until its standard input ends."""
+    """Runs a broker until SIGTERM or SIGINT, with ``stop_at_eof`` also until its standard input ends.
+
+    That one is a child: its parent, which may be a test of a second, decides whether kernels are compiled ahead.
+    """
     broker = Broker(texts)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -402,6 +410,8 @@ async def serve(texts: Mapping[str, str], *, stop_at_eof: bool) -> None:
     set_log_level(broker.config.log_level)
     try:
         _print_ready(broker)
+        if not stop_at_eof:
+            broker.compile_kernels()
         await _first_of(stopping, broker.must_stop)
     finally:
         await broker.stop()

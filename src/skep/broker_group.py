@@ -16,6 +16,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 
 from skep.broker_process import command, first_line, how_it_ended, ready_address
+from skep.replication.upkeep.kernel_compilation import compile_missing
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 """The pause before a restart. It doubles each time, and starts over after a run of at least ``LONG_RUN_S``."""
@@ -57,6 +58,7 @@ class BrokerGroup:
         announcement = asyncio.create_task(self._announce_when_ready())
         await self.stopping.wait()
         announcement.cancel()
+        await asyncio.gather(announcement, return_exceptions=True)
         await self._stop_in_turn()
         await asyncio.gather(*members)
         return 2 if self._failed else 0
@@ -73,6 +75,7 @@ class BrokerGroup:
         addresses = ",".join(member.address for member in self.members)
         brokers = "1 broker" if len(self.members) == 1 else f"{len(self.members)} brokers"
         _print(f"skep: cluster of {brokers} ready on {addresses}, data in {self.data_dir}")
+        await compile_missing(self.data_dir)
 
     async def _keep_running(self, member: Member) -> None:
         """Runs the broker, and restarts it when it ends, until the group stops."""

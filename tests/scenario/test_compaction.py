@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +86,20 @@ def test_the_newest_value_of_each_key_stays_at_its_offset(broker: EmbeddedBroker
 
     wait_until(lambda: len(consume(broker, topic)) == 50, "one record for each key", timeout_s=PATIENCE_S)
     assert consume(broker, topic) == [(n, *pairs[n]) for n in range(4950, 5000)]
+
+
+def test_a_broker_without_numba_and_numpy_compacts_and_says_once_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules.update(numba=None, numpy=None, llvmlite=None)")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *(path for path in sys.path if path)]))
+    with EmbeddedBroker(data_dir=tmp_path / "data", options=OPTIONS) as broker:
+        create(broker, topic)
+        pairs = [(f"key-{n % 20}", f"value {n}") for n in range(1000)]
+        produce(broker, topic, pairs)
+        wait_until(lambda: len(consume(broker, topic)) == 20, "one record for each key")
+        assert consume(broker, topic) == [(n, *pairs[n]) for n in range(980, 1000)]
+        assert broker.log.count('numba is not installed: pip install ".[fast]"') == 1
 
 
 def test_a_reader_in_the_middle_notices_nothing(broker: EmbeddedBroker, topic: str) -> None:

@@ -28,6 +28,7 @@ COMMANDS = {
     "sql": ("skep.cli.spark.sql_command", "Query topics in SQL with Spark."),
     "archive": ("skep.cli.archive.archive_command", "Write a topic to Parquet files, in folders by day."),
     "replay": ("skep.cli.archive.replay_command", "Write archived records back to a topic."),
+    "compile": ("skep.cli.serve.compile_command", "Compile the loops over records before their first use."),
     "bench": ("skep.cli.records.bench_command", "Measure produce and consume throughput."),
 }
 """Each module has a function ``register(app)`` that adds its command to a Typer application."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -10,11 +11,12 @@ from concurrent.futures import Executor
 from typing import Any
 
 from skep.base.errors import StorageError
+from skep.base.extras import how_to_install
+from skep.replication.upkeep.kernel_compilation import CACHE_DIRECTORY, is_compiler_installed
 from skep.storage.compaction.compaction_helper import LENGTH, encode
 from skep.storage.compaction.compaction_plan import CleanedGroup, CompactionRequest, PassResult
 
-CACHE_DIRECTORY = ".kernels"
-"""In the data directory; created only where compiled kernels cannot be cached elsewhere."""
+logger = logging.getLogger(__name__)
 
 
 class DamagedLog(Exception):
@@ -36,6 +38,7 @@ class CompactionProcess:
         self._executor = executor
         self._process: asyncio.subprocess.Process | None = None
         self._is_unwanted = False
+        self._is_slow = not is_compiler_installed()
 
     @property
     def pid(self) -> int | None:
@@ -72,6 +75,7 @@ class CompactionProcess:
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
+            self._say_once_if_slow()
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",
@@ -83,6 +87,14 @@ class CompactionProcess:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
         return self._process
+
+    def _say_once_if_slow(self) -> None:
+        if self._is_slow:
+            self._is_slow = False
+            logger.info(
+                "compaction runs as plain Python, some fifty times slower than compiled: numba is not installed: %s",
+                how_to_install("fast"),
+            )
 
     def kill(self) -> None:
         """Ends the process and the pass in progress, also while the process is still being started."""

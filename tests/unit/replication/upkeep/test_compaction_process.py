@@ -45,3 +45,27 @@ def test_a_pass_that_is_given_up_while_the_process_starts_is_not_asked_for(
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
     assert not psutil.pid_exists(started[0].pid), "and the process does not stay"
+
+
+def test_without_a_compiler_the_first_pass_says_once_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*arguments: str, **options: object) -> None:
+        raise OSError("no processes left")
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
+    caplog.set_level("INFO")
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor(1) as executor:
+            helper = CompactionProcess(str(tmp_path), executor)
+            for _ in range(2):
+                with pytest.raises(HelperFailed, match="no processes left"):
+                    await helper.run(REQUEST, no_group)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert [record.getMessage() for record in caplog.records] == [
+        "compaction runs as plain Python, some fifty times slower than compiled: numba is not installed: "
+        'pip install ".[fast]" in the folder of Skep\'s source'
+    ]
