@@ -67,17 +67,19 @@ $(BIN)/python:
 
 $(VENV)/.run: $(BIN)/python pyproject.toml
 	@echo "skep: installing what the broker needs"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[fast]'
 	@touch $@
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml
 	@echo "skep: installing what the tests need"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/skep compile
 	@touch $@ $(VENV)/.run
 
 $(VENV)/.bench: $(BIN)/python pyproject.toml
 	@echo "skep: installing what the benchmarks need"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev,bench]'
+	@$(BIN)/skep compile
 	@touch $@ $(VENV)/.run $(VENV)/.dev
 
 # Debian packages: kcat is a client that the tests use, openssl makes their certificates, Spark runs on Java 17 or newer.
