@@ -1,7 +1,7 @@
 """Skep: a message broker in Python for every Kafka client.
 
-``read_arrow``, ``read_batches`` and ``write_arrow`` are imported on first use, because the broker and the command line
-do not need the libraries they import.
+``read_arrow``, ``read_batches``, ``write_arrow`` and the package ``testing`` are imported on first use, because the
+broker and the command line do not need what they import.
 """
 
 import importlib
@@ -17,10 +17,12 @@ __all__ = ["read_arrow", "read_batches", "write_arrow"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return importlib.import_module("skep.testing")
     if name not in _MODULES:
         raise AttributeError(f"module 'skep' has no attribute '{name}'")
     return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULES])
+    return sorted({*globals(), *_MODULES, "testing"})

@@ -77,6 +77,7 @@ class Broker:
         self.node = BrokerRecord(self._node_id, "", 0)
         self.cluster_id = ""
         self.must_stop = asyncio.Event()
+        self._has_joined = False
 
     @property
     def config(self) -> BrokerConfig:
@@ -144,7 +145,7 @@ class Broker:
         directory = self._directory = LogDirectory(files, path, self._clock, config.max_producers_per_partition)
         directory.open()
         high_watermarks: Callable[[], dict[TopicPartition, Offset]] = dict
-        self._on_stop(lambda: asyncio.to_thread(directory.close, high_watermarks()))
+        self._on_stop(lambda: asyncio.to_thread(self._close_directory, high_watermarks()))
         threads = self._threads = Threads(config.background_threads)
         self._on_stop(lambda: asyncio.to_thread(threads.shut_down))
 
@@ -184,6 +185,11 @@ class Broker:
         self._housekeeping = Housekeeping(self._replicas, directory, self._current_config, self._clock)
         self._on_stop(self._housekeeping.stop)
         self._housekeeping.start()
+
+    def _close_directory(self, high_watermarks: dict[TopicPartition, Offset]) -> None:
+        # A start that fails, say because the port is in use, leaves nothing behind.
+        if self._has_joined or not self._directory.discard_if_new():
+            self._directory.close(high_watermarks)
 
     def _replicate(self) -> None:
         """Starts what replicates partitions as soon as they have roles."""
@@ -294,6 +300,7 @@ class Broker:
         rack = self.config.broker_rack or None
         record = BrokerRecord(self._node_id, host, port, rack, machine=_machine())
         self.node = services.node = await self._membership.join(record)
+        self._has_joined = True
 
     async def _stay(self, controller: Controller, services: Services) -> None:
         def joined(node: BrokerRecord) -> None:
@@ -393,39 +400,48 @@ def _descriptors(config: BrokerConfig) -> Descriptors:
     return share_out(soft if soft != resource.RLIM_INFINITY else 1 << 30, config.max_open_files)
 
 
-async def serve(texts: Mapping[str, str], *, stop_at_eof: bool) -> None:
+async def serve(
+    texts: Mapping[str, str], *, stop_at_eof: bool, next_steps: Callable[[str], str] = lambda bootstrap: ""
+) -> None:
     """Runs a broker until SIGTERM or SIGINT, with ``stop_at_eof`` also until its standard input ends.
 
     That one is a child: its parent, which may be a test of a second, decides whether kernels are compiled ahead.
     """
     broker = Broker(texts)
-    stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    stopping: asyncio.Future[str] = loop.create_future()
+
+    def stop(reason: str) -> None:
+        if not stopping.done():
+            stopping.set_result(reason)
+
     for signal_number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signal_number, stopping.set)
+        loop.add_signal_handler(signal_number, stop, f"received {signal_number.name}")
     if stop_at_eof:
-        loop.add_reader(sys.stdin.fileno(), stopping.set)
+        loop.add_reader(sys.stdin.fileno(), stop, "its parent process has closed the pipe")
     await broker.start()
     # The level may have been changed at run time, before this start.
     set_log_level(broker.config.log_level)
     try:
-        _print_ready(broker)
+        _print_ready(broker, next_steps)
         if not stop_at_eof:
             broker.compile_kernels()
-        await _first_of(stopping, broker.must_stop)
+        lost_id = asyncio.ensure_future(broker.must_stop.wait())
+        lost_id.add_done_callback(lambda _: stop("another broker has its id"))
+        logger.info("broker %d is stopping: %s", broker.node.id, await stopping)
+        lost_id.cancel()
     finally:
         await broker.stop()
+    logger.info("broker %d has stopped", broker.node.id)
 
 
-async def _first_of(*events: asyncio.Event) -> None:
-    waiting = [asyncio.ensure_future(event.wait()) for event in events]
-    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    for one in waiting:
-        one.cancel()
+def run(
+    texts: Mapping[str, str], *, stop_at_eof: bool = False, next_steps: Callable[[str], str] = lambda bootstrap: ""
+) -> int:
+    """Runs a broker process. Returns exit code 0 after a clean stop, 2 if it cannot start.
 
-
-def run(texts: Mapping[str, str], *, stop_at_eof: bool = False) -> int:
-    """Runs a broker process. Returns exit code 0 after a clean stop, 2 if it cannot start."""
+    ``next_steps`` returns what is printed below the ready line, for the address that clients connect to.
+    """
     import uvloop
 
     share_interpreter()
@@ -436,7 +452,7 @@ def run(texts: Mapping[str, str], *, stop_at_eof: bool = False) -> int:
         return 2
     log = configure_logging(config.node_id, config.log_format, config.log_level)
     try:
-        uvloop.run(serve(texts, stop_at_eof=stop_at_eof))
+        uvloop.run(serve(texts, stop_at_eof=stop_at_eof, next_steps=next_steps))
     except (OptionError, StartupError, StorageError, StoreUnavailable) as error:
         print(f"skep: {error}", file=sys.stderr)
         return 2
@@ -445,6 +461,10 @@ def run(texts: Mapping[str, str], *, stop_at_eof: bool = False) -> int:
     return 0
 
 
-def _print_ready(broker: Broker) -> None:
-    node, data_dir = broker.node, broker.config.log_dirs
-    print(f"skep: broker {node.id} ready on {node.host}:{node.port}, data in {data_dir}", flush=True)
+def _print_ready(broker: Broker, next_steps: Callable[[str], str]) -> None:
+    node, data_dir = broker.node, os.path.abspath(broker.config.log_dirs)
+    address = f"{node.host}:{node.port}"
+    ready = f"skep: broker {node.id} ready on {address}, data in {data_dir}, pid {os.getpid()}\n"
+    # One write: whoever reads only the first line and closes the pipe must not stop the broker.
+    sys.stdout.write(ready + next_steps(address))
+    sys.stdout.flush()

@@ -10,10 +10,11 @@ end, because the pipe that each has from it closes (``broker_process.py``).
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from skep.broker_process import command, first_line, how_it_ended, ready_address
 from skep.replication.upkeep.kernel_compilation import compile_missing
@@ -41,9 +42,10 @@ class Member:
 class BrokerGroup:
     """The brokers. ``stopping`` is set to stop them one after the other, ``hurrying`` to stop the rest at once."""
 
-    def __init__(self, brokers: Sequence[Mapping[str, str]], data_dir: str) -> None:
+    def __init__(self, brokers: Sequence[Mapping[str, str]], data_dir: str, next_steps: Callable[[str], str]) -> None:
         self.members = [Member(options) for options in brokers]
         self.data_dir = data_dir
+        self.next_steps = next_steps
         self.stopping = asyncio.Event()
         self.hurrying = asyncio.Event()
         self._has_started = False
@@ -74,7 +76,10 @@ class BrokerGroup:
         self._has_started = True
         addresses = ",".join(member.address for member in self.members)
         brokers = "1 broker" if len(self.members) == 1 else f"{len(self.members)} brokers"
-        _print(f"skep: cluster of {brokers} ready on {addresses}, data in {self.data_dir}")
+        _print(
+            f"skep: cluster of {brokers} ready on {addresses}, data in {self.data_dir}, pid {os.getpid()}\n"
+            f"{self.next_steps(addresses)}".rstrip("\n")
+        )
         await compile_missing(self.data_dir)
 
     async def _keep_running(self, member: Member) -> None:
@@ -188,10 +193,15 @@ def _write_log(lines: Sequence[bytes]) -> None:
         sys.stderr.buffer.flush()
 
 
-def run(brokers: Sequence[Mapping[str, str]], data_dir: str) -> int:
-    """Runs the parent process until it is stopped; ``brokers`` holds the options of each broker."""
-    return asyncio.run(_run(brokers, data_dir))
+def run(
+    brokers: Sequence[Mapping[str, str]], data_dir: str, next_steps: Callable[[str], str] = lambda bootstrap: ""
+) -> int:
+    """Runs the parent process until it is stopped; ``brokers`` holds the options of each broker.
+
+    ``next_steps`` returns what is printed below the ready line, for the addresses that clients connect to.
+    """
+    return asyncio.run(_run(brokers, data_dir, next_steps))
 
 
-async def _run(brokers: Sequence[Mapping[str, str]], data_dir: str) -> int:
-    return await BrokerGroup(brokers, data_dir).run()
+async def _run(brokers: Sequence[Mapping[str, str]], data_dir: str, next_steps: Callable[[str], str]) -> int:
+    return await BrokerGroup(brokers, data_dir, next_steps).run()

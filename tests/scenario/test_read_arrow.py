@@ -12,6 +12,7 @@ import pytest
 
 import skep
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.extras import how_to_install
 from skep.base.ids import show_topic_id
 from skep.client.cluster_client import ClusterClient, shared_cluster
 from skep.client.errors import ClientError, OffsetOutOfRange, TimedOut, TopicGone, TopicRecreated
@@ -400,5 +401,9 @@ def test_without_arrow_the_error_names_the_extra(skep_broker: EmbeddedBroker, cl
         "except ImportError as error: print(error)"
     )
     said = run_python(code, skep_broker.bootstrap_servers, topic)
-    assert 'pip install ".[arrow]"' in said
+    assert said.endswith(how_to_install("arrow"))
     assert "pyarrow" in said
+
+
+def test_the_brokers_for_tests_are_reached_from_skep_itself() -> None:
+    assert run_python("import skep; print(skep.testing.EmbeddedBroker.__name__)") == "EmbeddedBroker"

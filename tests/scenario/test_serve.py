@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from skep.cli.serve.serve_command import next_steps
 from skep.wire import apis
 from tests.raw_client import RawClient
 from tests.raw_requests import batch_of
@@ -31,7 +32,7 @@ def surroundings(**variables: str) -> dict[str, str]:
 
 
 class Served:
-    """A running ``skep serve``; its address is the one in the ready line, all of it kept in ``said``."""
+    """A running ``skep serve``; its address is the one in the ready line, which is ``said``; ``steps`` follow it."""
 
     def __init__(self, *arguments: object, **variables: str) -> None:
         self.process = subprocess.Popen(
@@ -46,6 +47,7 @@ class Served:
             assert select.select([self.process.stdout], [], [], PATIENCE_S)[0], "nothing was said"
             self.said = self.process.stdout.readline()
             assert " ready on " in self.said, self.process.communicate(timeout=PATIENCE_S)[1]
+            self.steps = "".join(self.process.stdout.readline() for _ in range(3))
         except BaseException:
             self.end()
             raise
@@ -156,7 +158,8 @@ def test_the_file_yields_to_the_environment_and_that_to_set_and_that_to_flags(tm
 def test_options_reach_the_listener_from_anywhere(tmp_path: Path) -> None:
     served = Served("--set", "node.id=7", SKEP_LISTENERS="127.0.0.1:0", SKEP_LOG_DIR=str(tmp_path / "data"))
     try:
-        assert served.said == f"skep: broker 7 ready on {served.address}, data in {tmp_path / 'data'}\n"
+        data = f"data in {tmp_path / 'data'}, pid {served.process.pid}"
+        assert served.said == f"skep: broker 7 ready on {served.address}, {data}\n"
         assert told_address(served.address) == ("127.0.0.1", int(served.address.rpartition(":")[2]))
     finally:
         served.end()
@@ -190,8 +193,12 @@ def test_a_signal_is_a_clean_stop(tmp_path: Path, signal_number: int) -> None:
         assert not (tmp_path / "data" / CLEAN_STOP_MARKER).exists()
         code, printed, log = served.stop(signal_number)
     assert code == 0
-    assert printed == "", "the ready line is all that goes to standard output"
+    assert served.steps == next_steps(served.address)
+    assert printed == "", "nothing else goes to standard output"
     assert "Traceback" not in log
+    name = signal.Signals(signal_number).name
+    stopping, stopped = (line.partition(" INFO ")[2] for line in log.splitlines()[-2:])
+    assert (stopping, stopped) == (f"broker 1 is stopping: received {name}", "broker 1 has stopped")
     assert (tmp_path / "data" / CLEAN_STOP_MARKER).exists()
     with serving(tmp_path / "data") as again, RawClient(again.address) as client:
         assert client.list_offset("eggs", -1).offset == 1
@@ -215,8 +222,28 @@ def test_kill_9_is_no_clean_stop(tmp_path: Path) -> None:
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        line = refused("--data-dir", tmp_path / "data", "--listen", address)
+        line = refused("--data-dir", tmp_path / "new" / "data", "--listen", address)
     assert line == f"skep: cannot listen on {address}: address already in use"
+    assert not (tmp_path / "new").exists(), "what a failed start made is removed"
+
+
+def test_a_start_that_fails_changes_nothing_in_a_directory_that_existed(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with serving(tmp_path / "used") as served, RawClient(served.address) as client:
+        client.create_topic("eggs")
+        client.append("eggs", batch_of(b"egg"))
+        served.stop()
+    for name in ("empty", "used"):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            refused("--data-dir", tmp_path / name, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+    assert list((tmp_path / "empty").iterdir()) == []
+    with serving(tmp_path / "used") as again, RawClient(again.address) as client:
+        assert client.list_offset("eggs", -1).offset == 1
+
+
+def test_a_relative_data_directory_is_named_by_its_absolute_path(tmp_path: Path) -> None:
+    with serving(Path(os.path.relpath(tmp_path / "data"))) as served:
+        assert f", data in {tmp_path / 'data'}, pid " in served.said
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", 70 * "a"])
@@ -247,8 +274,9 @@ def test_a_data_directory_that_another_broker_has(tmp_path: Path) -> None:
 
 def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    line = refused("--data-dir", tmp_path / "file" / "data", "--listen", "127.0.0.1:0")
-    assert line == f"skep: data directory {tmp_path / 'file' / 'data'}: Not a directory"
+    for path in (tmp_path / "file", tmp_path / "file" / "data"):
+        line = refused("--data-dir", path, "--listen", "127.0.0.1:0")
+        assert line == f"skep: data directory {path}: a file is in the way; choose another directory with --data-dir"
 
 
 def test_a_data_directory_that_cannot_be_written_to() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from skep.cli.serve.serve_command import next_steps
 from skep.wire import apis
 from tests.raw_client import RawClient
 from tests.raw_requests import batch_of
@@ -22,7 +23,7 @@ from tests.waiting import wait_until
 SERVE = [sys.executable, "-m", "skep.cli.main", "serve"]
 PATIENCE_S = 60
 CLEAN_STOP_MARKER = ".kafka_cleanshutdown"
-CLUSTER_LINE = re.compile(r"^skep: cluster of (\d+) brokers? ready on (\S+), data in (.*)$", re.M)
+CLUSTER_LINE = re.compile(r"^skep: cluster of (\d+) brokers? ready on (\S+), data in (.*), pid \d+$", re.M)
 
 
 def surroundings() -> dict[str, str]:
@@ -120,13 +121,14 @@ def is_gone(process: psutil.Process) -> bool:
 def test_every_broker_says_that_it_is_ready_and_then_the_cluster_does(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as served:
         served.wait_until_ready()
-        *singles, cluster = served.printed.splitlines()
+        *singles, cluster = served.printed.removesuffix(next_steps(",".join(served.addresses))).splitlines()
         expected = [
-            f"skep: broker {i} ready on {address}, data in {tmp_path}/data/broker-{i}"
+            f"skep: broker {i} ready on {address}, data in {tmp_path}/data/broker-{i}, pid {served.children[i].pid}"
             for i, address in enumerate(served.addresses, 1)
         ]
         assert sorted(singles) == expected
-        assert cluster == (f"skep: cluster of 3 brokers ready on {','.join(served.addresses)}, data in {tmp_path}/data")
+        data = f"data in {tmp_path}/data, pid {served.process.pid}"
+        assert cluster == f"skep: cluster of 3 brokers ready on {','.join(served.addresses)}, {data}"
         assert sorted(served.children) == [1, 2, 3]
 
 
@@ -257,6 +259,7 @@ def test_a_port_that_is_taken_is_told_with_the_broker(tmp_path: Path) -> None:
         lines = failed("--brokers", 2, "--data-dir", tmp_path / "data", "--listen", f"127.0.0.1:{port - 1}")
     # The port before it may happen to be taken too.
     assert f"skep: broker 2: cannot listen on 127.0.0.1:{port}: address already in use" in lines
+    assert not (tmp_path / "data").exists(), "what a failed start made is removed"
 
 
 def test_a_bad_option_is_told_once(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from skep.base.errors import OptionError
 
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+"""Where a broker listens, and where commands look for one, if nothing else is said."""
+
 
 def parse_address(option: str, text: str) -> tuple[str, int]:
     """Parses ``host:port``, also with the prefix ``PLAINTEXT://`` and with an IPv6 address in brackets."""

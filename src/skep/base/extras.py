@@ -1,6 +1,30 @@
-"""How to install an extra of the package, for messages about a library that is missing."""
+"""Optional dependencies: the command that installs one, for the error of a feature that needs it.
+
+Skep is installed from a clone and is not on PyPI, so ``pip install "skep[spark]"`` finds nothing. pip notes the folder
+that a package was installed from (PEP 610), and the command names it.
+"""
+
+import json
 
 
 def how_to_install(extra: str) -> str:
-    """Returns the command and where to run it: Skep is on no package index, so pip installs it from its source."""
-    return f'pip install ".[{extra}]" in the folder of Skep\'s source'
+    """Returns ``pip install -e "/home/ann/skep[spark]"``, or what to type in a clone if the folder is not known."""
+    # Not above: a broker that starts needs neither this nor urllib.
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        origin = distribution("skep").read_text("direct_url.json")
+    except PackageNotFoundError:
+        origin = None
+    return command_for(extra, origin)
+
+
+def command_for(extra: str, origin: str | None) -> str:
+    """``origin`` is the content of pip's ``direct_url.json``; None if pip has not written one."""
+    from urllib.parse import unquote, urlsplit
+
+    url = json.loads(origin) if origin else {}
+    if "dir_info" not in url:
+        return f'pip install ".[{extra}]" in a clone of Skep'
+    editable = "-e " if url["dir_info"].get("editable") else ""
+    return f'pip install {editable}"{unquote(urlsplit(url["url"]).path)}[{extra}]"'

@@ -14,13 +14,13 @@ import typer
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from skep.base.addresses import DEFAULT_BOOTSTRAP as DEFAULT_BOOTSTRAP
 from skep.base.unknown_names import no_such_topic
 from skep.cli.failures import CommandError, UsageError, reason
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import ClusterMetadata, TopicMetadata
 
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 CONNECT_TIMEOUT_S = 5.0
 """How long a cluster may take to answer a first, cheap request."""
 REFUSAL_TIMEOUT_S = 1.0

@@ -1,7 +1,9 @@
 """``skep serve --brokers N``: the options of N brokers on one machine, derived from the options of one."""
 
+import contextlib
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -79,6 +81,26 @@ def check_directory(path: str, *, several: bool) -> None:
         raise StartupError(f"{path} has the data of a single broker; use another --data-dir with --brokers")
     if not several and any(map(_has_broker, _directories(base))):
         raise StartupError(f"{path} has the data of several brokers; start them with --brokers")
+
+
+def missing_directories(path: str) -> list[Path]:
+    """Returns the directories that a start would create: ``path`` if it does not exist, and its missing parents."""
+    base = Path(path)
+    return [directory for directory in (base, *base.parents) if not directory.exists()]
+
+
+def remove_unused(created: list[Path]) -> None:
+    """Removes what brokers created that did not all start, the data directory first.
+
+    One of them may have been reachable for a moment. If it has a segment file, a client has written to it, and
+    everything stays.
+    """
+    if not created or any(created[0].rglob("*.log")):
+        return
+    shutil.rmtree(created[0], ignore_errors=True)
+    with contextlib.suppress(OSError):
+        for directory in created[1:]:
+            directory.rmdir()
 
 
 def _directories(base: Path) -> list[Path]:

@@ -1,6 +1,7 @@
 """``skep serve``: collect options from a file, the environment and the command line, and run one or more brokers."""
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,8 +9,11 @@ from typing import Annotated, Literal
 
 import typer
 
+from skep.base.addresses import DEFAULT_BOOTSTRAP
 from skep.base.errors import OptionError, StartupError
 from skep.cli.failures import UsageError
+
+PRODUCE, CONSUME = 'echo "one egg" | skep produce basket', "skep consume basket"
 
 
 def register(app: typer.Typer) -> None:
@@ -122,19 +126,45 @@ def _run_one(texts: Mapping[str, str]) -> int:
     from skep.cli.serve.local_cluster import check_directory
 
     check_directory(read_broker_config(texts).log_dirs, several=False)
-    return run(texts)
+    return run(texts, next_steps=next_steps)
 
 
 def _run_several(texts: Mapping[str, str], count: int) -> int:
     from skep.base.config.broker_config import read_broker_config
     from skep.broker_group import run
-    from skep.cli.serve.local_cluster import check_directory, options_of_brokers, with_ports
+    from skep.cli.serve.local_cluster import (
+        check_directory,
+        missing_directories,
+        options_of_brokers,
+        remove_unused,
+        with_ports,
+    )
 
-    data_dir = read_broker_config(texts).log_dirs
+    data_dir = os.path.abspath(read_broker_config(texts).log_dirs)
     check_directory(data_dir, several=True)
+    missing = missing_directories(data_dir)
     brokers, reserved = with_ports(options_of_brokers(texts, count))
     try:
-        return run(brokers, data_dir)
+        exit_code = run(brokers, data_dir, next_steps)
     finally:
         for port in reserved:
             port.release()
+    if exit_code:
+        remove_unused(missing)
+    return exit_code
+
+
+def next_steps(bootstrap: str, prefix: str = sys.prefix) -> str:
+    """Returns what is printed below the ready line: two lines to type in another terminal.
+
+    They work as printed. The first one makes the commands and the address known there, as far as that is needed:
+    someone who has just run ``make run`` has no ``skep`` on the PATH. ``prefix`` is where this Python is installed.
+    """
+    activate = os.path.join(prefix, "bin", "activate")
+    preparations = []
+    if os.path.exists(activate):
+        preparations.append(f"source {shlex.quote(activate)}")
+    if bootstrap.split(",")[0] != DEFAULT_BOOTSTRAP:
+        preparations.append(f"export SKEP_BOOTSTRAP={bootstrap}")
+    lines = [" && ".join(preparations), f"{PRODUCE} && {CONSUME}"] if preparations else [PRODUCE, CONSUME]
+    return "".join(["In another terminal:\n", *(f"  {line}\n" for line in lines)])

@@ -76,6 +76,8 @@ class LogDirectory:
         self._on_disk: set[TopicPartition] = set()
         self._checkpoints = Checkpoints(CheckpointFiles(files, path))
         self._leftovers: list[str] = []
+        self._created: list[str] = []
+        self._is_new = False
 
     def open(self) -> None:
         """Locks and scans the directory. Raises StartupError when another broker uses it or it cannot be written to."""
@@ -86,6 +88,10 @@ class LogDirectory:
                 raise StartupError(f"{self.path}: another broker is using this directory")
             self._scan()
         except StorageError as error:
+            if isinstance(error.__cause__, FileExistsError | NotADirectoryError):
+                raise StartupError(
+                    f"data directory {self.path}: a file is in the way; choose another directory with --data-dir"
+                ) from error
             raise StartupError(f"data directory {error}") from error
 
     def _make(self) -> None:
@@ -93,12 +99,16 @@ class LogDirectory:
         missing = [self.path]
         while not self._files.exists(missing[-1]) and os.path.dirname(missing[-1]) != missing[-1]:
             missing.append(os.path.dirname(missing[-1]))
+        if self._files.exists(missing[-1]):
+            missing.pop()
+        self._created = missing
         self._files.make_directory(self.path)
-        for parent in missing[1:]:
-            self._files.sync_directory(parent)
+        for directory in missing:
+            self._files.sync_directory(os.path.dirname(directory))
 
     def _scan(self) -> None:
         names = self._files.list_directory(self.path)
+        self._is_new = names == [LOCK]
         self._on_disk = {partition for name in names if (partition := parse_partition_name(name)) is not None}
         self._leftovers = [self._name(name) for name in names if name.endswith(DELETE_SUFFIX)]
         self._checkpoints.read(names, self._on_disk)
@@ -366,6 +376,35 @@ class LogDirectory:
         except StorageError as error:
             logger.error("%s: no clean shutdown: %s", self.path, error)
         self._logs.clear()
+        self._unlock()
+
+    def discard_if_new(self) -> bool:
+        """Unlocks the directory and removes it if ``open`` found it missing or empty. Returns whether it did.
+
+        For a broker that could not start: nobody has written records to it. A directory that existed stays, empty. The
+        lock is held until the end, so that no other broker can begin to use what is being removed.
+        """
+        if not self._is_new or self._on_disk or self._logs:
+            return False
+        try:
+            for name in self._files.list_directory(self.path):
+                self._remove(self._name(name))
+            for directory in self._created:
+                if self._files.list_directory(directory):
+                    break
+                self._files.remove_tree(directory)
+        except StorageError as error:
+            logger.warning("cannot remove the data directory of a broker that did not start: %s", error)
+        self._unlock()
+        return True
+
+    def _remove(self, path: str) -> None:
+        try:
+            self._files.remove(path)
+        except StorageError:
+            self._files.remove_tree(path)  # it is a directory
+
+    def _unlock(self) -> None:
         if self._lock is not None:
             self._lock.release()
             self._lock = None

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from skep.base.errors import OptionError, StartupError
-from skep.cli.serve.local_cluster import check_directory, options_of_brokers, with_ports
+from skep.cli.serve.local_cluster import (
+    check_directory,
+    missing_directories,
+    options_of_brokers,
+    remove_unused,
+    with_ports,
+)
 
 
 def test_ids_ports_and_directories_count_up_and_the_metadata_is_shared() -> None:
@@ -88,3 +94,26 @@ def test_a_topic_may_be_called_broker(tmp_path: Path) -> None:
 def test_a_directory_that_is_not_there_yet_is_right_for_both(tmp_path: Path) -> None:
     for several in (False, True):
         check_directory(str(tmp_path / "new"), several=several)
+
+
+def test_what_brokers_created_before_one_of_them_failed_is_removed(tmp_path: Path) -> None:
+    created = missing_directories(str(tmp_path / "new" / "data"))
+    assert created == [tmp_path / "new" / "data", tmp_path / "new"]
+    (tmp_path / "new" / "data" / "broker-1").mkdir(parents=True)
+    (tmp_path / "new" / "data" / "broker-1" / ".lock").touch()
+    remove_unused(created)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_existed_is_not_removed(tmp_path: Path) -> None:
+    remove_unused(missing_directories(str(tmp_path)))
+    assert tmp_path.exists()
+
+
+def test_records_that_a_client_wrote_before_another_broker_failed_are_not_removed(tmp_path: Path) -> None:
+    created = missing_directories(str(tmp_path / "data"))
+    partition = tmp_path / "data" / "broker-1" / "orders-0"
+    partition.mkdir(parents=True)
+    (partition / "00000000000000000000.log").touch()
+    remove_unused(created)
+    assert partition.exists()

@@ -46,6 +46,32 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         opened(OsFiles(), str(tmp_path / "file" / "data"))
 
 
+def test_a_new_directory_is_removed_with_the_parents_that_were_created(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    for path in (tmp_path / "a" / "b" / "data", tmp_path / "kept"):
+        directory = opened(OsFiles(), str(path))
+        directory.check_identity("cluster", 1)
+        assert directory.discard_if_new()
+    assert [path.name for path in tmp_path.rglob("*")] == ["kept"]
+    opened(OsFiles(), str(tmp_path / "kept")).close()
+
+
+def test_a_directory_that_was_used_before_is_not_discarded(tmp_path: Path) -> None:
+    opened(OsFiles(), str(tmp_path)).close()
+    names = {path.name for path in tmp_path.iterdir()}
+    directory = opened(OsFiles(), str(tmp_path))
+    assert not directory.discard_if_new()
+    directory.close()
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_a_directory_with_a_log_is_not_discarded(kit) -> None:
+    directory = opened(MemoryFiles())
+    kit.append(log_of(directory), 1)
+    assert not directory.discard_if_new()
+    directory.close()
+
+
 def test_a_stop_is_clean_only_when_it_was_closed(kit) -> None:
     files = MemoryFiles()
     directory = opened(files)
