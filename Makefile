@@ -9,12 +9,12 @@ JOBS ?= 3
 IN_PROCESSES = -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-kafka check bench bench-kafka explore fuzz torture docs demo clean
+.PHONY: help run test test-kafka check bench bench-kafka explore fuzz torture docs docs-check demo clean
 
 help: ## Print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(VENV)/.run ## Start a broker on 127.0.0.1:9092, data in ./skep-data
+run: $(VENV)/.run ## Start a broker on 127.0.0.1:9092, data in ./skep-data; prints what to type next
 	@exec $(BIN)/skep serve $(ARGS)
 
 test: $(VENV)/.dev system-packages ## Run every test
@@ -45,11 +45,14 @@ torture: $(VENV)/.dev java ## An hour of faults against a cluster, then the test
 	$(BIN)/python -m tests.torture --minutes $(or $(MINUTES),60) $(ARGS)
 	SKEP_TEST_LENGTH=long $(BIN)/python -m pytest -m long --timeout 7200 tests
 
-demo: $(VENV)/.dev java ## Show it all: broker, events, a pipeline on Spark, results in a topic and in Parquet
+demo: $(VENV)/.spark java ## Show it all: broker, events, a pipeline on Spark, results in a topic and in Parquet
 	@$(BIN)/python -m pipelines.demo $(ARGS)
 
 docs: $(VENV)/.dev ## Print docs/CONFIGURATION.md, COMPATIBILITY.md and SPARK-OPTIONS.md anew
 	$(BIN)/python -m tests.architecture.printed_docs
+
+docs-check: $(VENV)/.dev java ## Do what README and docs say, in page order, from a fresh clone (ARGS="docs/SPARK.md")
+	$(BIN)/python -m tests.docs $(ARGS)
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) torture-results .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results
@@ -67,20 +70,35 @@ $(BIN)/python:
 
 $(VENV)/.run: $(BIN)/python pyproject.toml
 	@echo "skep: installing what the broker needs"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[fast]'
+	@$(call install,.[fast])
 	@touch $@
+
+$(VENV)/.spark: $(BIN)/python pyproject.toml
+	@echo "skep: installing what Spark needs; that takes some minutes the first time"
+	@$(call install,.[spark])
+	@touch $@ $(VENV)/.run
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml
 	@echo "skep: installing what the tests need"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@$(call install,.[dev])
 	@$(BIN)/skep compile
-	@touch $@ $(VENV)/.run
+	@touch $@ $(VENV)/.run $(VENV)/.spark
 
 $(VENV)/.bench: $(BIN)/python pyproject.toml
 	@echo "skep: installing what the benchmarks need"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev,bench]'
+	@$(call install,.[dev$(comma)bench])
 	@$(BIN)/skep compile
-	@touch $@ $(VENV)/.run $(VENV)/.dev
+	@touch $@ $(VENV)/.run $(VENV)/.spark $(VENV)/.dev
+
+# Spark is 450 MB, and a minute without a word looks like a hang: pip's lines about large files and slow steps are shown.
+comma := ,
+define install
+	bash -o pipefail -c '$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -e "$(1)" | sed -un \
+	  -e "s/^ *Downloading \([^ ]*\) (\([0-9.]* [MG]B\))/  downloading \1, \2/p" \
+	  -e "s/^ *Using cached \([^ ]*\) (\([0-9.]* [MG]B\))/  from the cache: \1, \2/p" \
+	  -e "s/^Building wheels for collected packages: /  building /p" \
+	  -e "s/^Installing collected packages.*/  unpacking/p"'
+endef
 
 # Debian packages: kcat is a client that the tests use, openssl makes their certificates, Spark runs on Java 17 or newer.
 .PHONY: system-packages java maven

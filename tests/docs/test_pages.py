@@ -1,0 +1,103 @@
+"""The documentation does what it says: what a page tells its reader to type works, in page order.
+
+The quick pages run here, in a clone that looks installed. ``make docs-check`` runs all of them from a fresh clone.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.clones import clone_that_looks_installed, path_without_environments
+from tests.docs.pages import PAGES, ROOT, Page, commands, has_blocks, is_as_shown, steps
+from tests.docs.reader import Reader
+
+QUICK = [page for page in PAGES if page.is_quick]
+TIMEOUT_S = 300.0
+
+
+@pytest.mark.parametrize("page", QUICK, ids=[page.path for page in QUICK])
+def test_a_page_does_what_it_says(page: Page, tmp_path: Path) -> None:
+    clone = clone_that_looks_installed(tmp_path)
+    with Reader(page.path, clone, TIMEOUT_S, {"PATH": path_without_environments()}) as reader:
+        if page.path != "README.md":
+            reader.do(steps("```console\n. .venv/bin/activate\n```\n")[0])
+        if not page.has_own_broker:
+            assert reader.serve("skep serve")[0] == 0
+        for step in steps(page.text):
+            if not step.is_slow:
+                reader.do(step)
+
+
+def test_every_page_with_something_to_type_is_listed() -> None:
+    paths = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "pipelines").rglob("*.md")]
+    found = {str(path.relative_to(ROOT)) for path in paths if has_blocks(path.read_text())}
+    assert found == {page.path for page in PAGES}
+
+
+def test_nobody_is_told_to_install_a_package_that_is_not_published() -> None:
+    """Skep is not on PyPI."""
+    places = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
+    wrong = [path.name for path in places if "pip install skep" in path.read_text()]
+    wrong += [path.name for path in places if path.suffix == ".md" and '"skep[' in path.read_text()]
+    assert not wrong
+
+
+# How a page is read.
+
+PAGE = """
+```console
+$ echo one \\
+    two
+one two
+$ true
+```
+
+<!-- not run: needs a moon -->
+
+```console
+launch
+```
+
+<!-- docs-check: is slow -->
+```python
+print(1)
+```
+
+```text
+1
+```
+
+```
+not typed
+```
+```python
+def test_nothing(): pass
+```
+"""
+
+
+def test_the_steps_of_a_page_are_in_page_order_with_what_they_print() -> None:
+    assert [(step.kind, step.text, step.shown, step.is_slow) for step in steps(PAGE)] == [
+        ("command", "echo one \\\n    two", "one two\n", False),
+        ("command", "true", "", False),
+        ("code", "print(1)\n", "1\n", True),
+        ("tests", "def test_nothing(): pass\n", "", False),
+    ]
+    assert [PAGE.splitlines()[step.line - 1].strip() for step in steps(PAGE)[:3]] == [
+        "$ echo one \\",
+        "$ true",
+        "print(1)",
+    ]
+
+
+def test_without_prompts_every_line_is_a_command() -> None:
+    assert commands("make run   # a broker\n\nls\n") == [(0, "make run   # a broker", ""), (2, "ls", "")]
+
+
+def test_dots_stand_for_any_text_and_alone_for_any_lines() -> None:
+    assert is_as_shown("id 7, done\n", "id ..., done\n")
+    assert is_as_shown("a\nb\nc\nd\n", "a\n...\nd\n")
+    assert is_as_shown("a   b  \n\n", "a b")
+    assert not is_as_shown("a\nb\nc\n", "a\n...\nd\n")
+    assert not is_as_shown("a\nb\n", "a\n")
+    assert not is_as_shown("a+b\n", "aab\n")
