@@ -36,6 +36,7 @@ LONGEST_FIRST = (
     "tests/spark/test_writing_killed.py",
     "tests/cluster/",
     "tests/spark/",
+    "tests/docs/",
     "tests/scenario/",
     "tests/simulation/",
     "tests/crash/",

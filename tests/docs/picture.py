@@ -21,6 +21,7 @@ from tests.docs.pages import ROOT
 from tests.docs.reader import PageFailed, Reader
 
 PICTURE = ROOT / "docs" / "terminal.svg"
+START = "make run"
 COMMANDS = (
     "source .venv/bin/activate",
     "skep topics create orders --partitions 3",
@@ -38,7 +39,7 @@ def session(folder: Path) -> list[tuple[str, str]]:
     """Runs the commands; returns each with what it printed."""
     clone = clone_that_looks_installed(folder)
     with Reader("the picture", clone, STEP_TIMEOUT_S, {"PATH": path_without_environments()}) as reader:
-        found = [("make run", reader.serve("make run"))]
+        found = [(START, reader.serve(START))]
         found += [(command, reader.enter(command)) for command in COMMANDS]
         port = reader.ports[9092]
     if failed := [(command, printed) for command, (code, printed) in found if code]:
@@ -56,7 +57,10 @@ def svg(lines: list[tuple[str, str]]) -> str:
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), highlight=False)
     for command, printed in lines:
         console.print(Text.assemble(("$ ", "green"), (command, "bold")), soft_wrap=True)
-        console.print(Text(printed.rstrip("\n")), soft_wrap=True)
+        if printed.strip():
+            console.print(Text(printed.rstrip("\n")), soft_wrap=True)
+        if command == START:
+            console.print(Text("\n# in another terminal", "dim"))
     # The letters come from the reader's machine: a page must not load fonts from elsewhere.
     form = re.sub(r"\s*@font-face \{\{.*?\}\}", "", rich._export_format.CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     return console.export_svg(title="Skep", code_format=form, unique_id="skep")

@@ -3,12 +3,16 @@
 The quick pages run here, in a clone that looks installed. ``make docs-check`` runs all of them from a fresh clone.
 """
 
+import html
+import re
 from pathlib import Path
 
 import pytest
 
+from skep.cli.serve.serve_command import next_steps
 from tests.docs.clones import clone_that_looks_installed, path_without_environments
 from tests.docs.pages import PAGES, ROOT, Page, commands, has_blocks, is_as_shown, steps
+from tests.docs.picture import COMMANDS, PICTURE, START
 from tests.docs.reader import Reader
 
 QUICK = [page for page in PAGES if page.is_quick]
@@ -37,9 +41,14 @@ def test_every_page_with_something_to_type_is_listed() -> None:
 def test_nobody_is_told_to_install_a_package_that_is_not_published() -> None:
     """Skep is not on PyPI."""
     places = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
-    wrong = [path.name for path in places if "pip install skep" in path.read_text()]
-    wrong += [path.name for path in places if path.suffix == ".md" and '"skep[' in path.read_text()]
-    assert not wrong
+    wrong = [path.name for path in places if re.search(r"pip install [\"'`]*skep\b", path.read_text())]
+    assert not wrong, "say pip install -e '.[extra]' in the clone, in code base/extras.py"
+
+
+def test_the_picture_of_the_terminal_shows_the_commands_that_make_it() -> None:
+    shown = html.unescape(re.sub(r"<[^>]+>", "", PICTURE.read_text())).replace("\xa0", " ")
+    assert [command for command in (START, *COMMANDS) if f"$ {command}" not in shown] == []
+    assert all(line.lstrip() in shown for line in next_steps("127.0.0.1:9092", "/no environment").splitlines())
 
 
 # How a page is read.

@@ -1,6 +1,6 @@
 """Optional dependencies: the command that installs one, for the error of a feature that needs it.
 
-Skep is installed from a clone and is not on PyPI, so ``pip install "skep[spark]"`` finds nothing. pip notes the folder
+Skep is installed from a clone. It is not on PyPI, where pip would find nothing under its name. pip notes the folder
 that a package was installed from (PEP 610), and the command names it.
 """
 
