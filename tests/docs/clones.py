@@ -34,8 +34,11 @@ def clone_that_looks_installed(folder: Path) -> Path:
     commands = clone / ".venv" / "bin"
     commands.mkdir(parents=True)
     for item in ROOT.iterdir():
-        if item.name not in (".venv", ".git", "skep-data"):
+        if item.name not in (".venv", ".git", "skep-data", "pipelines"):
             (clone / item.name).symlink_to(item)
+    # A copy, because runs of the examples write into it.
+    ignored = shutil.ignore_patterns("pipeline-storage", "__pycache__")
+    shutil.copytree(ROOT / "pipelines", clone / "pipelines", ignore=ignored)
     (commands / "activate").write_text(_ACTIVATE.format(clone / ".venv"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     sources = f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r})"
