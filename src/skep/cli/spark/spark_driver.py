@@ -8,6 +8,7 @@ management would release them from a thread that runs once a second, also while 
 then; it is turned off.
 """
 
+import contextlib
 import logging
 import os
 import re
@@ -44,6 +45,10 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
 """
+
+
+class RunAbandoned(Exception):
+    """Raised where Spark is used: what it is doing is to be abandoned, so its JVM is killed."""
 
 
 def check_java() -> None:
@@ -127,9 +132,11 @@ def spark_driver(settings: Mapping[str, str], log: IO[bytes]) -> Iterator[Any]:
     for name, value in {**_QUIET, **_PATIENT, **_log_settings(log), **settings}.items():
         conf.set(name, value)
     gateway = None
+    at_once = False
     try:
         try:
-            gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+            with _killed_if_interrupted():
+                gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
             gateway.gateway_property.enable_memory_management = False
             with _sigint_handler_kept():
                 context = SparkContext(conf=conf, gateway=gateway)
@@ -139,9 +146,13 @@ def spark_driver(settings: Mapping[str, str], log: IO[bytes]) -> Iterator[Any]:
             yield context
         except OutputClosed:
             raise
+        except (KeyboardInterrupt, RunAbandoned):
+            at_once = True
+            raise
         except Exception as error:  # a JVM that has ended shows as any of many exceptions; all others are raised again
             if any(isinstance(cause, KeyboardInterrupt) for cause in _causes(error)):
                 # Ctrl-C interrupted a call to Java, and pyspark's cleanup then found the connection closed.
+                at_once = True
                 raise KeyboardInterrupt from None
             if (code := _exit_code(gateway, error)) is not None:
                 raise CommandError(f"Spark's JVM ended with exit code {code} before the command was done") from None
@@ -151,7 +162,57 @@ def spark_driver(settings: Mapping[str, str], log: IO[bytes]) -> Iterator[Any]:
             raise
     finally:
         if gateway is not None:
-            _end(gateway)
+            _end(gateway, at_once=at_once)
+
+
+@contextmanager
+def _killed_if_interrupted() -> Iterator[None]:
+    """Kills the JVM that is started inside the ``with`` if that fails, as by Ctrl-C.
+
+    launch_gateway forgets its process then. The JVM would not end with its pipe either: it fails to write its port into
+    a folder that is deleted by then, and stays. It gets a session of its own, so that the launcher that precedes it, a
+    shell and another JVM, can be killed with it.
+    """
+    from pyspark import java_gateway
+
+    started: list[subprocess.Popen[Any]] = []
+
+    def start(*arguments: Any, **settings: Any) -> "subprocess.Popen[Any]":
+        with _signals_deferred():
+            process = subprocess.Popen(*arguments, start_new_session=True, **settings)
+            started.append(process)
+        return process
+
+    spark_own = java_gateway.Popen  # type: ignore[attr-defined]
+    java_gateway.Popen = start  # type: ignore[assignment, attr-defined]
+    try:
+        yield
+    except BaseException:
+        for process in started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        raise
+    finally:
+        java_gateway.Popen = spark_own  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _signals_deferred() -> Iterator[None]:
+    """Handles signals after the ``with``. An exception in the middle of Popen would lose the process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, frame: received.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for one in received:
+            signal.raise_signal(one)
 
 
 @contextmanager
@@ -257,18 +318,27 @@ def log_tail(log: IO[bytes]) -> list[str]:
     return [line.strip() for line in lines[-LOG_TAIL_LINES:] if line.strip()]
 
 
-def _end(gateway: Any) -> None:
-    """Ends the JVM, and kills it if it does not end in time. Python workers are its children and end with it."""
+def _end(gateway: Any, *, at_once: bool) -> None:
+    """Ends the JVM, and kills it if it does not end in time. Python workers are its children and end with it.
+
+    With ``at_once`` it is killed: it would wait for the end of a pipeline's run, which cannot be stopped.
+    """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     process = gateway.proc
+    if at_once:
+        process.kill()
     process.stdin.close()
     try:
         process.wait(JVM_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    except KeyboardInterrupt:
+        process.kill()
+        process.wait()
+        raise
     # Otherwise pyspark would use this JVM again for the next start in this process.
     gateway.shutdown_callback_server()
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
