@@ -17,10 +17,13 @@ Columns ``data`` and ``error`` that the records already have are not replaced: r
 Left out: a check that Avro bytes belong to the schema. Avro carries no types, so bytes of another schema may decode.
 """
 
+import itertools
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -99,9 +102,34 @@ def parse_avro(records: DataFrame, schema: str, *, confluent: bool = False) -> D
     return decoded.select(F.expr(f"* EXCEPT ({_PARSED})"), f"{_PARSED}.{DATA}", f"{_PARSED}.{ERROR}")
 
 
+BAD_ROWS = "skep_bad_rows"
+"""How the names of the metrics begin that count the rows that ``good_rows`` leaves out."""
+_numbers = itertools.count(1)
+
+
 def good_rows(parsed: DataFrame, *origin: str) -> DataFrame:
-    """Returns the fields of the rows without an error as columns, after the record columns that ``origin`` names."""
+    """Returns the fields of the rows without an error as columns, after the record columns that ``origin`` names.
+
+    In the definition of a pipeline the rows with an error are counted, as an observed metric, which ``skep pipeline
+    run`` shows. Not elsewhere: Spark moves no filter and drops no column across a metric.
+    """
+    if _is_definition():
+        # A number, because two metrics of a query must not have the same name.
+        bad = F.count_if(F.col(ERROR).isNotNull())
+        parsed = parsed.observe(f"{BAD_ROWS}_{next(_numbers)}", bad.alias(BAD_ROWS))
     return parsed.where(F.col(ERROR).isNull()).select(*origin, f"{DATA}.*")
+
+
+def _is_definition() -> bool:
+    """Returns whether a declarative pipeline is being defined. Its module is imported then."""
+    module = sys.modules.get("pyspark.pipelines.graph_element_registry")
+    if module is None:
+        return False
+    try:
+        module.get_active_graph_element_registry()
+    except PySparkRuntimeError:
+        return False
+    return True
 
 
 def dead_letters(parsed: DataFrame, *, headers: bool = False) -> DataFrame:

@@ -17,7 +17,7 @@ BROAD = {
     "skep/replication/isr_updater.py": "puts back what was not done, and raises",
     "skep/coordination/active_shard.py": "unloads a shard whose state may differ from its log, or retries its timer",
     "skep/coordination/coordinator_runtime.py": "retries to load a shard",
-    "skep/cli/spark/pipeline_run.py": "the user's code may raise anything",
+    "skep/cli/spark/pipeline_definitions.py": "the user's code may raise anything",
     "skep/cli/spark/spark_driver.py": "looks in the cause of any failure for the end of Spark's JVM",
 }
 

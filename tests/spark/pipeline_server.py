@@ -2,7 +2,7 @@
 
     pipeline_server.py FOLDER
 
-Each line of standard input is ``{"project": folder, "dry": bool}``, each answer ``{"error": ..., "lines": [...]}``.
+Each line of standard input is ``{"project": folder, "dry": bool}``, each answer ``{"error": ..., "flows": {...}}``.
 Spark takes long to start and can be started once in a process, and the tests' own session is there already. A project
 has a database of its own, named like its folder, in a catalog that lives as long as the program.
 """
@@ -11,11 +11,13 @@ import dataclasses
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from skep.cli.failures import CommandError
-from skep.cli.spark.pipeline_progress import Display, RunProgress
+from skep.cli.spark.pipeline_display import flow_document
+from skep.cli.spark.pipeline_progress import Flow, RunProgress
 from skep.cli.spark.pipeline_project import load_project
 from skep.cli.spark.pipeline_run import Selection, connected, run_graph
 from skep.cli.spark.pipeline_template import write_project
@@ -28,29 +30,29 @@ OVERRIDES = {
 }
 
 
-class Remembered(Display):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
+class Silent:
+    def note(self, message: str) -> None:
+        pass
 
-    def _line(self, text: str) -> None:
-        self.lines.append(text)
+    def changed(self, flow: Flow, flows: Mapping[str, Flow]) -> None:
+        pass
+
+    counted = changed
 
 
 def run(spark: Any, request: dict[str, Any]) -> dict[str, Any]:
-    folder, display = Path(request["project"]), Remembered()
+    folder, progress = Path(request["project"]), RunProgress(Silent())
     error = None
     try:
         project = dataclasses.replace(load_project(folder, OVERRIDES), database=folder.name)
         spark.sql(f"CREATE DATABASE IF NOT EXISTS {folder.name} LOCATION '{folder}/pipeline-storage/tables'")
-        progress = RunProgress(display)
         settings = {name: text for name, text in project.settings.items() if not name.startswith("spark.")}
         for name, text in settings.items():
             spark.conf.set(name, text)
         run_graph(project, Selection(dry=request["dry"]), progress, spark, settings)
-        display.stop(progress.flows)
     except CommandError as refused:
         error = str(refused)
-    return {"error": error, "lines": display.lines}
+    return {"error": error, "flows": {name: flow_document(flow) for name, flow in progress.flows.items()}}
 
 
 def main(folder: Path, answers: IO[str]) -> None:

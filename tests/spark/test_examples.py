@@ -64,6 +64,8 @@ STORY = (
     r".* round 1 of 1 ",
     r"\$ skep produce clicks ",
     r"\$ skep pipeline run ",
+    r".* clicks: 200 rows in, ",
+    r".* The run completed in ",
     r".* results ",
     r"The most popular pages, from Parquet top_pages \(",
     r" home ",

@@ -4,7 +4,6 @@ import datetime
 import json
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import uuid
@@ -13,15 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
+import confluent_kafka
 import pytest
 
-from skep.cli.failures import INTERRUPTED
 from skep.cli.spark.pipeline_template import write_project
 from skep.testing import EmbeddedBroker
 from tests.spark.pipelining import RUN_TIMEOUT_S, done, environment, load, records, skep, table
 from tests.spark.printed_example import PrintedExample
-from tests.waiting import wait_until
 
 # A Spark of their own, the server: they need not wait for the tests of the shared session.
 pytestmark = [pytest.mark.xdist_group("spark-pipelines"), pytest.mark.timeout(900)]
@@ -40,11 +37,12 @@ class Server:
         self._process = process
 
     def run(self, project: Path, *, dry: bool = False) -> str | None:
-        """None, or what is wrong with the pipeline."""
+        """None, or what is wrong with the pipeline. ``flows`` are those of the last run, by name."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps({"project": str(project), "dry": dry}), file=self._process.stdin, flush=True)
         answer = json.loads(self._process.stdout.readline())
+        self.flows: dict[str, dict[str, Any]] = answer["flows"]
         error: str | None = answer["error"]
         return error
 
@@ -168,9 +166,28 @@ def test_a_new_project_runs_as_it_is_and_goes_on_where_it_was(bootstrap: str, tm
     assert sorted(project.rglob("*")) == files
     assert records(bootstrap, "orders.large") == records(bootstrap, "orders.bad") == []
 
-    lines = done("pipeline", "run", str(project), "--master", "local[2]")
-    assert "orders: 6 rows" in lines
-    assert "orders: completed" in lines
+    lines = done("pipeline", "run", str(project), "--master", "local[2]").splitlines()
+    assert any(line.endswith("orders: 6 rows in, 4 rows out, 2 bad, lag 0") for line in lines)
+    # The table at the end, without the times that flows took.
+    head = lines.index(next(line for line in lines if line.startswith("flow ")))
+    assert [line.split()[:6] for line in lines[head + 1 : -1]] == [
+        ["orders", "completed", "6", "4", "2", "0"],
+        ["to_bad_orders", "completed", "6", "2", "-", "0"],
+        ["to_large_orders", "completed", "4", "2", "-", "-"],
+        ["revenue", "completed", "-", "3", "-", "-"],
+    ]
+    assert "The run completed in" in lines[-1]
+    shown = done("pipeline", "show", "revenue", str(project)).splitlines()
+    assert sorted(line.split() for line in shown[1:]) == [
+        ["basket", "1", "129.0"],
+        ["eggs", "2", "118.8"],
+        ["hen", "1", "43.0"],
+    ]
+    letters = [json.loads(line) for line in done("pipeline", "show", "bad_orders", str(project), "--json").splitlines()]
+    assert sorted(letter["value"] for letter in letters)[1] == "this is not an order"
+    drawn = done("pipeline", "graph", str(project))
+    assert "└─ topic orders.bad (sink bad_orders), by to_bad_orders" in drawn
+    assert "completed, 6 in, 4 out, 2 bad, lag 0" in drawn
     assert table(project, "revenue") == [("basket", 1, 129.0), ("eggs", 2, 118.8), ("hen", 1, 43.0)]
 
     again = done(
@@ -239,23 +256,52 @@ def test_a_broker_that_is_away_is_told_before_spark_is_started(tmp_path: Path) -
     assert not (project / "pipeline-storage").exists()
 
 
-def test_ctrl_c_ends_all_that_a_run_has_started(bootstrap: str, tmp_path: Path) -> None:
-    project = tmp_path / "shop"
-    write_project(project, bootstrap)
-    command = [sys.executable, "-m", "skep.cli.main", "pipeline", "run", str(project)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as run:
-        try:
-            process = psutil.Process(run.pid)
-            java = wait_until(
-                lambda: [child for child in process.children(recursive=True) if child.name() == "java"],
-                "Java is started",
-                timeout_s=RUN_TIMEOUT_S,
-            )
-            started = process.children(recursive=True)
-            run.send_signal(signal.SIGINT)
-            run.wait(RUN_TIMEOUT_S)
-        finally:
-            run.kill()
-    assert run.returncode == INTERRUPTED
-    assert java
-    assert psutil.wait_procs(started, timeout=30)[1] == []
+WINDOWS = """
+
+@dp.table
+def per_minute() -> DataFrame:
+    rows = spark.readStream.table("{source}").withWatermark("timestamp", "1 minute")
+    return rows.groupBy(F.window("timestamp", "1 minute").start.alias("minute")).count()
+"""
+
+
+@pytest.mark.parametrize("source", ["parsed_orders", "orders"])
+def test_a_watermark_can_be_set_on_a_view_and_on_a_table_of_the_pipeline(
+    server: Server, bootstrap: str, tmp_path: Path, source: str
+) -> None:
+    project = write_project(tmp_path / f"windows{uuid.uuid4().hex}", bootstrap)
+    definition = project / PYTHON_FILE
+    definition.write_text(definition.read_text() + WINDOWS.format(source=source))
+    assert server.run(project, dry=True) is None
+
+
+def test_a_window_is_written_when_the_watermark_has_passed_it(server: Server, bootstrap: str, tmp_path: Path) -> None:
+    topic, project = f"minutes-{uuid.uuid4().hex}", write_project(tmp_path / f"minutes{uuid.uuid4().hex}", bootstrap)
+    _create(bootstrap, topic)
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    for second in (0, 30, 200):
+        value = json.dumps({"id": second, "product": "eggs"}).encode()
+        producer.produce(topic, value, timestamp=1_714_564_800_000 + second * 1000)
+    producer.produce(topic, b"no order", timestamp=1_714_564_800_000)
+    assert producer.flush(60) == 0
+    text = (project / PYTHON_FILE).read_text().replace('"subscribe", "orders"', f'"subscribe", "{topic}"')
+    # Without the sinks and the view: they are tested above.
+    (project / PYTHON_FILE).write_text(text.split("dp.create_sink")[0] + WINDOWS.format(source="orders"))
+    (project / SQL_FILE).unlink()
+    assert server.run(project) is None
+    assert table(project, "per_minute") == [(_at("12:00:00"), 2)]
+    orders = server.flows["orders"]
+    assert (orders["state"], orders["rows_in"], orders["rows_out"], orders["bad_rows"]) == ("completed", 4, 3, 1)
+    assert server.flows["per_minute"]["rows_out"] == 1
+
+
+def test_a_table_that_spark_looks_for_too_early_is_told_with_what_to_write(
+    server: Server, bootstrap: str, tmp_path: Path
+) -> None:
+    project = write_project(tmp_path / f"early{uuid.uuid4().hex}", bootstrap)
+    definition = project / PYTHON_FILE
+    early = '\n\n@dp.table\ndef more() -> DataFrame:\n    return spark.readStream.table("orders").drop("price")\n'
+    definition.write_text(definition.read_text() + early)
+    error = server.run(project, dry=True)
+    assert error is not None
+    assert re.match(r"transformations/orders\.py:\d+: there is no table or view 'orders'; .* write select\(\)", error)

@@ -1,23 +1,25 @@
-"""The progress of a pipeline run: the states, rows and rates of its flows, as a live table or as lines.
+"""The progress of a pipeline run: for each flow its state, rows in and out, bad rows, lag and time.
 
-States come from the events of Spark's pipeline run, which are plain sentences (``Flow x is RUNNING.``). Rows and rates
-come from a listener of streaming queries: a flow's query has the flow's name. A flow that is not a stream (a
-materialized view) has no query and therefore no rows.
+States come from the events of Spark's pipeline run, which are plain sentences (``Flow x is RUNNING.``). Two of them
+need care. Spark says that a stream ``has COMPLETED`` when its query has ended, also if it ended with an error, and says
+``has FAILED`` about a second later; so a flow counts as completed when the next event is not its failure. And a failure
+may be one of several attempts: until the last one the flow is ``retrying``.
+
+Numbers come from a listener of streaming queries: a flow's query has the flow's name. A flow that is not a stream (a
+materialized view) has no query: its rows are counted in its files when it has completed.
 """
 
 import re
-import sys
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
 
-from skep.cli import output
-
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
+from skep.base.ids import TopicPartition
+from skep.cli.spark.pipeline_graph import short_name
+from skep.cli.spark.spark_failures import one_line
 
 _FLOW_EVENT = re.compile(
     r"^Flow '?(?P<flow>[^\s']+)'? .*?"
@@ -26,194 +28,221 @@ _FLOW_EVENT = re.compile(
 _UNRESOLVED = re.compile(
     r"^Failed to resolve flow(?P<upstream> due to upstream failure)?: '?(?P<flow>[^\s']+?)'?\.?$", re.M
 )
+_LAST_FAILURE = "will not be restarted"
+ACTIVE = ("planning", "starting", "running", "retrying")
+COMPLETED_AFTER_S = 3.0
+"""How long a failure may follow the sentence that a flow has completed. Spark looks for failures once a second."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A finished micro-batch of a flow. None stands for numbers that are not known."""
+
+    flow: str
+    rows_in: int
+    rows_out: int | None = None
+    bad_rows: int | None = None
+    lag: int | None = None
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Up to where the topics are read."""
 
 
 @dataclass
 class Flow:
     name: str
     state: str = "queued"
-    rows: int = 0
+    rows_in: int | None = None
+    rows_out: int | None = None
+    bad_rows: int | None = None
+    lag: int | None = None
     batches: int = 0
     seconds: float = 0.0
+    attempts: int = 1
     reason: str | None = None
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    started_s: float | None = None
+    failed_s: float | None = None
+    """When it failed for the first time."""
+    completed_s: float | None = None
+    """When Spark said that the flow has completed, while that is not certain."""
+
+    def count(self, batch: Batch) -> None:
+        self.batches += 1
+        self.rows_in = (self.rows_in or 0) + batch.rows_in
+        if batch.rows_out is not None:
+            self.rows_out = (self.rows_out or 0) + batch.rows_out
+        if batch.bad_rows is not None:
+            self.bad_rows = (self.bad_rows or 0) + batch.bad_rows
+        self.lag = batch.lag
+        self.ends |= batch.ends
 
     @property
-    def rate(self) -> str | None:
-        if not self.rows or not self.seconds:
-            return None
-        slow = self.rows / self.seconds
-        return f"{slow:.1f} rows/s" if slow < 10 else output.rate(self.rows, self.seconds, " rows")
+    def has_failed(self) -> bool:
+        return self.state in ("failed", "retrying")
+
+
+class Shown(Protocol):
+    """What displays a run."""
+
+    def note(self, message: str) -> None: ...
+    def changed(self, flow: Flow, flows: Mapping[str, Flow]) -> None: ...
+    def counted(self, flow: Flow, flows: Mapping[str, Flow]) -> None: ...
 
 
 class RunProgress:
     """The state of a run. Events and calls of the listener arrive on different threads, so a lock guards it."""
 
-    def __init__(self, display: "Display") -> None:
+    def __init__(
+        self,
+        display: Shown,
+        *,
+        attempts: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+        complete: Callable[[Flow], None] = lambda flow: None,
+    ) -> None:
+        """``attempts`` is how often Spark tries a flow; ``complete`` adds the numbers of one without micro-batches."""
         self.flows: dict[str, Flow] = {}
+        self._attempts = attempts
         self._display = display
-        self._lock = threading.Lock()
+        self._clock = clock
+        self._complete = complete
+        self._lock = threading.RLock()
 
     def event(self, message: str) -> None:
         """Handles an event of the pipeline run."""
-        found = _FLOW_EVENT.match(message)
+        found, unresolved = _FLOW_EVENT.match(message), _UNRESOLVED.match(message)
         with self._lock:
-            unresolved = _UNRESOLVED.match(message)
-            if found is None and unresolved is None:
-                self._display.note(message)
-                return
             if unresolved is not None:
-                name, state = unresolved["flow"], "skipped" if unresolved["upstream"] else "failed"
+                self._settle()
+                self._failed(self._flow(unresolved["flow"]), message, upstream=unresolved["upstream"] is not None)
+            elif found is None:
+                self._settle()
+                # The end of the run is what the last table says.
+                if not message.startswith("Run is "):
+                    self._display.note(message)
             else:
-                assert found is not None
-                name, state = found["flow"], found["state"].lower()
-            flow = self._flow(name)
-            before, flow.state = flow.state, state
-            if flow.state == "failed":
-                _, _, reason = message.partition("\n")
-                flow.reason = reason.removeprefix("Error: ").strip() or message
-            if flow.state != before or flow.state == "queued":
-                self._display.changed(flow, self.flows)
+                flow = self._flow(found["flow"])
+                self._settle(but=flow)
+                self._state(flow, found["state"].lower(), message)
 
-    def batch(self, name: str | None, rows: int, duration_ms: float) -> None:
-        """Counts a finished micro-batch of the query ``name``."""
-        if name is None:
+    def _state(self, flow: Flow, state: str, message: str) -> None:
+        if state == "failed":
+            flow.completed_s = None
+            self._failed(flow, message)
+        elif state == "completed":
+            # After "failed" it is the late news of the end of that attempt.
+            if not flow.has_failed:
+                flow.completed_s = self._clock()
+        else:
+            if state == "starting" and flow.state == "retrying":
+                flow.attempts += 1
+            if state in ACTIVE and flow.started_s is None:
+                flow.started_s = self._clock()
+            if (flow.state, state) not in (("starting", "planning"), ("running", "starting")):
+                self._change(flow, state, anyway=state == "queued")
+
+    def _change(self, flow: Flow, state: str, *, anyway: bool = False) -> None:
+        before, flow.state = flow.state, state
+        if state != before or anyway:
+            self._display.changed(flow, self.flows)
+
+    def _failed(self, flow: Flow, message: str, *, upstream: bool = False) -> None:
+        if upstream:
+            self._change(flow, "skipped")
             return
+        sentence, _, reason = message.partition("\n")
+        flow.reason = one_line(reason.removeprefix("Error: ").strip() or message)
+        self._time(flow)
+        if flow.failed_s is None:
+            flow.failed_s = self._clock()
+        last = flow.attempts >= self._attempts or _LAST_FAILURE in sentence or sentence.startswith("Failed to resolve")
+        self._change(flow, "failed" if last else "retrying", anyway=True)
+
+    def _settle(self, *, but: Flow | None = None, now_s: float | None = None) -> None:
+        """Believes that flows have completed: all but one, or those of which nothing was heard for a while."""
+        for flow in self.flows.values():
+            if flow.completed_s is None or flow is but:
+                continue
+            if now_s is None or now_s - flow.completed_s >= COMPLETED_AFTER_S:
+                flow.completed_s = None
+                self._time(flow)
+                if not flow.batches:
+                    self._complete(flow)
+                self._change(flow, "completed")
+
+    def tick(self) -> None:
+        """Called several times a second."""
         with self._lock:
-            flow = self._flow(name)
-            flow.rows += rows
-            flow.batches += 1
-            flow.seconds += duration_ms / 1000
+            self._settle(now_s=self._clock())
+            for flow in self.flows.values():
+                if flow.state in ACTIVE:
+                    self._time(flow)
+
+    def end(self) -> None:
+        """Called when Spark sends no more events."""
+        with self._lock:
+            self._settle()
+
+    def batch(self, batch: Batch) -> None:
+        """Counts a finished micro-batch."""
+        with self._lock:
+            flow = self._flow(batch.flow)
+            flow.count(batch)
             self._display.counted(flow, self.flows)
+
+    def note(self, message: str) -> None:
+        """Shows a sentence that is not about a flow."""
+        with self._lock:
+            self._display.note(message)
+
+    def failed_flow(self) -> Flow | None:
+        """Returns the first flow that has failed and was not retried successfully."""
+        with self._lock:
+            return next((flow for flow in self.flows.values() if flow.has_failed), None)
+
+    def _time(self, flow: Flow) -> None:
+        if flow.started_s is not None:
+            flow.seconds = self._clock() - flow.started_s
 
     def _flow(self, name: str) -> Flow:
         short = short_name(name)
         return self.flows.setdefault(short, Flow(short))
 
 
-def _batches(number: int) -> str:
-    return "1 batch" if number == 1 else f"{number:,} batches"
+def batch_of(progress: Mapping[str, Any], rows_written: Callable[[Path, int], int | None]) -> Batch | None:
+    """Returns the batch of a QueryProgress, which is JSON of Spark. None if the query has no name.
+
+    ``rows_written`` counts the rows of a batch in the folder of a table; Spark counts only those of other sinks.
+    """
+    name = progress.get("name")
+    if not name:
+        return None
+    sink = progress.get("sink") or {}
+    rows_out = sink.get("numOutputRows", -1)
+    if rows_out < 0:
+        folder = re.fullmatch(r"FileSink\[(?:file:)?(/.*)\]", sink.get("description", ""))
+        rows_out = rows_written(Path(folder[1]), int(progress["batchId"])) if folder else None
+    metrics = (progress.get("observedMetrics") or {}).items()
+    bad = [sum(value.values()) for metric, value in metrics if metric.startswith("skep_bad_rows")]
+    ends: dict[TopicPartition, int] = {}
+    behind = []
+    for source in progress.get("sources") or ():
+        read = topic_offsets(source.get("endOffset"))
+        latest = topic_offsets(source.get("latestOffset"))
+        behind += [latest[one] - end for one, end in read.items() if one in latest]
+        ends |= read
+    rows_in = int(progress.get("numInputRows", 0))
+    return Batch(short_name(name), rows_in, rows_out, sum(bad) if bad else None, sum(behind) if behind else None, ends)
 
 
-def short_name(name: str) -> str:
-    """Returns ``orders`` for ``spark_catalog.default.orders``: most pipelines use only the default database."""
-    return name.replace("`", "").removeprefix("spark_catalog.default.")
-
-
-class Display:
-    """Prints a line for each change of state and each micro-batch of a flow with rows."""
-
-    def start(self) -> None:
-        pass
-
-    def stop(self, flows: Mapping[str, Flow]) -> None:
-        for flow in flows.values():
-            if flow.rows:
-                self._line(f"{flow.name}: {output.count(flow.rows, 'row')} in {_batches(flow.batches)}, {flow.rate}")
-
-    def note(self, message: str) -> None:
-        self._line(" ".join(message.split()))
-
-    def changed(self, flow: Flow, flows: Mapping[str, Flow]) -> None:
-        self._line(f"{flow.name}: {flow.state}")
-
-    def counted(self, flow: Flow, flows: Mapping[str, Flow]) -> None:
-        if flow.rows:
-            self._line(f"{flow.name}: {output.count(flow.rows, 'row')} so far, {flow.rate}")
-
-    def _line(self, text: str) -> None:
-        output.line(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}")
-        output.flush()
-
-
-_STARTING = "Spark is starting."
-
-
-class LiveDisplay(Display):
-    """Draws a table on a terminal and updates it in place."""
-
-    def __init__(self) -> None:
-        from rich.live import Live
-
-        self._live = Live(console=None, refresh_per_second=4, transient=False)
-        self._heading = _STARTING
-        self._flows: Mapping[str, Flow] = {}
-
-    def start(self) -> None:
-        self._live.start()
-        self._draw()
-
-    def stop(self, flows: Mapping[str, Flow]) -> None:
-        self._flows = flows
-        self._draw()
-        self._live.stop()
-
-    def note(self, message: str) -> None:
-        self._heading = " ".join(message.split())
-        self._draw()
-
-    def changed(self, flow: Flow, flows: Mapping[str, Flow]) -> None:
-        self._flows = flows
-        # Spark itself reports the state of the run only at its end.
-        if self._heading == _STARTING:
-            self._heading = "Run is RUNNING."
-        self._draw()
-
-    counted = changed
-
-    def _draw(self) -> None:
-        self._live.update(table_of(self._heading, self._flows))
-
-
-_COLOURS = {"running": "cyan", "completed": "green", "failed": "red", "skipped": "yellow"}
-
-
-def table_of(heading: str, flows: Mapping[str, Flow]) -> "Table | Text":
-    """Returns what to draw: the table, or only the heading while no flow is known."""
-    from rich.table import Table
-    from rich.text import Text
-
-    if not flows:
-        return Text(heading, style="italic")
-    drawn = Table(title=heading, title_justify="left", box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for column, side in (
-        ("flow", "left"),
-        ("state", "left"),
-        ("rows", "right"),
-        ("rate", "right"),
-        ("batches", "right"),
-    ):
-        drawn.add_column(column, justify=side)  # type: ignore[arg-type]
-    for flow in flows.values():
-        drawn.add_row(
-            flow.name,
-            Text(flow.state, style=_COLOURS.get(flow.state, "")),
-            f"{flow.rows:,}" if flow.batches else "-",
-            flow.rate or "-",
-            str(flow.batches) if flow.batches else "-",
-        )
-    return drawn
-
-
-def display_for_stdout() -> Display:
-    return LiveDisplay() if sys.stdout.isatty() else Display()
-
-
-def listener_for(progress: RunProgress) -> Any:
-    """Returns a StreamingQueryListener that updates ``progress``."""
-    from pyspark.sql.streaming.listener import StreamingQueryListener
-
-    class Rows(StreamingQueryListener):
-        def onQueryStarted(self, event: Any) -> None:
-            pass
-
-        def onQueryProgress(self, event: Any) -> None:
-            done = event.progress
-            progress.batch(done.name, done.numInputRows, done.durationMs.get("triggerExecution", 0))
-
-        def onQueryIdle(self, event: Any) -> None:
-            pass
-
-        def onQueryTerminated(self, event: Any) -> None:
-            pass
-
-    return Rows()
+def topic_offsets(offsets: Any) -> dict[TopicPartition, int]:
+    """Returns the offsets of ``{"orders": {"id": ..., "0": 6}}``, as Skep's source writes them; of others none."""
+    if not isinstance(offsets, dict):
+        return {}
+    return {
+        TopicPartition(topic, int(number)): offset
+        for topic, entry in offsets.items()
+        if isinstance(entry, dict)
+        for number, offset in entry.items()
+        if number.isdecimal() and isinstance(offset, int)
+    }

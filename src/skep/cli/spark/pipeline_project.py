@@ -18,8 +18,22 @@ FILE_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 BOOTSTRAP = "skep.bootstrap"
 """The property that holds the broker addresses for definitions: ``spark.conf.get("skep.bootstrap")``."""
 
+RETRIES = "spark.sql.pipelines.maxFlowRetryAttempts"
+"""The property that says how often Spark tries a failed flow again; 2 by default."""
+
 _UNSAFE_IN_PATH = re.compile(r"""[\s%"<>\\^`{|}#?\[\]]""")
 """Characters that Spark's pipelines encode in a path, like %20, and later use as part of the folder's name."""
+
+
+def unsafe_character(path: str) -> str | None:
+    """Returns the first character of ``path`` that storage must not have in its path."""
+    found = _UNSAFE_IN_PATH.search(path)
+    return None if found is None else found[0]
+
+
+def safe_name(name: str) -> str:
+    """Returns ``my-shop`` for ``my shop``."""
+    return _UNSAFE_IN_PATH.sub("-", name.strip())
 
 
 @dataclass(frozen=True)
@@ -37,6 +51,11 @@ class Project:
     @property
     def bootstrap(self) -> str | None:
         return self.settings.get(BOOTSTRAP)
+
+    @property
+    def local_storage(self) -> Path | None:
+        """Returns the storage if it is a local folder."""
+        return Path(self.storage.removeprefix("file://")) if self.storage.startswith("file://") else None
 
     def definitions(self) -> list[Path]:
         """Returns the Python and SQL files, sorted. Raises CommandError if there are none, or other files as well."""
@@ -66,9 +85,9 @@ def load_project(folder: Path, overrides: Mapping[str, str], scratch: Path | Non
     home = path.parent.resolve()
     # Not as_uri(): Spark and Derby use the path without decoding it.
     storage = spec.storage if "://" in spec.storage else f"file://{home / spec.storage}"
-    if found := _UNSAFE_IN_PATH.search(storage.removeprefix("file://")):
+    if found := unsafe_character(storage.removeprefix("file://")):
         raise CommandError(
-            f"the path of the storage {storage.removeprefix('file://')} contains {found[0]!r}, with which Spark would "
+            f"the path of the storage {storage.removeprefix('file://')} contains {found!r}, with which Spark would "
             f"keep checkpoints in another folder; set another storage in {path}"
         )
     settings = {**_defaults(spec.name, storage, scratch), **spec.configuration, **overrides}
@@ -109,8 +128,8 @@ def _defaults(name: str, storage: str, scratch: Path | None) -> dict[str, str]:
         "spark.sql.connect.serverStacktrace.enabled": "false",
     }
     root = Path(storage.removeprefix("file://"))
-    if scratch is not None and not (root / "metastore").exists():
-        # No earlier run has created tables, so the metastore is not needed.
+    if scratch is not None:
+        # Not the metastore of earlier runs: a definition may be valid only because of a table that they left.
         settings["spark.sql.warehouse.dir"] = (scratch / "tables").as_uri()
     elif storage.startswith("file://"):
         settings |= {

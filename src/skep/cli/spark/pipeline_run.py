@@ -3,25 +3,32 @@
 ``spark-pipelines run`` does the same. Here it runs in this process, so that progress can be shown, Ctrl-C ends all
 processes, and errors name the file they come from. The Connect server listens on a free port of 127.0.0.1 and requires
 a token.
+
+The events of a run arrive in a thread of their own. The main thread shows them, and looks meanwhile for signals and for
+the broker.
 """
 
-import importlib.util
+import json
 import os
+import queue
 import secrets
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 from skep.cli.failures import CommandError
-from skep.cli.spark.pipeline_progress import Display, RunProgress, listener_for
+from skep.cli.spark.pipeline_definitions import register_definitions
+from skep.cli.spark.pipeline_graph import FlowGraph
+from skep.cli.spark.pipeline_progress import RunProgress, batch_of
 from skep.cli.spark.pipeline_project import Project
-from skep.cli.spark.spark_driver import spark_driver
-from skep.cli.spark.spark_failures import one_line, spark_errors
+from skep.cli.spark.spark_driver import RunAbandoned, spark_driver
+from skep.cli.spark.spark_failures import spark_errors
+from skep.cli.spark.table_files import rows_of_batch
 
 _SERVICE = "org.apache.spark.sql.connect.service.SparkConnectService$"
+TICK_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -34,44 +41,84 @@ class Selection:
     dry: bool = False
 
 
-def run_pipeline(project: Project, selection: Selection, display: Display, log: IO[bytes]) -> None:
-    """Runs until all flows have ended. Raises CommandError if a flow fails or the pipeline is invalid."""
-    progress = RunProgress(display)
-    display.start()
-    try:
-        with connected(project, log) as (spark, settings):
-            run_graph(project, selection, progress, spark, settings)
-    finally:
-        display.stop(progress.flows)
-
-
 def run_graph(
-    project: Project, selection: Selection, progress: RunProgress, spark: Any, settings: Mapping[str, str]
+    project: Project,
+    selection: Selection,
+    progress: RunProgress,
+    spark: Any,
+    settings: Mapping[str, str],
+    *,
+    registered: Callable[[FlowGraph], None] = lambda graph: None,
+    tick: Callable[[], None] | None = None,
 ) -> None:
-    """Registers the definitions in the Connect session ``spark`` and follows the run to its end."""
+    """Registers the definitions in the Connect session ``spark`` and follows the run to its end.
+
+    ``registered`` is called before the run starts. ``tick`` is called several times a second and may raise; the run
+    then ends when the session is closed. Raises CommandError if a flow fails or the pipeline is invalid.
+    """
     from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 
     try:
         with spark_errors():
-            graph = create_dataflow_graph(spark, project.catalog, project.database, settings)
-            _register(project, spark, graph)
+            graph_id = create_dataflow_graph(spark, project.catalog, project.database, settings)
+            registered(register_definitions(project, spark, graph_id))
             with _counting_rows(spark, progress):
-                for result in start_run(
+                events = start_run(
                     spark,
-                    graph,
+                    graph_id,
                     full_refresh=selection.full_refresh,
                     full_refresh_all=selection.full_refresh_all,
                     refresh=selection.refresh,
                     dry=selection.dry,
                     storage=project.storage,
-                ):
-                    if "pipeline_event_result" in result:
-                        progress.event(result["pipeline_event_result"].event.message)
+                )
+                for event in _received(events, tick or progress.tick):
+                    if "pipeline_event_result" in event:
+                        progress.event(event["pipeline_event_result"].event.message)
+            progress.end()
+    except RunAbandoned:
+        raise
     except CommandError as error:
-        raise CommandError(_failed_flow(progress) or str(error)) from None
+        progress.end()
+        raise CommandError(_failure(progress) or str(error)) from None
     # A run can end without an error although a flow failed. A flow that was retried successfully is not "failed".
-    if (failure := _failed_flow(progress)) is not None:
+    if (failure := _failure(progress)) is not None:
         raise CommandError(failure)
+
+
+def _failure(progress: RunProgress) -> str | None:
+    """Returns the error of the first failed flow, which says more than the error of the run."""
+    failed = progress.failed_flow()
+    return None if failed is None else f"flow {failed.name} failed: {failed.reason or 'Spark gave no reason'}"
+
+
+def _received(events: Iterator[Any], tick: Callable[[], None]) -> Iterator[Any]:
+    """Yields the events, for which a thread waits, and calls ``tick`` meanwhile. Raises what the thread raised."""
+    arrived: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+
+    def receive() -> None:
+        try:
+            for event in events:
+                arrived.put(("event", event))
+        except BaseException as error:  # raised again in the main thread
+            arrived.put(("error", error))
+        else:
+            arrived.put(("end", None))
+
+    # A daemon: if tick raises, the thread waits until the session is closed.
+    threading.Thread(target=receive, name="pipeline events", daemon=True).start()
+    while True:
+        try:
+            kind, value = arrived.get(timeout=TICK_S)
+        except queue.Empty:
+            tick()
+            continue
+        if kind == "error":
+            raise value
+        if kind == "end":
+            return
+        yield value
+        tick()
 
 
 @contextmanager
@@ -84,10 +131,26 @@ def _counting_rows(spark: Any, progress: RunProgress) -> Iterator[None]:
     spark.streams.removeListener(listener)
 
 
-def _failed_flow(progress: RunProgress) -> str | None:
-    """Returns the error of the first failed flow, which says more than the error of the run."""
-    failed = next((flow for flow in progress.flows.values() if flow.state == "failed"), None)
-    return None if failed is None else f"flow {failed.name} failed: {one_line(failed.reason or 'Spark gave no reason')}"
+def listener_for(progress: RunProgress) -> Any:
+    """Returns a StreamingQueryListener that updates ``progress``."""
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    class Rows(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None:
+            pass
+
+        def onQueryProgress(self, event: Any) -> None:
+            batch = batch_of(json.loads(event.progress.json), rows_of_batch)
+            if batch is not None:
+                progress.batch(batch)
+
+        def onQueryIdle(self, event: Any) -> None:
+            pass
+
+        def onQueryTerminated(self, event: Any) -> None:
+            pass
+
+    return Rows()
 
 
 @contextmanager
@@ -121,50 +184,12 @@ def connected(project: Project, log: IO[bytes]) -> Iterator[tuple[Any, dict[str,
                 for name, value in changeable.items():
                     spark.conf.set(name, value)
                 yield spark, changeable
+            except (KeyboardInterrupt, RunAbandoned):
+                # To release the session is to wait for the end of its run.
+                spark.release_session_on_close = False
+                raise
             finally:
                 spark.stop()
         finally:
             del os.environ["SPARK_CONNECT_MODE_ENABLED"]
             del server_session
-
-
-def _register(project: Project, spark: Any, graph: str) -> None:
-    """Registers every definition file, as SQL or Python by its suffix. An error names the file."""
-    from pyspark.pipelines.graph_element_registry import graph_element_registration_context
-    from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
-
-    registry = SparkConnectGraphElementRegistry(spark, graph)
-    back = os.getcwd()
-    os.chdir(project.folder)
-    try:
-        with graph_element_registration_context(registry):
-            for path in project.definitions():
-                shown = path.relative_to(project.folder)
-                if path.suffix == ".sql":
-                    with spark_errors(f"{shown}: "):
-                        registry.register_sql(path.read_text(), shown)
-                else:
-                    _import(path, shown, spark, graph)
-    finally:
-        os.chdir(back)
-
-
-def _import(path: Path, shown: Path, spark: Any, graph: str) -> None:
-    from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context
-    from pyspark.pipelines.block_session_mutations import block_session_mutations
-
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    module.__dict__["spark"] = spark
-    try:
-        with add_pipeline_analysis_context(spark=spark, dataflow_graph_id=graph, flow_name=None):
-            with block_session_mutations():
-                spec.loader.exec_module(module)
-    except Exception as error:  # code of the user, which may raise anything; the message names its line
-        line = next(
-            (f.lineno for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename == str(path)), None
-        )
-        where = f"{shown}:{line}" if line else str(shown)
-        kind = "" if hasattr(error, "getCondition") else f"{type(error).__name__}: "
-        raise CommandError(f"{where}: {kind}{one_line(error)}") from None

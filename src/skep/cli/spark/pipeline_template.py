@@ -1,5 +1,7 @@
 """The project that ``skep pipeline init`` writes: an example with a table, a view, a sink and a dead-letter topic."""
 
+import json
+import re
 from pathlib import Path
 from string import Template
 
@@ -7,7 +9,7 @@ from skep.cli.connection import DEFAULT_BOOTSTRAP
 from skep.cli.failures import CommandError
 
 _SPEC = """\
-name: $name
+name: $quoted
 storage: pipeline-storage
 configuration:
   skep.bootstrap: $bootstrap
@@ -96,6 +98,7 @@ for topic in orders orders.large orders.bad; do skep topics create $$topic --if-
 skep produce orders < data/orders.jsonl
 skep pipeline validate
 skep pipeline run
+skep pipeline show revenue
 skep consume orders.large --from-beginning
 skep consume orders.bad --from-beginning
 ```
@@ -106,9 +109,10 @@ skep consume orders.bad --from-beginning
 | `transformations/orders.py` | tables and topics, in Python |
 | `transformations/revenue.sql` | a view, in SQL |
 | `data/orders.jsonl` | six sample records, two of them invalid |
-| `pipeline-storage/` | created by a run: tables (Parquet), checkpoints, `spark.log` |
+| `pipeline-storage/` | created by a run: tables (Parquet), checkpoints, `last-run.json`, `spark.log` |
 
-A run processes the new records of the topics and ends. Run it again, from cron or in a loop, for later records.
+A run processes the new records of the topics and ends. `skep pipeline run --continuous` goes on, `--every 1m` runs it
+again each minute. `skep pipeline show revenue` prints a table, `skep pipeline graph` the flows with their last numbers.
 `skep pipeline run --full-refresh-all` starts again from the first record; records already written to topics stay there.
 
 This is a project of Spark Declarative Pipelines; Spark's guide describes the files. To use Spark's own command
@@ -125,11 +129,21 @@ _FILES = {
 }
 
 
-def write_project(folder: Path, bootstrap: str | None) -> Path:
-    """Writes the files into ``folder``, which must be empty or not exist."""
+_YAML_WORDS = ("yes", "no", "on", "off", "true", "false", "null", "y", "n")
+
+
+def write_project(folder: Path, bootstrap: str | None, name: str | None = None) -> Path:
+    """Writes the files into ``folder``, which must be empty or not exist. It also names the project, unless given."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CommandError(f"{folder} already exists and is not an empty folder; choose another name")
-    names = {"name": folder.resolve().name, "bootstrap": bootstrap or DEFAULT_BOOTSTRAP}
+    name = name or folder.resolve().name
+    # JSON is YAML, also for names like "on" or "1.5", which are not text without quotes.
+    plain = re.fullmatch(r"[A-Za-z][\w-]*", name) and name.lower() not in _YAML_WORDS
+    names = {
+        "name": name,
+        "quoted": name if plain else json.dumps(name, ensure_ascii=False),
+        "bootstrap": bootstrap or DEFAULT_BOOTSTRAP,
+    }
     try:
         for path, text in _FILES.items():
             target = folder / path

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from skep.cli.failures import CommandError, UsageError
+from skep.cli.spark.pipeline_commands import init
 from skep.cli.spark.pipeline_project import load_project
 from skep.cli.spark.pipeline_template import write_project
 
@@ -24,6 +25,30 @@ def test_a_new_project_is_complete(project: Path) -> None:
 
 def test_a_new_project_takes_the_address_of_a_broker(tmp_path: Path) -> None:
     assert load_project(write_project(tmp_path / "shop", "b:9"), {}).bootstrap == "b:9"
+
+
+@pytest.mark.parametrize(("name", "folder"), [("my shop", "my-shop"), ("100% #1", "100---1"), ("shop", "shop")])
+def test_a_project_of_any_name_is_created_in_a_folder_that_spark_supports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, folder: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    init(name)
+    assert load_project(tmp_path / folder, {}).name == name
+
+
+@pytest.mark.parametrize("name", ["on", "1.5", "null", 'a "b"', "x: y", "ä"])
+def test_the_name_of_a_project_stays_text_in_yaml(tmp_path: Path, name: str) -> None:
+    assert load_project(write_project(tmp_path / "shop", None, name), {}).name == name
+
+
+def test_a_project_is_not_created_where_spark_cannot_keep_its_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my projects").mkdir()
+    monkeypatch.chdir(tmp_path / "my projects")
+    with pytest.raises(CommandError, match=r"contains ' ', which Spark does not support .* in another folder$"):
+        init("shop")
+    assert not list(Path().iterdir())
 
 
 def test_a_project_does_not_replace_what_is_there(tmp_path: Path) -> None:
@@ -49,14 +74,13 @@ def test_storage_whose_path_spark_would_mistake_is_refused_and_another_is_taken(
     assert load_project(project, {}).storage == f"file://{tmp_path}/elsewhere"
 
 
-def test_a_project_that_is_only_looked_at_has_its_tables_elsewhere_unless_there_are_some(
+def test_a_project_that_is_only_looked_at_has_its_tables_elsewhere_also_after_a_run(
     project: Path, tmp_path: Path
 ) -> None:
+    (project / "pipeline-storage" / "metastore").mkdir(parents=True)
     looked_at = load_project(project, {}, tmp_path).settings
     assert looked_at["spark.sql.warehouse.dir"] == (tmp_path / "tables").as_uri()
     assert not [name for name, value in looked_at.items() if "pipeline-storage" in value or value == "hive"]
-    (project / "pipeline-storage" / "metastore").mkdir(parents=True)
-    assert load_project(project, {}, tmp_path) == load_project(project, {})
 
 
 def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(project: Path) -> None:
