@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import KafkaError
-from skep.cli import output
 from skep.base.unknown_names import did_you_mean
+from skep.cli import output
 from skep.cli.connection import DEFAULT_BOOTSTRAP
 from skep.cli.failures import CommandError
 from skep.cli.spark.last_run import load_last_run, table_folder
