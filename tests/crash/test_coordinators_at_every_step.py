@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.broker_config import read_broker_config
 from skep.base.config.current_config import CurrentConfig
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError, StorageError
@@ -50,7 +50,7 @@ TOPICS = [
     TopicRecord(name, random_id(), tuple(PartitionRecord.new([HERE]) for _ in range(count)))
     for name, count in ((GROUPS, 1), (TRANSACTIONS, 1), (ORDERS, 2))
 ]
-SETTINGS = BrokerConfig()
+SETTINGS = read_broker_config({"group.initial.rebalance.delay.ms": "0"})
 SYNC_TURNS = (12, 1, 5, 12)
 """That a sync takes, one after the other, in which others get on and sync sooner."""
 TURNS = 200

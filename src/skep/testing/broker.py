@@ -21,13 +21,16 @@ from skep.broker_process import command, first_line, ready_address
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 HOST = "127.0.0.1"
+TEST_DEFAULTS = {"group.initial.rebalance.delay.ms": "0"}
 
 
 class EmbeddedBroker:
     """A broker process with its data directory.
 
     Owns the process, its port and, unless ``data_dir`` is given, a temporary directory; ``stop`` releases all of them.
-    ``options`` are broker options with Kafka's names: ``EmbeddedBroker(options={"num.partitions": "4"})``.
+    ``options`` are broker options with Kafka's names: ``EmbeddedBroker(options={"num.partitions": "4"})``. One default
+    differs from that of a broker: a new group does not wait for more members (``group.initial.rebalance.delay.ms=0``),
+    because a test has one consumer most of the time.
     """
 
     def __init__(self, *, data_dir: str | Path | None = None, options: Mapping[str, str] | None = None) -> None:
@@ -75,7 +78,7 @@ class EmbeddedBroker:
         if self._process is not None:
             raise RuntimeError("the broker is already running")
         listen = f"{HOST}:{self._reserved.number}"
-        options = {"listeners": listen, **self.options, "log.dirs": str(self.data_dir)}
+        options = {"listeners": listen, **TEST_DEFAULTS, **self.options, "log.dirs": str(self.data_dir)}
         self._process = subprocess.Popen(
             command(options),
             stdin=subprocess.PIPE,

@@ -33,7 +33,7 @@ JOIN: dict[str, Any] = {
 
 def group_services(scene: Scene) -> Any:
     """As much of the broker's services as the requests of groups ask for."""
-    config = read_broker_config({})
+    config = read_broker_config({"group.initial.rebalance.delay.ms": "0"})
     runtime = CoordinatorRuntime(
         TOPIC,
         lambda context: GroupShard(context, CurrentConfig(config), lambda: ClusterImage.of("test")),

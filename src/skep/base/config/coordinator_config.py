@@ -28,9 +28,10 @@ class CoordinatorConfig:
     )
     group_initial_rebalance_delay_ms: int = option(
         "group.initial.rebalance.delay.ms",
-        0,
+        300,
         at_least(0),
-        "How long a new classic group waits for more members before its first assignment.",
+        "How long a new or empty classic group waits for more members before its first assignment. Each member that "
+        "comes meanwhile extends it once. Kafka waits 3000.",
     )
     group_max_size: int = option(
         "group.max.size",

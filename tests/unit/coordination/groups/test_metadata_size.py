@@ -88,7 +88,7 @@ def test_when_a_member_goes_there_is_room_for_another(groups):
 
 def test_a_static_member_takes_its_own_place_and_not_a_second_one(groups):
     joining = groups.join(instance="i", protocols=said(6_000))
-    groups.pass_ms(0)
+    groups.pass_ms(300)
     first = joining.reply["member_id"]
     groups.sync(first, 1, {first: b"all"}, instance="i")
     assert code_of(groups.join(instance="i", protocols=said(LIMIT))) is FULL

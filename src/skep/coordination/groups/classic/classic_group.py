@@ -49,7 +49,7 @@ class ClassicGroup:
         self.state_timestamp = clock.now_ms()
         self.is_initial_rebalance = False
         self.has_grown = False
-        """Whether a member has joined since the initial delay was last extended."""
+        """Whether a member has joined, or got its id to join with, since the initial delay was last extended."""
         self.is_logged = False
         self.generation_id = 0
         self.protocol_type = ""

@@ -132,6 +132,7 @@ def _join_as_new(table: GroupTable, group: ClassicGroup, request: JoinRequest, w
     elif request.version >= REQUIRES_MEMBER_ID:
         table.groups[request.group_id] = group
         group.pending.add(member_id)
+        group.has_grown = group.is_initial_rebalance  # it will join at once with its id
         session_key, on_session_expired = session_of(request.group_id, member_id)
         table.timers.schedule(session_key, min(request.session_timeout_ms, PENDING_TIMEOUT_MS), on_session_expired)
         return Outcome({"error_code": ErrorCode.member_id_required, "member_id": member_id})

@@ -213,6 +213,28 @@ def test_each_new_member_makes_the_delay_begin_anew():
     assert [waiter.reply["generation_id"] for waiter in (first, second)] == [1, 1]
 
 
+def test_a_member_that_has_got_its_id_extends_the_delay_as_one_that_has_joined():
+    groups = ClassicGroups(DELAY)
+    _, first = groups.join_as_new()
+    groups.pass_ms(2_999)
+    coming = groups.new_id()
+    groups.pass_ms(2_000)
+    second = groups.join(coming)
+    assert not first.is_answered
+    groups.pass_ms(4_001)
+    assert [waiter.reply["generation_id"] for waiter in (first, second)] == [1, 1]
+
+
+def test_by_default_members_that_start_together_share_the_first_generation():
+    groups = ClassicGroups()
+    waiters = []
+    for _ in range(5):
+        waiters.append(groups.join_as_new()[1])
+        groups.pass_ms(200)
+    groups.pass_ms(600)
+    assert [waiter.reply["generation_id"] for waiter in waiters] == [1] * 5
+
+
 def test_the_delay_does_not_outlast_the_rebalance_timeout():
     groups = ClassicGroups(DELAY)
     waiters = [groups.join_as_new(rebalance_ms=7_000)[1]]
