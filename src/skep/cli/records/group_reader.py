@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from skep.base.ids import TopicPartition
@@ -27,6 +27,18 @@ _COMMIT_TOO_LATE = (
 )
 """Errors of a commit that came too late: the partitions are assigned to another member, which starts at the last
 committed offset, before the records printed since."""
+
+_NO_COORDINATOR = (
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._WAIT_COORD,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.REQUEST_TIMED_OUT,
+)
+"""Errors of a commit whose coordinator is away for the moment: it is sent again."""
 
 
 def read_as_member(
@@ -48,7 +60,7 @@ def read_as_member(
     left = max_messages
     if left == 0:
         return
-    member = _Member(open_consumer(cluster, settings or {}, group), topics)
+    member = _Member(cluster, settings or {}, group, topics)
     try:
         quiet_since = time.monotonic()
         watch = BrokerWatch(cluster)
@@ -58,7 +70,8 @@ def read_as_member(
                 quiet_since = time.monotonic()
                 left = None if left is None else left - len(messages)
             yield messages
-            member.commit(messages, ends)
+            # A commit to a broker that is dead ends when it is back. Only a reader that is to end waits for it.
+            member.commit(messages, ends, wait=not follow or left == 0)
             quiet_s = time.monotonic() - quiet_since
             if idle_timeout_s is not None and quiet_s >= idle_timeout_s:
                 return
@@ -74,14 +87,20 @@ def read_as_member(
 
 
 class _Member:
-    """Owns a subscribed consumer. ``_ended`` holds the partitions in which the end was the last event."""
+    """Owns a subscribed consumer.
 
-    def __init__(self, consumer: Consumer, topics: Sequence[str]) -> None:
-        self._consumer = consumer
+    ``_ended`` holds the partitions in which the end was the last event, ``_sent`` the last offset that was sent to be
+    committed, and ``_failed`` those whose commit failed and is repeated.
+    """
+
+    def __init__(self, cluster: Cluster, settings: Mapping[str, str], group: str, topics: Sequence[str]) -> None:
         self._ended: set[TopicPartition] = set()
         self._has_joined = False
-        self._committed: dict[TopicPartition, int] = {}
-        consumer.subscribe(list(topics), on_assign=self._assigned)
+        self._sent: dict[TopicPartition, int] = {}
+        self._failed: dict[TopicPartition, int] = {}
+        self._commits_in_flight = 0
+        self._consumer = open_consumer(cluster, {**settings, "on_commit": self._commit_ended}, group)
+        self._consumer.subscribe(list(topics), on_assign=self._assigned)
 
     def poll(self, limit: int | None) -> tuple[list[Message], dict[TopicPartition, int]]:
         """Returns at most ``limit`` messages, and the end offsets of the partitions whose end was reached."""
@@ -110,28 +129,48 @@ class _Member:
         # With no assignment yet, partitions may still come: other members hand them over one by one.
         return mine <= self._ended if mine else quiet_s >= CONNECT_TIMEOUT_S
 
-    def commit(self, messages: list[Message], ends: Mapping[TopicPartition, int]) -> None:
-        """Commits the offsets of messages, and end offsets.
+    def commit(self, messages: list[Message], ends: Mapping[TopicPartition, int], *, wait: bool) -> None:
+        """Commits the offsets of messages, and end offsets; with ``wait`` returns when they are committed.
 
         The last offsets of a partition may belong to no message, such as transaction markers. Without the end offset, a
         group that has read everything would show a lag.
         """
         offsets = {TopicPartition(m.topic() or "", m.partition() or 0): (m.offset() or 0) + 1 for m in messages}
         offsets |= ends
-        changed = {place: offset for place, offset in offsets.items() if self._committed.get(place) != offset}
+        changed = {place: offset for place, offset in offsets.items() if self._sent.get(place) != offset}
+        if not self._commits_in_flight:
+            changed = self._failed | changed
+            self._failed = {}
         if not changed:
             return
+        self._sent |= changed
         places = [ClientPartition(topic, partition, offset) for (topic, partition), offset in changed.items()]
         try:
-            self._consumer.commit(offsets=places, asynchronous=False)
+            if wait:
+                self._consumer.commit(offsets=places, asynchronous=False)
+            else:
+                self._consumer.commit(offsets=places, asynchronous=True)
+                self._commits_in_flight += 1
         except KafkaException as error:
-            if error.args[0].code() not in _COMMIT_TOO_LATE:
-                raise CommandError(f"cannot commit offsets: {reason(error)}") from None
-            output.note(
-                f"warning: the last records were not committed; another member reads them again: {reason(error)}"
-            )
+            self._refused(error.args[0])
+
+    def _commit_ended(self, error: KafkaError | None, places: list[ClientPartition]) -> None:
+        """Is called by ``poll`` for a commit that nobody waited for."""
+        self._commits_in_flight -= 1
+        if error is None:
             return
-        self._committed |= changed
+        if error.code() in _NO_COORDINATOR:
+            for at in places:
+                place = TopicPartition(at.topic, at.partition)
+                if self._sent.get(place) == at.offset:
+                    self._failed[place] = at.offset
+            return
+        self._refused(error)
+
+    def _refused(self, error: KafkaError) -> None:
+        if error.code() not in _COMMIT_TOO_LATE:
+            raise CommandError(f"cannot commit offsets: {reason(error)}") from None
+        output.note(f"warning: the last records were not committed; another member reads them again: {reason(error)}")
 
     def close(self) -> None:
         self._consumer.close()
@@ -141,4 +180,5 @@ class _Member:
         for at in partitions:
             # Another member may have had them in the meantime.
             self._ended.discard(TopicPartition(at.topic, at.partition))
-            self._committed.pop(TopicPartition(at.topic, at.partition), None)
+            self._sent.pop(TopicPartition(at.topic, at.partition), None)
+            self._failed.pop(TopicPartition(at.topic, at.partition), None)

@@ -8,6 +8,7 @@ import enum
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
@@ -135,7 +136,7 @@ def read(
         consumer.close()
 
 
-def open_consumer(cluster: Cluster, settings: Mapping[str, str], group: str | None = None) -> Consumer:
+def open_consumer(cluster: Cluster, settings: Mapping[str, Any], group: str | None = None) -> Consumer:
     needed = {"group.id": group or NO_GROUP, "enable.auto.commit": False, "enable.partition.eof": True}
     defaults = {"auto.offset.reset": "earliest", "isolation.level": "read_uncommitted", **QUICK_FETCHES}
     try:
