@@ -163,6 +163,20 @@ def test_producers_that_come_and_go_while_they_are_described_do_no_harm():
     run(scenario)
 
 
+def test_producers_are_not_described_while_a_thread_truncates_their_log():
+    async def scenario(scene):
+        scene.append(0, producer_id=7, producer_epoch=0, base_sequence=0)
+        log = scene.replicas.partition("t", 0).log
+        codes = []
+        for log.is_being_cut in (True, False):
+            topics = [SimpleNamespace(name="t", partition_indexes=[0])]
+            response, _ = await scene.ask(describe_producers, topics=topics)
+            codes.append(response["topics"][0]["partitions"][0].get("error_code"))
+        assert codes == [ErrorCode.not_leader_or_follower, None]
+
+    run(scenario)
+
+
 def test_the_results_of_a_produce_request_become_a_response_and_are_freed_in_slices(monkeypatch):
     monkeypatch.setattr(produce, "RESULTS_AT_ONCE", 10)
 
