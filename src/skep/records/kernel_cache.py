@@ -16,8 +16,12 @@ import os
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from typing import IO
 
+LONGEST_WAIT_S = 120.0
+_PAUSE_S = 0.05
 _CACHE_VARIABLE = "NUMBA_CACHE_DIR"
 
 
@@ -79,11 +83,23 @@ def compiling(source: str) -> Iterator[list[str]]:
     if marker is None or has_compiled(source):
         yield cache
         return
-    with open(f"{marker}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            _lock(held.enter_context(open(f"{marker}.lock", "w")))
         yield cache
         with contextlib.suppress(OSError), open(marker, "w") as file:
             file.write("".join(cache))
+
+
+def _lock(file: IO[str]) -> None:
+    """Returns without the lock after a long time: to compile twice is better than to wait for a process that hangs."""
+    deadline = time.monotonic() + LONGEST_WAIT_S
+    while time.monotonic() < deadline:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(_PAUSE_S)
 
 
 def _marker(source: str) -> str | None:

@@ -109,6 +109,15 @@ def test_one_process_compiles_at_a_time_and_afterwards_nobody_waits(source: str,
         compile_(source)
 
 
+def test_nobody_waits_for_ever_for_a_process_that_hangs(
+    source: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skep.records.kernel_cache.LONGEST_WAIT_S", 0.1)
+    with compiling(source):
+        compile_(source)
+        assert has_compiled(source)
+
+
 def test_a_temporary_directory_of_somebody_else_is_no_place_for_the_marker(source: str, temporary: Path) -> None:
     temporary.mkdir()
     temporary.chmod(0o777)

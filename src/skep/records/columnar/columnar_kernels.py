@@ -197,7 +197,7 @@ def read_records(data, batches, start, end, places, key_ends, value_ends, header
     The ends begin with a 0; the bitmaps in ``valid`` are all ones before, and null becomes a zero. Returns 0, or
     ``-1 - number of the batch`` that is malformed.
     """
-    row = 0
+    row = np.int64(0)
     key_valid, value_valid = valid
     for number in range(len(batches)):
         position, area_end = batches[number, AREA_START], batches[number, AREA_END]
@@ -342,7 +342,8 @@ def write_records(keys, values, headers, header_names, header_values, times, row
 
     Returns 0, or -1 when a header of the row at NEXT has no name. Stops also where a time is too far from the first.
     """
-    count = written = status = 0
+    count = written = np.int64(0)
+    status = 0
     base_time = newest = np.int64(0)
     results[LACKING] = 0
     for index in range(next_row, len(rows)):

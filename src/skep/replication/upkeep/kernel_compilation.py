@@ -10,7 +10,6 @@ import contextlib
 import importlib
 import importlib.util
 import os
-import signal
 import sys
 import threading
 
@@ -58,6 +57,9 @@ async def compile_missing(data_directory: str) -> None:
             os.path.join(data_directory, CACHE_DIRECTORY),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,
+            # Ctrl-C and Ctrl-Z go to all processes of the terminal. One that is stopped while it compiles would keep
+            # the others waiting.
+            start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
     except OSError:
@@ -78,8 +80,6 @@ def compile_now(modules: list[str]) -> None:
 
 
 def main(cache_directory: str) -> None:
-    # Ctrl-C is sent to all processes of the terminal; the broker decides when this one ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICENESS)
     threading.Thread(target=_end_with_broker, daemon=True).start()
     use_if_needed(cache_directory)
