@@ -142,7 +142,7 @@ class Reader:
         self._terminal.stdin.write(f". {script} >{output} 2>&1 </dev/null; echo $?\n")
         self._terminal.stdin.flush()
         code = self._line_from(self._terminal.stdout.fileno())
-        return int(code), output.read_text(errors="replace")
+        return int(code or 1), output.read_text(errors="replace")
 
     def _type_python(self, code: str) -> tuple[int, str]:
         if self._python is None:
@@ -219,10 +219,8 @@ class Reader:
 
 
 def _runs(group: int) -> bool:
-    """Returns whether a process of the group runs; one that has ended and is not waited for yet does not."""
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, _, pgrp = status.read_text().rpartition(")")[2].split()[:3]
-            if int(pgrp) == group and state != "Z":
-                return True
-    return False
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -11,9 +11,9 @@ import pytest
 
 from skep.cli.serve.serve_command import next_steps
 from tests.docs.clones import clone_that_looks_installed, path_without_environments
-from tests.docs.pages import PAGES, ROOT, Page, commands, has_blocks, is_as_shown, steps
+from tests.docs.pages import PAGES, ROOT, Page, Step, commands, has_blocks, is_as_shown, steps
 from tests.docs.picture import COMMANDS, PICTURE, START
-from tests.docs.reader import Reader
+from tests.docs.reader import PageFailed, Reader
 
 QUICK = [page for page in PAGES if page.is_quick]
 TIMEOUT_S = 300.0
@@ -51,7 +51,39 @@ def test_the_picture_of_the_terminal_shows_the_commands_that_make_it() -> None:
     assert all(line.lstrip() in shown for line in next_steps("127.0.0.1:9092", "/no environment").splitlines())
 
 
-# How a page is read.
+# How a page is read. The tests above must be able to fail.
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (Step("command", "echo to no avail; false", "", 7), "to no avail"),
+        (Step("command", "echo two", "one\n", 7), "and the page shows\none"),
+        (Step("command", "no-such-command", "", 7), "no-such-command: command not found"),
+        (Step("code", "1 / 0", "", 7), "ZeroDivisionError"),
+        (Step("code", "print(two)", "1\n", 7), "and the page shows\n1"),
+        (Step("code", "raise SystemExit", "", 7), "failed with exit code 1"),
+        (Step("tests", "def test_it():\n    assert 1 == 2\n", "", 7), "assert 1 == 2"),
+        (Step("command", "skep serve --listen 192.0.2.1:9092", "", 7), "cannot listen on 192.0.2.1"),
+    ],
+    ids=lambda value: value.text.splitlines()[0] if isinstance(value, Step) else "",
+)
+def test_a_step_that_fails_is_told_with_its_place_and_what_it_printed(step: Step, reason: str, tmp_path: Path) -> None:
+    with Reader("PAGE.md", clone_that_looks_installed(tmp_path), TIMEOUT_S) as reader:
+        reader.do(Step("command", "source .venv/bin/activate; cd /", "", 1))
+        reader.do(Step("command", "pwd", "/\n", 2))
+        reader.do(Step("code", "two = 2\nprint(two)", "2\n", 3))
+        with pytest.raises(PageFailed, match=re.escape(reason)) as failure:
+            reader.do(step)
+    assert str(failure.value).startswith("PAGE.md:7\n")
+
+
+def test_commands_are_not_found_before_the_environment_is_activated(tmp_path: Path) -> None:
+    clone = clone_that_looks_installed(tmp_path)
+    with Reader("PAGE.md", clone, TIMEOUT_S, {"PATH": path_without_environments()}) as reader:
+        with pytest.raises(PageFailed, match="skep: command not found"):
+            reader.do(Step("command", "skep topics list", "", 1))
+
 
 PAGE = """
 ```console
