@@ -223,7 +223,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         line = refused("--data-dir", tmp_path / "new" / "data", "--listen", address)
-    assert line == f"skep: cannot listen on {address}: address already in use"
+    assert line == f"skep: cannot listen on {address}: address already in use; choose another with --listen"
     assert not (tmp_path / "new").exists(), "what a failed start made is removed"
 
 

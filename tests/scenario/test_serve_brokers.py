@@ -258,7 +258,10 @@ def test_a_port_that_is_taken_is_told_with_the_broker(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         lines = failed("--brokers", 2, "--data-dir", tmp_path / "data", "--listen", f"127.0.0.1:{port - 1}")
     # The port before it may happen to be taken too.
-    assert f"skep: broker 2: cannot listen on 127.0.0.1:{port}: address already in use" in lines
+    assert (
+        f"skep: broker 2: cannot listen on 127.0.0.1:{port}: address already in use; choose another with --listen"
+        in lines
+    )
     assert not (tmp_path / "data").exists(), "what a failed start made is removed"
 
 

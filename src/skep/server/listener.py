@@ -1,6 +1,7 @@
 """The listening socket, the set of open connections, and what they share: limits and buffers."""
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -85,7 +86,8 @@ class Listener:
             # The number of a gaierror is not an errno; its text is the resolver's.
             is_unresolved = isinstance(error, socket.gaierror)
             reason = os.strerror(error.errno) if error.errno and not is_unresolved else error.strerror or str(error)
-            raise StartupError(f"cannot listen on {host}:{port}: {reason.lower()}") from error
+            advice = "; choose another with --listen" if error.errno == errno.EADDRINUSE else ""
+            raise StartupError(f"cannot listen on {host}:{port}: {reason.lower()}{advice}") from error
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
