@@ -239,13 +239,19 @@ class CoordinatorRuntime(Generic[S]):
         return await waiter if response is LATER else response
 
     def end_transaction(
-        self, index: int, producer: ProducerStamp, coordinator_epoch: int, *, is_committed: bool
+        self,
+        index: int,
+        producer: ProducerStamp,
+        coordinator_epoch: int,
+        *,
+        is_committed: bool,
+        raises_epoch: bool = False,
     ) -> "asyncio.Future[None] | None":
         """Writes the marker that ends a transaction in this partition, and applies or drops the transaction's
         records."""
         active = self._shard(index)
         _, committed = active.partition.append_marker(
-            producer.producer_id, producer.producer_epoch, coordinator_epoch, is_committed
+            producer.producer_id, producer.producer_epoch, coordinator_epoch, is_committed, raises_epoch=raises_epoch
         )
         active.shard.replay_end_of_transaction(producer, is_committed=is_committed)
         return committed

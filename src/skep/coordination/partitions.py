@@ -41,7 +41,13 @@ class WritablePartition(Protocol):
     def append(self, batch: bytes, header: BatchHeader) -> tuple[Appended, Committed]: ...
 
     def append_marker(
-        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, committed: bool
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        committed: bool,
+        *,
+        raises_epoch: bool = False,
     ) -> tuple[Appended, Committed]: ...
 
     def committed(self) -> Committed:

@@ -179,9 +179,16 @@ async def _handle_in_slices(
             yield
         return None
 
-    while (unprepared := await services.slicer.finish(append_all())) is not None:
-        name, data = unprepared
-        results.append((name, await _produce_slowly(services, request, name, data)))
+    try:
+        while (unprepared := await services.slicer.finish(append_all())) is not None:
+            name, data = unprepared
+            results.append((name, await _produce_slowly(services, request, name, data)))
+    except BaseException:
+        # The client has left. A guard that stayed would make all later batches of the producer wait for their turn.
+        for _, outcome in results:
+            if isinstance(outcome, _Unverified):
+                services.transactions.verifier.guards.release(outcome.guard)
+        raise
     if any(type(outcome) is _Unverified for _, outcome in results):
         return await _append_verified(services, request, results)
     response = _respond_or_wait(services, request, cast("list[_Result]", results))
@@ -349,6 +356,12 @@ def _verify(
             verifier.verify(request.body.transactional_id, producer, place, partition.leader_epoch, adds=adds)
         else:
             guard.check(partition.leader_epoch)
+            if guard.adds and header.base_sequence > 0 and not partition.log.producers.knows(header.producer_id):
+                # Each epoch of v2 begins at 0, so a batch before this one is missing: it was refused, and comes again.
+                raise KafkaError(
+                    ErrorCode.out_of_order_sequence_number,
+                    f"producer {header.producer_id} begins with sequence {header.base_sequence}",
+                )
     except KafkaError as error:
         if error.code is ErrorCode.not_enough_replicas:
             verifier.guards.refused(place, producer, header.base_sequence)

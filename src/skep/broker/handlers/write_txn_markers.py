@@ -1,4 +1,4 @@
-"""WriteTxnMarkers (API 27), version 1.
+"""WriteTxnMarkers (API 27), versions 1 to 2.
 
 Behaviour
     Ends a producer's transaction in the named partitions without asking its coordinator. This is how a coordinator on
@@ -8,15 +8,14 @@ Behaviour
 
 Versions
     1 is flexible, and otherwise equal to version 0, which Kafka 4.0 removed.
+    2: the version of the transaction (KIP-1228). A marker of v2 has the epoch of the producer's next transaction, and
+    is refused when that has begun: it is a copy that was delayed.
 
 Refusals, per partition
     UNKNOWN_TOPIC_OR_PARTITION; INVALID_PRODUCER_EPOCH for a fenced producer epoch; TRANSACTION_COORDINATOR_FENCED for
     a fenced coordinator epoch; NOT_LEADER_OR_FOLLOWER, also when the group coordinator is not loaded;
     NOT_ENOUGH_REPLICAS; KAFKA_STORAGE_ERROR. REQUEST_TIMED_OUT or NOT_ENOUGH_REPLICAS_AFTER_APPEND for a marker that
     is appended but may still be lost.
-
-Left out
-    Version 2, which marks the transactions as v2 (KIP-890).
 """
 
 import asyncio
@@ -31,6 +30,7 @@ from skep.broker.refusals import RESPONSE_ERRORS, code_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.shard import ProducerStamp
+from skep.coordination.transactions.transaction import V2
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
@@ -70,20 +70,30 @@ def _append_all(services: Services, markers: Any) -> Work[list[_Codes]]:
 def _append(services: Services, marker: Any, topic: str, index: int) -> "Future[None] | ErrorCode":
     """Returns the error code if it is known at once, otherwise the future of the commit."""
     try:
+        raises_epoch = getattr(marker, "transaction_version", 0) >= V2
         if topic == CONSUMER_OFFSETS:
             producer = ProducerStamp(marker.producer_id, marker.producer_epoch)
             committed = services.groups.end_transaction(
-                index, producer, marker.coordinator_epoch, is_committed=marker.transaction_result
+                index,
+                producer,
+                marker.coordinator_epoch,
+                is_committed=marker.transaction_result,
+                raises_epoch=raises_epoch,
             )
         else:
             # Markers are accepted when the disk is too full for records: they are what lets readers go on.
             _, committed = services.replicas.partition(topic, index).append_marker(
-                marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, marker.transaction_result
+                marker.producer_id,
+                marker.producer_epoch,
+                marker.coordinator_epoch,
+                marker.transaction_result,
+                raises_epoch=raises_epoch,
             )
     except RESPONSE_ERRORS as error:
         code = code_of(error)
         return ErrorCode.not_leader_or_follower if code in _GROUPS_NOT_READY else code
-    services.transactions.verifier.guards.marker_written(TopicPartition(topic, index), marker.producer_id)
+    guards, place = services.transactions.verifier.guards, TopicPartition(topic, index)
+    guards.marker_written(place, marker.producer_id, raises_epoch=raises_epoch)
     return ErrorCode.none if committed is None else committed
 
 

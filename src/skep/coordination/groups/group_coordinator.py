@@ -69,13 +69,21 @@ class GroupCoordinator:
                 deleted_topics.delete_offsets_of(shard, topics)
 
     def end_transaction(
-        self, partition: int, producer: ProducerStamp, coordinator_epoch: int, *, is_committed: bool
+        self,
+        partition: int,
+        producer: ProducerStamp,
+        coordinator_epoch: int,
+        *,
+        is_committed: bool,
+        raises_epoch: bool = False,
     ) -> "asyncio.Future[None] | None":
         """Writes the transaction marker to a partition of ``__consumer_offsets``, and applies or drops its offsets.
 
         Returns a future of the marker's commit; None if it is committed already.
         """
-        return self._runtime.end_transaction(partition, producer, coordinator_epoch, is_committed=is_committed)
+        return self._runtime.end_transaction(
+            partition, producer, coordinator_epoch, is_committed=is_committed, raises_epoch=raises_epoch
+        )
 
     # Members of classic groups.
 

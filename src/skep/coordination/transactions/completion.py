@@ -21,7 +21,7 @@ from asyncio import Future
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import TopicPartition
 from skep.coordination.shard import Outcome
-from skep.coordination.transactions.transaction import Transaction, in_order
+from skep.coordination.transactions.transaction import V2, Transaction, in_order
 from skep.coordination.transactions.transaction_state import State
 from skep.coordination.transactions.transaction_table import CompletionProgress, TransactionTable
 
@@ -121,7 +121,13 @@ def _mark(
     """Writes the marker of one partition. Returns the error when the partition cannot take it now."""
     is_committed = transaction.state is State.PREPARE_COMMIT
     try:
-        committed = table.markers.write(table.partition, partition, transaction.producer, is_committed=is_committed)
+        committed = table.markers.write(
+            table.partition,
+            partition,
+            transaction.producer,
+            is_committed=is_committed,
+            raises_epoch=transaction.version >= V2,
+        )
     except (KafkaError, StorageError) as error:
         if not _is_ended(table, transaction, progress, partition, error):
             return error

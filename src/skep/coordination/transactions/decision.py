@@ -61,7 +61,12 @@ def end_v2(
     elif new_producer_id is None:
         return Outcome(NEEDS_PRODUCER_ID)
     prepared = transaction.prepared_v2(result, new_producer_id, table.clock.now_ms())
-    return Outcome(prepared.successor, [prepared.record], then=lambda: completion.begin(table, prepared))
+
+    def then() -> None:
+        table.earlier_epochs.pop(transactional_id, None)
+        completion.begin(table, prepared)
+
+    return Outcome(prepared.successor, [prepared.record], then=then)
 
 
 def _refused(transaction: Transaction, commit: bool, code: ErrorCode) -> KafkaError:

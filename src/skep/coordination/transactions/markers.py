@@ -23,9 +23,17 @@ class Markers(Protocol):
         ...
 
     def write(
-        self, index: int, partition: TopicPartition, producer: ProducerStamp, *, is_committed: bool
+        self,
+        index: int,
+        partition: TopicPartition,
+        producer: ProducerStamp,
+        *,
+        is_committed: bool,
+        raises_epoch: bool,
     ) -> "Future[None] | None":
         """Ends the producer's transaction in ``partition``, on behalf of the coordinator of partition ``index``.
+
+        ``raises_epoch``: the transaction is of v2, and ``producer`` has the epoch of the next one.
 
         Raises, or fails the future with, KafkaError when the partition refuses the marker and StorageError when its
         disk does. UNKNOWN_TOPIC_OR_PARTITION is raised when the topic is deleted; an error of the future may be
@@ -67,28 +75,39 @@ class MarkerWriter:
         return self._partitions.partition(self._topic, index).committed()
 
     def write(
-        self, index: int, partition: TopicPartition, producer: ProducerStamp, *, is_committed: bool
+        self,
+        index: int,
+        partition: TopicPartition,
+        producer: ProducerStamp,
+        *,
+        is_committed: bool,
+        raises_epoch: bool,
     ) -> "Future[None] | None":
         # The coordinator epoch is the leader epoch of the coordinator's partition: a partition that has seen a marker
         # of a newer coordinator refuses the markers of an older one.
         coordinator_epoch = self._partitions.partition(self._topic, index).leader_epoch
         if self._leaders is not None and (broker := self._leaders.elsewhere(partition)) is not None:
             assert self._remote is not None
-            return self._remote.write(broker, partition, Marker(producer, coordinator_epoch, is_committed))
-        committed = self._write_here(partition, producer, coordinator_epoch, is_committed)
+            return self._remote.write(
+                broker, partition, Marker(producer, coordinator_epoch, is_committed, raises_epoch)
+            )
+        committed = self._write_here(partition, Marker(producer, coordinator_epoch, is_committed, raises_epoch))
         if self._guards is not None:
-            self._guards.marker_written(partition, producer.producer_id)
+            self._guards.marker_written(partition, producer.producer_id, raises_epoch=raises_epoch)
         return committed
 
-    def _write_here(
-        self, partition: TopicPartition, producer: ProducerStamp, coordinator_epoch: int, is_committed: bool
-    ) -> "Future[None] | None":
+    def _write_here(self, partition: TopicPartition, marker: Marker) -> "Future[None] | None":
+        producer, coordinator_epoch, is_committed, raises_epoch = marker
         if partition.topic == self._groups.topic:
             return self._groups.end_transaction(
-                partition.partition, producer, coordinator_epoch, is_committed=is_committed
+                partition.partition,
+                producer,
+                coordinator_epoch,
+                is_committed=is_committed,
+                raises_epoch=raises_epoch,
             )
         _, committed = self._partitions.partition(*partition).append_marker(
-            producer.producer_id, producer.producer_epoch, coordinator_epoch, is_committed
+            *producer, coordinator_epoch, is_committed, raises_epoch=raises_epoch
         )
         return committed
 

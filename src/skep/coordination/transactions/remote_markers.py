@@ -18,6 +18,7 @@ from skep.base.loop.supervisor import Supervisor
 from skep.client.errors import ClientError
 from skep.coordination.partition_leaders import PeerRequests
 from skep.coordination.shard import ProducerStamp
+from skep.coordination.transactions.transaction import V2
 from skep.metadata.model import BrokerRecord
 from skep.wire.apis import DESCRIBE_PRODUCERS, WRITE_TXN_MARKERS
 from skep.wire.codec import Body
@@ -34,6 +35,7 @@ class Marker(NamedTuple):
     producer: ProducerStamp
     coordinator_epoch: int
     is_committed: bool
+    raises_epoch: bool = False
 
 
 class _PendingMarker(NamedTuple):
@@ -157,6 +159,7 @@ def _body_of(marker: Marker, pending: Sequence[_PendingMarker]) -> Body:
         "transaction_result": marker.is_committed,
         "topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()],
         "coordinator_epoch": marker.coordinator_epoch,
+        "transaction_version": V2 if marker.raises_epoch else 0,
     }
 
 

@@ -63,11 +63,14 @@ class Transaction:
 
     def with_partitions(self, partitions: frozenset[TopicPartition], version: int, now_ms: int) -> "Transaction":
         if self.state is State.ONGOING:
-            return self._to(State.ONGOING, now_ms, partitions=self.partitions | partitions, version=version)
+            return self._to(
+                State.ONGOING, now_ms, partitions=self.partitions | partitions, version=max(self.version, version)
+            )
         return self._to(State.ONGOING, now_ms, partitions=partitions, start_ms=now_ms, version=version)
 
     def prepared(self, state: State, now_ms: int) -> "Transaction":
-        return self._to(state, now_ms)
+        """The decision before v2: the epoch stays, so a producer with the epoch before it remains fenced."""
+        return self._to(state, now_ms, version=0)
 
     def prepared_v2(self, state: State, next_producer_id: int, now_ms: int) -> "Transaction":
         """The decision in v2: the markers have the producer's next epoch. ``next_producer_id`` is for a producer whose

@@ -89,14 +89,15 @@ class VerificationGuards:
         """Returns whether a batch of the producer waits for verification in this partition."""
         return bool(self._guards) and (partition, producer_id) in self._guards
 
-    def marker_written(self, partition: TopicPartition, producer_id: int) -> None:
+    def marker_written(self, partition: TopicPartition, producer_id: int, *, raises_epoch: bool = False) -> None:
         """Breaks the guards of the producer in this partition. Their batches keep their place in the order.
 
-        The guard of a partition that is added stays. Its batch belongs to the epoch of one transaction: the marker that
-        ends this transaction has a higher epoch, which fences the batch. Any other marker ended the one before.
+        The guard of a partition that is added stays when the marker ``raises_epoch``. Its batch belongs to the epoch of
+        one transaction: the marker that ends this transaction has a higher epoch, which fences the batch, and a marker
+        of the same epoch ended the one before.
         """
         for guard in self._guards.get((partition, producer_id), ()):
-            if not guard.adds:
+            if not (guard.adds and raises_epoch):
                 guard.break_open()
         if self._refused:
             for key in [key for key in self._refused if key[0] == partition and key[1].producer_id == producer_id]:

@@ -257,7 +257,13 @@ class Partition:
         return appended, None
 
     def append_marker(
-        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, committed: bool
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        committed: bool,
+        *,
+        raises_epoch: bool = False,
     ) -> tuple[Appended, "asyncio.Future[None] | None"]:
         """Ends a producer's transaction in this partition; see ``Log.append_marker``. The future is as that of
         ``append``."""
@@ -266,7 +272,13 @@ class Partition:
         if self.in_sync is not None:
             self._check_promise(self.in_sync)
         appended = self.log.append_marker(
-            producer_id, producer_epoch, coordinator_epoch, committed, self.leader_epoch, self._clock.now_ms()
+            producer_id,
+            producer_epoch,
+            coordinator_epoch,
+            committed,
+            self.leader_epoch,
+            self._clock.now_ms(),
+            raises_epoch=raises_epoch,
         )
         self._unannounced_bytes += MARKER_SIZE
         if self.in_sync is not None:

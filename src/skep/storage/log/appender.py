@@ -134,13 +134,15 @@ class Appender:
         committed: bool,
         leader_epoch: LeaderEpoch,
         now_ms: int,
+        *,
+        raises_epoch: bool = False,
     ) -> Appended:
-        """Ends the producer's transaction.
+        """Ends the producer's transaction. ``raises_epoch``: it was of v2, so the marker has the next epoch.
 
         A producer without a transaction gets a marker too, because it may raise the producer's epoch. Raises
         INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED for an epoch that was replaced.
         """
-        self._state.producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
+        self._state.producers.check_marker(producer_id, producer_epoch, coordinator_epoch, raises_epoch=raises_epoch)
         marker = EndTxnMarker(committed, coordinator_epoch)
         batch = build_marker(marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=now_ms)
         return self.append(batch, read_header(batch), leader_epoch, now_ms, marker)

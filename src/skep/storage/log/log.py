@@ -189,10 +189,18 @@ class Log:
         committed: bool,
         leader_epoch: LeaderEpoch,
         now_ms: int,
+        *,
+        raises_epoch: bool = False,
     ) -> Appended:
         """Ends a producer's transaction; see ``Appender.append_marker``."""
         return self._appender.append_marker(
-            producer_id, producer_epoch, coordinator_epoch, committed, leader_epoch, now_ms
+            producer_id,
+            producer_epoch,
+            coordinator_epoch,
+            committed,
+            leader_epoch,
+            now_ms,
+            raises_epoch=raises_epoch,
         )
 
     def append_replicated(self, records: bytes | memoryview, now_ms: int) -> int:

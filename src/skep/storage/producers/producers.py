@@ -114,6 +114,9 @@ class Producers:
         packed = max((last_row(rows)[2] for rows in self._packed.values()), default=-1)
         return max(unpacked, packed)
 
+    def knows(self, producer_id: int) -> bool:
+        return producer_id in self._producers or producer_id in self._packed
+
     def check(self, header: BatchHeader) -> ProducedBatch | None:
         """Returns None for a new batch, and the first copy for a duplicate. Raises KafkaError to refuse the batch.
 
@@ -166,13 +169,24 @@ class Producers:
         else:
             self._wrote_outside(producer_id)
 
-    def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
-        """Raises KafkaError when the epoch of the producer or of the coordinator was replaced by a higher one."""
+    def check_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, raises_epoch: bool = False
+    ) -> None:
+        """Raises KafkaError when the epoch of the producer or of the coordinator was replaced by a higher one.
+
+        A marker that ``raises_epoch`` does not end a transaction of its own epoch: that is the next one, and the marker
+        is a copy that was delayed on its way (KIP-1228). The highest epoch is never that of a transaction of v2.
+        """
         producer = self._producers.get(producer_id) or self._unpacked(producer_id)
         if producer is None:
             return
         if producer_epoch < producer.epoch:
             raise _old_epoch(producer_id, producer.epoch, producer_epoch)
+        if raises_epoch and producer_epoch == producer.epoch and producer_id in self.transactions.ongoing:
+            raise KafkaError(
+                ErrorCode.invalid_producer_epoch,
+                f"producer {producer_id} has begun its next transaction with epoch {producer_epoch}",
+            )
         if coordinator_epoch < producer.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.transaction_coordinator_fenced,

@@ -68,7 +68,15 @@ class ModelMarkers:
     def committed(self, index: int) -> Any:
         return self.decision
 
-    def write(self, index: int, partition: TopicPartition, producer: ProducerStamp, *, is_committed: bool) -> Any:
+    def write(
+        self,
+        index: int,
+        partition: TopicPartition,
+        producer: ProducerStamp,
+        *,
+        is_committed: bool,
+        raises_epoch: bool,
+    ) -> Any:
         if self.refusals.get(partition):
             raise self.refusals[partition].pop(0)
         marker = Marker(partition, producer, is_committed)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from skep.base.errors import ErrorCode
+from skep.base.ids import TopicPartition
 from skep.coordination.shard import Freshness, Outcome, ProducerStamp
 from skep.coordination.transactions import add_partitions, decision
 from skep.coordination.transactions.transaction import HIGHEST_EPOCH, V2
@@ -212,3 +213,30 @@ def test_another_producer_id_is_refused(wrong: ProducerStamp):
     scene = SceneV2()
     scene.brought_to(CC)
     assert refusal(lambda: scene.finish(wrong, commit=True)) is OTHER
+
+
+def test_a_producer_stays_fenced_when_its_successor_writes_with_v2_and_ends_without():
+    scene = SceneV2()
+    fenced, current = scene.init(), scene.init()
+    scene.begin(current)
+    scene.end(current, commit=True)
+    scene.pass_ms(0)
+    assert refusal(lambda: scene.finish(fenced, commit=True)) is FENCED
+
+
+def test_an_older_request_within_a_transaction_of_v2_leaves_it_of_v2():
+    scene = SceneV2()
+    producer = scene.init()
+    scene.begin(producer)
+    scene.add(producer, TopicPartition("invoices", 4))
+    assert scene.transaction().version == V2
+
+
+def test_an_epoch_before_the_end_of_a_transaction_is_not_repeated_by_init():
+    scene = SceneV2()
+    first = scene.init()
+    second = scene.init(current=first)
+    scene.begin(second)
+    scene.finish(second, commit=True)
+    scene.pass_ms(0)
+    assert refusal(lambda: scene.init(current=first)) is FENCED

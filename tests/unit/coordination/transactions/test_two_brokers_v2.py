@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from skep.base.errors import ErrorCode
+from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.shard import ProducerStamp
 from skep.coordination.transactions import verifier
 from skep.coordination.transactions.transaction_state import State
+from skep.replication.partition.partition import Partition
 from skep.wire import apis
-from tests.unit.coordination.transactions.test_two_brokers import GROUP, ID, begin, send
+from tests.unit.coordination.transactions.test_two_brokers import GROUP, ID, begin, send, state, until
 from tests.unit.coordination.transactions.two_brokers import OFFSETS, ON_ONE, ON_TWO, Scene, run
 
 ADDS = 12
@@ -160,5 +161,74 @@ def test_an_abort_of_a_transaction_without_partitions_gives_the_next_epoch():
         following = await end(scene, producer, commit=False)
         assert following == ProducerStamp(producer.producer_id, producer.producer_epoch + 1)
         assert await send(scene.two, following, ON_TWO, 0, ADDS) is ErrorCode.none
+
+    run(scenario)
+
+
+def test_a_copy_of_a_marker_that_comes_late_does_not_end_the_next_transaction(monkeypatch: pytest.MonkeyPatch):
+    async def scenario(scene: Scene) -> None:
+        requests: list[Any] = []
+        ask = scene.one.wire.ask
+
+        async def recorded(broker: Any, api: Any, body: Any, *, version: int | None = None) -> Any:
+            if api is apis.WRITE_TXN_MARKERS:
+                requests.append(body)
+            return await ask(broker, api, body, version=version)
+
+        monkeypatch.setattr(scene.one.wire, "ask", recorded)
+        producer = await begin(scene)
+        assert await send(scene.two, producer, ON_TWO, 0, ADDS) is ErrorCode.none
+        assert await commit_offset(scene, producer, 5) is ErrorCode.none
+        following = await end(scene, producer)
+        await until(lambda: state(scene) is State.COMPLETE_COMMIT)
+        assert await send(scene.two, following, ON_TWO, 0, ADDS) is ErrorCode.none
+        assert await commit_offset(scene, following, 50) is ErrorCode.none
+        assert requests
+        for body in requests:
+            answer = await scene.two.ask(apis.WRITE_TXN_MARKERS, 2, **body)
+            codes = {one.error_code for marker in answer.markers for topic in marker.topics for one in topic.partitions}
+            assert codes == {ErrorCode.invalid_producer_epoch}
+        await end(scene, following, commit=False)
+        await until(lambda: state(scene) is State.COMPLETE_ABORT)
+        assert scene.two.groups.shard_of(GROUP).offsets.of_group(GROUP)["orders", 0].offset == 5
+        assert scene.two.batches(ON_TWO) == ["0", "!", "0", "!"]
+
+    run(scenario)
+
+
+def test_a_batch_that_waits_while_an_older_client_ends_the_transaction_is_not_appended():
+    """EndTxn 4 does not raise the epoch: the batch would begin a transaction that nothing ends."""
+
+    async def scenario(scene: Scene) -> None:
+        producer = await begin(scene)
+        scene.two.wire.holds = True
+        sent = send(scene.two, producer, ON_TWO, 0, ADDS)
+        await until(lambda: bool(scene.two.wire.held))
+        answer = await scene.one.ask(apis.END_TXN, 4, **stamp(producer), committed=False)
+        assert answer.error_code == 0
+        await until(lambda: state(scene) is State.COMPLETE_ABORT)
+        scene.two.wire.let_go()
+        assert await sent is ErrorCode.not_enough_replicas
+        assert scene.two.batches(ON_TWO) == ["!"]
+
+    run(scenario)
+
+
+def test_the_first_batch_of_a_producer_has_to_begin_at_0(monkeypatch: pytest.MonkeyPatch):
+    async def scenario(scene: Scene) -> None:
+        producer = await begin(scene)
+        append, failures = Partition.append, [KafkaError(ErrorCode.not_enough_replicas, "too few in-sync replicas")]
+
+        def fails_once(self: Partition, *args: Any, **options: Any) -> Any:
+            if failures and self.topic_partition == ON_TWO:
+                raise failures.pop()
+            return append(self, *args, **options)
+
+        monkeypatch.setattr(Partition, "append", fails_once)
+        first, second = (send(scene.two, producer, ON_TWO, sequence, ADDS) for sequence in range(2))
+        assert await first is ErrorCode.not_enough_replicas
+        assert await second is ErrorCode.out_of_order_sequence_number
+        assert await send(scene.two, producer, ON_TWO, 0, ADDS) is ErrorCode.none
+        assert await send(scene.two, producer, ON_TWO, 1, ADDS) is ErrorCode.none
 
     run(scenario)
