@@ -76,11 +76,11 @@ def execute(arguments: list[str] | None) -> None:
     if flags.alter and flags.all:
         raise UsageError("--all cannot be used with --alter")
     cluster = cluster_from(flags)
+    if flags.alter:
+        _alter(cluster, flags, entity_type, name)
+        return
     with skep_client(cluster) as client:
-        if flags.alter:
-            _alter(client, flags, entity_type, name)
-        else:
-            _describe(cluster, client, entity_type, name, every=flags.all)
+        _describe(cluster, client, entity_type, name, every=flags.all)
 
 
 def entity_of(flags: argparse.Namespace) -> tuple[str, str | None]:
@@ -124,14 +124,15 @@ def configs_to_add(flags: argparse.Namespace) -> dict[str, str]:
     return configs
 
 
-def _alter(client: ClusterClient, flags: argparse.Namespace, entity_type: str, name: str | None) -> None:
+def _alter(cluster: Cluster, flags: argparse.Namespace, entity_type: str, name: str | None) -> None:
     if name is None:
         raise UsageError("An entity name must be specified with --alter")
     set_to = configs_to_add(flags)
     unset = [part.strip() for text in flags.delete_config or () for part in text.split(",") if part.strip()]
     if not set_to and not unset:
         raise UsageError("At least one of --add-config, --add-config-file or --delete-config must be specified")
-    alter_configs(client, Resource(ENTITY_TYPES[entity_type], name), set_to, unset)
+    with skep_client(cluster) as client:
+        alter_configs(client, Resource(ENTITY_TYPES[entity_type], name), set_to, unset)
     if name == ALL_BROKERS:
         output.line(f"Completed updating default config for {entity_type} in the cluster.")
     else:

@@ -89,6 +89,7 @@ class _Command(argparse.ArgumentParser):
 def execute(arguments: list[str] | None, clock: Clock | None = None) -> None:
     flags = _parser().parse(arguments)
     flags.now_ms = (clock or SystemClock()).now_ms()
+    _check(flags)
     cluster = cluster_from(flags)
     with skep_client(cluster) as client:
         {
@@ -99,6 +100,25 @@ def execute(arguments: list[str] | None, clock: Clock | None = None) -> None:
             "abort": _abort,
             "forceTerminateTransaction": _terminate,
         }[flags.command](cluster, client, flags)
+
+
+def _check(flags: argparse.Namespace) -> None:
+    """Raises UsageError for flags that contradict each other."""
+    if flags.command == "find-hanging":
+        if flags.topic is None and flags.broker_id is None:
+            raise UsageError("find-hanging requires either --topic or --broker-id to limit the scope of the search")
+        if flags.partition is not None and flags.topic is None:
+            raise UsageError("The --partition argument requires --topic to be provided")
+    if flags.command == "abort" and flags.start_offset is None and None in _producer_in(flags):
+        raise UsageError(
+            "The transaction to abort must be identified either with --start-offset or with --producer-id, "
+            "--producer-epoch, and --coordinator-epoch"
+        )
+
+
+def _producer_in(flags: argparse.Namespace) -> tuple[int, int, int]:
+    """Returns the producer of a transaction to abort; None in it stands for a flag that is missing."""
+    return flags.producer_id, flags.producer_epoch, flags.coordinator_epoch
 
 
 def _list(cluster: Cluster, client: ClusterClient, flags: argparse.Namespace) -> None:
@@ -135,10 +155,6 @@ def _describe_producers(cluster: Cluster, client: ClusterClient, flags: argparse
 
 
 def _find_hanging(cluster: Cluster, client: ClusterClient, flags: argparse.Namespace) -> None:
-    if flags.topic is None and flags.broker_id is None:
-        raise UsageError("find-hanging requires either --topic or --broker-id to limit the scope of the search")
-    if flags.partition is not None and flags.topic is None:
-        raise UsageError("The --partition argument requires --topic to be provided")
     topics = cluster.metadata().topics
     if flags.topic is not None:
         places = selected_partitions(
@@ -165,15 +181,9 @@ def _find_hanging(cluster: Cluster, client: ClusterClient, flags: argparse.Names
 
 
 def _abort(cluster: Cluster, client: ClusterClient, flags: argparse.Namespace) -> None:
-    by_producer = (flags.producer_id, flags.producer_epoch, flags.coordinator_epoch)
-    if flags.start_offset is None and None in by_producer:
-        raise UsageError(
-            "The transaction to abort must be identified either with --start-offset or with --producer-id, "
-            "--producer-epoch, and --coordinator-epoch"
-        )
     [where] = selected_partitions(cluster, [f"{flags.topic}:{flags.partition}"])
     if flags.start_offset is None:
-        producer = ProducerView(where, *by_producer, last_sequence=-1, last_timestamp=-1, start_offset=None)
+        producer = ProducerView(where, *_producer_in(flags), last_sequence=-1, last_timestamp=-1, start_offset=None)
     else:
         producer = open_transaction(describe_producers(client, [where]), where, flags.start_offset)
     write_abort_marker(client, producer)

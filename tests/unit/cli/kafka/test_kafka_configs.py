@@ -39,6 +39,8 @@ def test_the_flags_name_an_entity(flags: str, entity: tuple[str, str | None]) ->
         ("--describe --topic orders --entity-name bills", "--topic cannot be used with --entity-name"),
         ("--describe --topic orders --add-config a=1", "cannot be used with --describe"),
         ("--alter --topic orders --all", "--all cannot be used with --alter"),
+        ("--alter --topic orders", "At least one of --add-config"),
+        ("--alter --entity-type topics --add-config a=1", "An entity name must be specified"),
     ],
 )
 def test_flags_that_contradict_each_other_are_refused(flags: str, told: str) -> None:
