@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 TOPIC, VIEW, TABLE, MATERIALIZED_VIEW, SINK, SOURCE = "topic", "view", "table", "materialized view", "sink", "source"
+DEFAULT_DATABASE = "spark_catalog.default"
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,6 @@ def _plain_name(name: str) -> str:
     return short_name(name.replace("``", "`") if name.count("`") != 2 else name)
 
 
-def short_name(name: str) -> str:
-    """Returns ``orders`` for ``spark_catalog.default.orders``: most pipelines use only the default database."""
-    return name.replace("`", "").removeprefix("spark_catalog.default.")
+def short_name(name: str, database: str = DEFAULT_DATABASE) -> str:
+    """Returns ``orders`` for ``spark_catalog.default.orders``: most pipelines use only one database."""
+    return name.replace("`", "").removeprefix(f"{database}.")

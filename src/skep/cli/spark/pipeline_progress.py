@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from skep.base.ids import TopicPartition
-from skep.cli.spark.pipeline_graph import short_name
+from skep.cli.spark.pipeline_graph import DEFAULT_DATABASE, short_name
 from skep.cli.spark.spark_failures import one_line
 
 _FLOW_EVENT = re.compile(
@@ -99,13 +99,18 @@ class RunProgress:
         attempts: int = 1,
         clock: Callable[[], float] = time.monotonic,
         complete: Callable[[Flow], None] = lambda flow: None,
+        database: str = DEFAULT_DATABASE,
     ) -> None:
-        """``attempts`` is how often Spark tries a flow; ``complete`` adds the numbers of one without micro-batches."""
+        """``attempts`` is how often Spark tries a flow; ``complete`` adds the numbers of one without micro-batches.
+
+        ``database`` is where the pipeline's tables are; names of flows are shown without it.
+        """
         self.flows: dict[str, Flow] = {}
         self._attempts = attempts
         self._display = display
         self._clock = clock
         self._complete = complete
+        self._database = database
         self._lock = threading.RLock()
 
     def event(self, message: str) -> None:
@@ -134,12 +139,12 @@ class RunProgress:
             if not flow.has_failed:
                 flow.completed_s = self._clock()
         else:
+            flow.completed_s = None
             if state == "starting" and flow.state == "retrying":
                 flow.attempts += 1
             if state in ACTIVE and flow.started_s is None:
                 flow.started_s = self._clock()
-            if (flow.state, state) not in (("starting", "planning"), ("running", "starting")):
-                self._change(flow, state, anyway=state == "queued")
+            self._change(flow, state, anyway=state == "queued")
 
     def _change(self, flow: Flow, state: str, *, anyway: bool = False) -> None:
         before, flow.state = flow.state, state
@@ -205,7 +210,7 @@ class RunProgress:
             flow.seconds = self._clock() - flow.started_s
 
     def _flow(self, name: str) -> Flow:
-        short = short_name(name)
+        short = short_name(name, self._database)
         return self.flows.setdefault(short, Flow(short))
 
 
@@ -232,7 +237,7 @@ def batch_of(progress: Mapping[str, Any], rows_written: Callable[[Path, int], in
         behind += [latest[one] - end for one, end in read.items() if one in latest]
         ends |= read
     rows_in = int(progress.get("numInputRows", 0))
-    return Batch(short_name(name), rows_in, rows_out, sum(bad) if bad else None, sum(behind) if behind else None, ends)
+    return Batch(name, rows_in, rows_out, sum(bad) if bad else None, sum(behind) if behind else None, ends)
 
 
 def topic_offsets(offsets: Any) -> dict[TopicPartition, int]:

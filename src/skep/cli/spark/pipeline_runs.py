@@ -95,7 +95,8 @@ class PipelineRuns:
     def _one(self, selection: Selection, spark: Any, settings: dict[str, str], control: RunControl) -> RunProgress:
         """Runs once, shows and saves how it ended."""
         attempts = 1 + int(settings.get(RETRIES, "2"))
-        progress = RunProgress(self._display, attempts=attempts, complete=self._complete)
+        database = f"{self._project.catalog or 'spark_catalog'}.{self._project.database or 'default'}"
+        progress = RunProgress(self._display, attempts=attempts, complete=self._complete, database=database)
         started_s = self._clock()
         self._stop.waits_for_a_batch = False
         registration = ExitStack()
@@ -168,7 +169,11 @@ class PipelineRuns:
                 if is_over():
                     return
                 asked_s = self._clock()
-            control.check(progress)
+            try:
+                control.check(progress)
+            except Stopped as stopped:
+                self._display.note(str(stopped))
+                raise
             time.sleep(TICK_S)
 
     def _complete(self, flow: Flow) -> None:

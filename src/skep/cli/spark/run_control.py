@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
+from confluent_kafka import KafkaException
+
 from skep.cli.failures import CommandError
 from skep.cli.spark.pipeline_display import duration
 from skep.cli.spark.pipeline_progress import ACTIVE, RunProgress
@@ -102,8 +104,10 @@ class BrokerWatch:
         except CommandError as error:
             if self.lost is None:
                 self.lost = (str(error), asked_s)
-        else:
-            self.lost = None
+            return
+        except KafkaException:
+            pass  # a broker that refuses the request is there
+        self.lost = None
 
 
 class RunControl:

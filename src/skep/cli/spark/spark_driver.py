@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
@@ -128,8 +129,11 @@ def spark_driver(settings: Mapping[str, str], log: IO[bytes]) -> Iterator[Any]:
         os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, path.split(os.pathsep))))
     # Without it spark-submit resolves the host name and may warn about the result.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1") if _is_local(settings) else None
+    # A JVM that is killed leaves its temporary files behind.
+    scratch = Path(tempfile.mkdtemp(prefix="skep-spark-"))
+    places = {"spark.local.dir": str(scratch)}
     conf = SparkConf()
-    for name, value in {**_QUIET, **_PATIENT, **_log_settings(log), **settings}.items():
+    for name, value in {**_QUIET, **_PATIENT, **places, **_java_settings(log, scratch), **settings}.items():
         conf.set(name, value)
     gateway = None
     at_once = False
@@ -161,8 +165,11 @@ def spark_driver(settings: Mapping[str, str], log: IO[bytes]) -> Iterator[Any]:
                 raise CommandError(f"Spark failed: {logged}") from None
             raise
     finally:
-        if gateway is not None:
-            _end(gateway, at_once=at_once)
+        try:
+            if gateway is not None:
+                _end(gateway, at_once=at_once)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 @contextmanager
@@ -289,12 +296,19 @@ def _is_local(settings: Mapping[str, str]) -> bool:
     return settings.get("spark.master", "local").startswith("local")
 
 
-def _log_settings(log: IO[bytes]) -> dict[str, str]:
-    """Returns the properties for a log configuration in a file beside ``log``; Spark's default is made for a shell."""
+def _java_settings(log: IO[bytes], scratch: Path) -> dict[str, str]:
+    """Returns the options of the JVM: a log configuration in a file beside ``log``, and where temporary files go.
+
+    Spark's default log configuration is made for a shell.
+    """
     config = Path(log.name).with_suffix(".log4j2.properties").resolve()
     config.write_text(_LOG_CONFIG)
     # The embedded metastore would write its log into the current directory.
-    options = {"log4j2.configurationFile": config.as_uri(), "derby.stream.error.file": config.with_name("derby.log")}
+    options = {
+        "log4j2.configurationFile": config.as_uri(),
+        "derby.stream.error.file": config.with_name("derby.log"),
+        "java.io.tmpdir": scratch,
+    }
     return {"spark.driver.extraJavaOptions": " ".join(f"'-D{name}={value}'" for name, value in options.items())}
 
 

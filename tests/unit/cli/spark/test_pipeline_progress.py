@@ -132,6 +132,7 @@ def test_a_flow_without_batches_gets_its_numbers_when_it_has_completed(told: Tol
 def test_a_name_in_another_database_stays_whole() -> None:
     assert short_name("spark_catalog.`default`.`a`") == "a"
     assert short_name("spark_catalog.sales.a") == "spark_catalog.sales.a"
+    assert short_name("spark_catalog.sales.a", "spark_catalog.sales") == "a"
 
 
 def _report(**changes: Any) -> dict[str, Any]:
@@ -157,7 +158,7 @@ def test_the_rows_of_a_table_are_counted_in_its_files_and_bad_ones_by_a_metric()
         return 4
 
     batch = batch_of(_report(), written)
-    assert batch == Batch("clicks", 6, 4, 2, 3, {TopicPartition("orders", 0): 12})
+    assert batch == Batch(CLICKS, 6, 4, 2, 3, {TopicPartition("orders", 0): 12})
     assert asked == [(Path("/shop/pipeline-storage/tables/orders"), 1)]
 
 
@@ -170,7 +171,7 @@ def test_the_rows_of_other_sinks_are_counted_by_spark() -> None:
 def test_what_is_not_known_stays_unknown() -> None:
     source = {"endOffset": {"logOffset": 1}, "latestOffset": None}
     batch = batch_of(_report(sink={"description": "Console"}, sources=[source], observedMetrics=None), lambda f, b: 1)
-    assert batch == Batch("clicks", 6, None, None, None, {})
+    assert batch == Batch(CLICKS, 6, None, None, None, {})
     assert batch_of(_report(name=None), lambda f, b: 1) is None
 
 
