@@ -29,7 +29,7 @@ async def maybe_in_thread(work: Callable[[], T], *, is_large: bool) -> T:
 
 
 class ResizablePool(Executor):
-    """A pool of threads whose number can change.
+    """A pool of threads whose number can change. Work is submitted and the number changed by one thread.
 
     Owns the pool that takes new work, and the earlier ones, which end when they have done what was submitted to them.
     """
@@ -44,9 +44,9 @@ class ResizablePool(Executor):
         """Until the earlier pool is idle, there are more threads than this."""
         if threads != self._threads:
             self._threads = threads
-            self._pool.shutdown(wait=False)
             self._earlier.append(self._pool)
             self._pool = ThreadPoolExecutor(threads, self._name)
+            self._earlier[-1].shutdown(wait=False)
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         return self._pool.submit(work, *args, **kwargs)
