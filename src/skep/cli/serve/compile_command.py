@@ -22,7 +22,7 @@ def compile_() -> None:
     built, or the first read waits for it.
 
     \b
-    Example:
+    Examples:
       skep compile
     """
     from skep.replication.upkeep.kernel_compilation import compile_now, is_compiler_installed, missing

@@ -215,7 +215,7 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per row.")] = False,
     bootstrap: Broker = None,
 ) -> None:
-    """Print rows of a table, or the newest records of a topic, of a pipeline. Spark is not started.
+    """Print rows of a pipeline's table or topic. Spark is not started.
 
     A table is read from its files in the project's storage. NAME may also be a sink of the pipeline, which stands for
     its topic.

@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from skep.base.extras import how_to_install
 from skep.replication.upkeep.compaction_process import CompactionProcess, HelperFailed
 from skep.storage.compaction.compaction_plan import CompactionRequest
 
@@ -67,5 +68,5 @@ def test_without_a_compiler_the_first_pass_says_once_what_to_install(
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert [record.getMessage() for record in caplog.records] == [
         "compaction runs as plain Python, some fifty times slower than compiled: numba is not installed: "
-        'pip install ".[fast]" in the folder of Skep\'s source'
+        + how_to_install("fast")
     ]
