@@ -41,7 +41,8 @@ class Silent:
 
 
 def run(spark: Any, request: dict[str, Any]) -> dict[str, Any]:
-    folder, progress = Path(request["project"]), RunProgress(Silent())
+    folder = Path(request["project"])
+    progress = RunProgress(Silent(), database=f"spark_catalog.{folder.name}")
     error = None
     try:
         project = dataclasses.replace(load_project(folder, OVERRIDES), database=folder.name)

@@ -278,7 +278,7 @@ def test_a_watermark_can_be_set_on_a_view_and_on_a_table_of_the_pipeline(
 def test_a_window_is_written_when_the_watermark_has_passed_it(server: Server, bootstrap: str, tmp_path: Path) -> None:
     topic, project = f"minutes-{uuid.uuid4().hex}", write_project(tmp_path / f"minutes{uuid.uuid4().hex}", bootstrap)
     _create(bootstrap, topic)
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     for second in (0, 30, 200):
         value = json.dumps({"id": second, "product": "eggs"}).encode()
         producer.produce(topic, value, timestamp=1_714_564_800_000 + second * 1000)

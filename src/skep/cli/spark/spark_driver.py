@@ -131,7 +131,8 @@ def spark_driver(settings: Mapping[str, str], log: IO[bytes]) -> Iterator[Any]:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1") if _is_local(settings) else None
     # A JVM that is killed leaves its temporary files behind.
     scratch = Path(tempfile.mkdtemp(prefix="skep-spark-"))
-    places = {"spark.local.dir": str(scratch)}
+    # Executors on other machines would get it too.
+    places = {"spark.local.dir": str(scratch)} if _is_local(settings) else {}
     conf = SparkConf()
     for name, value in {**_QUIET, **_PATIENT, **places, **_java_settings(log, scratch), **settings}.items():
         conf.set(name, value)
