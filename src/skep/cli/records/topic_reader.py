@@ -28,6 +28,7 @@ NO_GROUP = "skep-cli-" + "no-group-" * 120
 """The group id of a reader without a group. librdkafka requires one and looks up its coordinator, even if partitions
 are assigned manually, and the first such lookup creates ``__consumer_offsets``. An id of more than 1,024 bytes, the
 default of skep.max.group.id.bytes, is refused before that. The reader works without a coordinator."""
+_RESPONSES_TO_NO_GROUP = (KafkaError.INVALID_GROUP_ID, KafkaError.GROUP_AUTHORIZATION_FAILED)
 Batches = Generator[list[Message], None, None]
 
 
@@ -182,8 +183,8 @@ class _Reader:
         return taken
 
     def _handle_error(self, message: Message, error: KafkaError) -> None:
-        if error.code() == KafkaError.INVALID_GROUP_ID:
-            return  # the response to NO_GROUP
+        if error.code() in _RESPONSES_TO_NO_GROUP:
+            return
         if error.code() != KafkaError._PARTITION_EOF:
             raise CommandError(f"cannot read {message.topic()}-{message.partition()}: {reason(error)}")
         key = (message.topic() or "", message.partition() or 0)

@@ -71,3 +71,10 @@ def test_an_error_from_the_broker_ends_the_reading_with_its_reason() -> None:
     denied = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "you may not")
     with pytest.raises(CommandError, match="orders-0: you may not"):
         _Reader({"orders": {0: Span(0, None)}}).take([Message(topic="orders", partition=0, error=denied)])
+
+
+@pytest.mark.parametrize("code", [KafkaError.INVALID_GROUP_ID, KafkaError.GROUP_AUTHORIZATION_FAILED])
+def test_a_reader_without_a_group_needs_no_coordinator(code: int) -> None:
+    reader = _Reader({"orders": {0: Span(0, 2)}})
+    assert reader.take([Message(error=KafkaError(code)), message(0, 0)])
+    assert reader.open == {("orders", 0)}
