@@ -2,6 +2,7 @@
 
 import pytest
 
+from skep.base.extras import how_to_install
 from skep.cli.failures import CommandError
 from skep.cli.main import call
 
@@ -18,9 +19,7 @@ def test_without_numba_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(CommandError) as refused:
         call(["compile"])
-    assert str(refused.value) == (
-        'numba, the compiler, is not installed: pip install ".[fast]" in the folder of Skep\'s source'
-    )
+    assert str(refused.value) == f"numba, the compiler, is not installed: {how_to_install('fast')}"
 
 
 def test_a_library_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
