@@ -59,7 +59,7 @@ def _environment_of_make(folder: Path) -> Path:
 
 
 STORY = (
-    r"A broker runs on 127\.0\.0\.1:\d+\.",
+    r"A broker runs on 127\.0\.0\.1:\d+: started in ",
     r"\$ skep topics create clicks ",
     r".* round 1 of 1 ",
     r"\$ skep produce clicks ",
