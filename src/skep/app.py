@@ -466,5 +466,4 @@ def _print_ready(broker: Broker, next_steps: Callable[[str], str]) -> None:
     address = f"{node.host}:{node.port}"
     ready = f"skep: broker {node.id} ready on {address}, data in {data_dir}, pid {os.getpid()}\n"
     # One write: whoever reads only the first line and closes the pipe must not stop the broker.
-    sys.stdout.write(ready + next_steps(address))
-    sys.stdout.flush()
+    print(ready + next_steps(address), end="", flush=True)

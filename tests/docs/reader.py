@@ -86,6 +86,7 @@ class Reader:
             },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # where bash says that it has ended a broker; commands have their own
             text=True,
             start_new_session=True,
         )
