@@ -89,10 +89,10 @@ def _roots(graph: FlowGraph) -> list[str]:
     return roots
 
 
-BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 230, 66, 70, 22, 24
+BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 290, 66, 70, 22, 24
 _FILL = {TOPIC: "#fff3cd", SINK: "#fff3cd", SOURCE: "#e9ecef"}
 _STROKE = {"completed": "#2b8a3e", "failed": "#c92a2a", "retrying": "#c92a2a", "skipped": "#e67700"}
-_LETTERS = 32
+_LETTERS = 38
 """How many fit into a box."""
 
 

@@ -91,6 +91,8 @@ def import_pyspark() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     # A failed run closes its session together with the listener of its queries.
     warnings.filterwarnings("ignore", message="Failed to remove the listener")
+    # As does one that is stopped.
+    warnings.filterwarnings("ignore", message="StreamingQueryListenerBus Handler")
     try:
         from pyspark.logger import PySparkLogger
     except ImportError:
