@@ -83,7 +83,10 @@ def test_a_table_is_shown(project: Project, capfdbinary: pytest.CaptureFixture[b
         ("orders", r"^cannot read topic 'orders'"),
     ],
 )
-def test_what_cannot_be_shown_is_told_in_one_line(project: Project, name: str, told: str) -> None:
+def test_what_cannot_be_shown_is_told_in_one_line(
+    project: Project, monkeypatch: pytest.MonkeyPatch, name: str, told: str
+) -> None:
+    monkeypatch.setattr("skep.cli.spark.topic_ends.TIMEOUT_S", 0.1)
     with pytest.raises(CommandError, match=told):
         show_rows(project, name, 20, json=False)
 
