@@ -99,7 +99,7 @@ def test_a_broker_without_numba_and_numpy_compacts_and_says_once_what_to_install
         produce(broker, topic, pairs)
         wait_until(lambda: len(consume(broker, topic)) == 20, "one record for each key")
         assert consume(broker, topic) == [(n, *pairs[n]) for n in range(980, 1000)]
-        assert broker.log.count('numba is not installed: pip install ".[fast]"') == 1
+        assert broker.log.count("numba is not installed: pip install ") == 1
 
 
 def test_a_reader_in_the_middle_notices_nothing(broker: EmbeddedBroker, topic: str) -> None:

@@ -67,7 +67,7 @@ def test_every_topic_config_is_described_with_value_and_source(client: RawClient
     assert (configs["segment.bytes"].value, configs["segment.bytes"].config_source) == (str(1 << 30), FROM_DEFAULT)
     assert not any(config.is_sensitive or config.read_only for config in configs.values())
     names = [(synonym.name, synonym.source) for synonym in configs["retention.ms"].synonyms]
-    assert names == [("retention.ms", FROM_TOPIC), ("log.retention.ms", FROM_DEFAULT)]
+    assert names == [("retention.ms", FROM_TOPIC), ("log.retention.hours", FROM_DEFAULT)]
     if version >= 3:
         assert all(config.documentation and config.config_type for config in configs.values())
 
