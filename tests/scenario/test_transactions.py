@@ -104,6 +104,14 @@ class Transactor:
     def end(self, *, commit: bool, version: int = 3) -> ErrorCode:
         return self.client.ask(apis.END_TXN, version, **self.stamp, committed=commit).error_code
 
+    def find_group(self, group: str) -> None:
+        """As clients do before they commit offsets: the first one creates the coordinator's topic."""
+        asked = {"key": group, "key_type": 0}
+        wait_until(
+            lambda: self.client.ask(apis.FIND_COORDINATOR, 2, **asked).error_code is ErrorCode.none,
+            "a coordinator of the group",
+        )
+
     def end_v2(self, *, commit: bool) -> ErrorCode:
         """Continues with the epoch in the answer."""
         answer = self.client.ask(apis.END_TXN, 5, **self.stamp, committed=commit)
@@ -358,6 +366,7 @@ def test_transactions_are_listed_by_state_producer_and_duration(transactor: Tran
 
 def test_transactions_v2_need_no_adding_and_have_an_epoch_each(transactor: Transactor, topic: str):
     group = f"group-of-{topic}"
+    transactor.find_group(group)
     first = transactor.epoch
     for number in range(3):
         assert transactor.send(topic, b"%d" % number, version=12) is ErrorCode.none
@@ -375,6 +384,7 @@ def test_transactions_v2_need_no_adding_and_have_an_epoch_each(transactor: Trans
 
 
 def test_a_late_request_of_an_ended_transaction_of_v2_is_fenced(transactor: Transactor, topic: str):
+    transactor.find_group("a-group")
     assert transactor.send(topic, b"in time", version=12) is ErrorCode.none
     late = transactor.epoch
     assert transactor.end_v2(commit=True) is ErrorCode.none
