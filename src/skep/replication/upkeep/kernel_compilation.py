@@ -88,7 +88,9 @@ def main(cache_directory: str) -> None:
 
 
 def _end_with_broker() -> None:
-    sys.stdin.buffer.read()
+    # Not sys.stdin: a thread that waits in its buffer makes Python abort when the process ends by itself.
+    while os.read(0, 1024):
+        pass
     os._exit(0)
 
 

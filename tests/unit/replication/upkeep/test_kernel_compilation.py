@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -85,3 +86,11 @@ def test_a_broker_that_is_killed_ends_the_compiler(tmp_path: Path) -> None:
 def test_without_a_compiler_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert missing() == []
+
+
+def test_the_compiler_ends_quietly_while_its_broker_goes_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "skep.replication.upkeep.kernel_compilation", str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as compiler:
+        assert compiler.stderr is not None
+        assert compiler.stderr.read() == b""
+        assert compiler.wait() == 0
