@@ -9,13 +9,15 @@ LONGEST_WAIT_S = 1.0
 class Throttle:
     """Counts copied bytes against a rate in bytes per second, which may change at any time.
 
-    ``_owed`` bytes were copied, as of ``_paid_at``, in excess of what the rate permits.
+    ``_owed`` bytes were copied, as of ``_paid_at``, in excess of what the rate permits. ``_paid_rate`` is the rate at
+    that time.
     """
 
     def __init__(self, rate: Callable[[], int]) -> None:
         self._rate = rate
         self._owed = 0.0
         self._paid_at = 0.0
+        self._paid_rate = 0
 
     def took(self, size: int, now: float) -> float:
         """Counts ``size`` copied bytes. Returns the number of seconds to wait before ``wait_s`` is called again."""
@@ -31,6 +33,7 @@ class Throttle:
         """Reduces ``_owed`` by what the time since the last call permits. Returns how long the rest takes at the
         current rate."""
         rate = max(1, self._rate())
-        self._owed = max(0.0, self._owed - (now - self._paid_at) * rate)
-        self._paid_at = now
+        # When the rate changed is not known. The lower of the two keeps a raised rate from counting for time before it.
+        self._owed = max(0.0, self._owed - (now - self._paid_at) * min(rate, self._paid_rate))
+        self._paid_at, self._paid_rate = now, rate
         return self._owed / rate

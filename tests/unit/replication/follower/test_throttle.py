@@ -47,7 +47,19 @@ def test_a_long_wait_is_cut_short_by_a_higher_rate() -> None:
     assert throttle.took(1_000_000, now=100.0) == LONGEST_WAIT_S, "to be asked again, not to go on"
     assert throttle.wait_s(now=101.0) == LONGEST_WAIT_S
     rate.now = 1 << 62
-    assert throttle.wait_s(now=102.0) == 0
+    assert throttle.wait_s(now=102.0) == pytest.approx(0, abs=1e-9)
+    assert throttle.wait_s(now=102.0 + 1e-9) == 0
+
+
+def test_a_higher_rate_does_not_count_for_the_time_before_it() -> None:
+    rate = Rate(100)
+    throttle = Throttle(rate)
+    throttle.took(1_000, now=100.0)
+    rate.now = 1_000
+    assert throttle.wait_s(now=101.0) == pytest.approx(0.9)
+    rate.now = 100
+    assert throttle.wait_s(now=101.5) == LONGEST_WAIT_S, "850 bytes are left"
+    assert throttle.wait_s(now=109.9) == pytest.approx(0.1)
 
 
 def test_a_rate_of_nothing_stops_the_copy_and_nothing_else() -> None:
