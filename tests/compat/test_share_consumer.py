@@ -1,0 +1,225 @@
+"""Share groups with librdkafka: each record goes to one member, and comes again until it is accepted."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import AcknowledgeType, Message, ShareConsumer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from skep.testing import EmbeddedBroker
+from tests.compat.clients import PATIENCE_S, confluent_producer
+from tests.waiting import wait_until
+
+OPTIONS = {
+    "group.share.min.heartbeat.interval.ms": "50",
+    "group.share.heartbeat.interval.ms": "200",
+    "group.share.min.session.timeout.ms": "500",
+    "group.share.session.timeout.ms": "2000",
+    "group.share.min.record.lock.duration.ms": "500",
+}
+"""Shorter than Kafka's, so that nobody has to wait long."""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(options=OPTIONS) as broker:
+        yield broker
+
+
+@pytest.fixture
+def servers(broker: EmbeddedBroker) -> str:
+    return broker.bootstrap_servers
+
+
+@pytest.fixture
+def group(servers: str, topic: str) -> str:
+    """A group with the topic's name, which reads the topic from its start; the topic has two partitions."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(PATIENCE_S)
+    configure(servers, topic, "share.auto.offset.reset", "earliest")
+    return topic
+
+
+def configure(servers: str, group: str, name: str, value: str) -> None:
+    admin = AdminClient({"bootstrap.servers": servers})
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+
+
+def write(servers: str, topic: str, count: int) -> list[str]:
+    producer = confluent_producer(servers)
+    values = [f"job {number}" for number in range(count)]
+    for number, value in enumerate(values):
+        producer.produce(topic, value.encode(), partition=number % 2)
+    assert producer.flush(PATIENCE_S) == 0
+    return values
+
+
+@contextmanager
+def consumer(servers: str, group: str, *, explicit: bool = False, **options: Any) -> Iterator[ShareConsumer]:
+    mode = {"share.acknowledgement.mode": "explicit"} if explicit else {}
+    with ShareConsumer({"bootstrap.servers": servers, "group.id": group, **mode, **options}) as member:
+        member.subscribe([group])
+        yield member
+
+
+def polled(member: ShareConsumer, timeout_s: float = 0.2) -> list[Message]:
+    messages = list(member.poll(timeout_s))
+    assert [message.error() for message in messages if message.error()] == []
+    return messages
+
+
+def text(message: Message) -> str:
+    value = message.value()
+    assert value is not None
+    return value.decode()
+
+
+def poll_until(member: ShareConsumer, count: int) -> list[Message]:
+    """Messages until there are so many, all of them accepted by the next poll."""
+    found: list[Message] = []
+
+    def enough() -> bool:
+        found.extend(polled(member))
+        return len(found) >= count
+
+    wait_until(enough, lambda: f"{count} messages; there were {len(found)}")
+    return found
+
+
+def test_two_members_share_the_records_and_each_is_delivered_once(servers: str, group: str) -> None:
+    values = write(servers, group, 400)
+    seen: Counter[str] = Counter()
+    with (
+        consumer(servers, group, **{"max.poll.records": 10}) as one,
+        consumer(servers, group, **{"max.poll.records": 10}) as two,
+    ):
+        shares = [0, 0]
+
+        def all_seen() -> bool:
+            for number, member in enumerate((one, two)):
+                messages = polled(member)
+                shares[number] += len(messages)
+                seen.update(map(text, messages))
+            return len(seen) == len(values)
+
+        wait_until(all_seen, lambda: f"all {len(values)} records are delivered: {shares}")
+    assert seen == Counter(values)
+    assert min(shares) > 0
+
+
+def test_what_was_accepted_does_not_come_again_to_the_next_member(servers: str, group: str) -> None:
+    values = write(servers, group, 40)
+    with consumer(servers, group) as member:
+        assert sorted(map(text, poll_until(member, 40))) == sorted(values)
+    more = write(servers, group, 6)
+    with consumer(servers, group) as member:
+        assert Counter(map(text, poll_until(member, 6))) == Counter(more)
+
+
+def test_a_record_that_is_released_comes_again_and_one_that_is_rejected_does_not(servers: str, group: str) -> None:
+    values = write(servers, group, 6)
+    delivered: Counter[str] = Counter()
+    with consumer(servers, group, explicit=True) as member:
+
+        def done() -> bool:
+            for message in polled(member):
+                value = text(message)
+                delivered[value] += 1
+                if value == values[0]:
+                    member.acknowledge(message, AcknowledgeType.REJECT)
+                elif value == values[1] and delivered[value] < 3:
+                    member.acknowledge(message, AcknowledgeType.RELEASE)
+                else:
+                    member.acknowledge(message, AcknowledgeType.ACCEPT)
+            assert all(error is None for error in member.commit_sync(PATIENCE_S).values())
+            return delivered[values[1]] == 3 and len(delivered) == 6
+
+        wait_until(done, lambda: f"all are delivered and one of them three times: {delivered}")
+        for _ in range(3):
+            assert polled(member) == []
+    assert delivered == Counter({**dict.fromkeys(values, 1), values[1]: 3})
+
+
+def test_a_record_is_delivered_no_more_often_than_the_limit(servers: str, group: str) -> None:
+    configure(servers, group, "share.delivery.count.limit", "2")
+    values = write(servers, group, 2)
+    delivered: Counter[str] = Counter()
+    with consumer(servers, group, explicit=True) as member:
+
+        def done() -> bool:
+            for message in polled(member):
+                delivered[text(message)] += 1
+                member.acknowledge(message, AcknowledgeType.RELEASE)
+            member.commit_sync(PATIENCE_S)
+            return sum(delivered.values()) >= 4
+
+        wait_until(done, lambda: f"both are delivered twice: {delivered}")
+        more = write(servers, group, 2)
+        later = [message for _ in range(2) for message in polled(member, 2)]
+        assert sorted(map(text, later)) == sorted(more), "nothing comes a third time"
+        for message in later:
+            member.acknowledge(message)
+    assert delivered == Counter(dict.fromkeys(values, 2))
+
+
+def test_records_whose_lock_has_expired_go_to_another_member(servers: str, group: str) -> None:
+    configure(servers, group, "share.record.lock.duration.ms", "1000")
+    values = write(servers, group, 10)
+    with consumer(servers, group, explicit=True) as sleeper, consumer(servers, group) as other:
+        held: list[Message] = []
+        wait_until(lambda: held.extend(polled(sleeper)) or len(held) > 0, "the first one has records")
+        # The first one neither acknowledges nor polls again.
+        assert sorted(map(text, poll_until(other, 10))) == sorted(values)
+        for message in held:
+            sleeper.acknowledge(message)
+        assert any(error is not None for error in sleeper.commit_sync(PATIENCE_S).values()), "it is too late"
+
+
+def test_what_a_member_holds_when_it_is_closed_goes_to_the_next_at_once(servers: str, group: str) -> None:
+    values = write(servers, group, 10)
+    with consumer(servers, group, explicit=True) as member:
+        held: list[Message] = []
+        wait_until(lambda: held.extend(polled(member)) or len(held) > 0, "it has records")
+    # The lock lasts 30 s; the close has released the records.
+    with consumer(servers, group) as other:
+        assert Counter(map(text, poll_until(other, 10))) == Counter(values)
+
+
+def test_accepted_records_stay_accepted_when_the_broker_is_killed() -> None:
+    with EmbeddedBroker(options=OPTIONS) as broker:
+        servers, name = broker.bootstrap_servers, "jobs"
+        admin = AdminClient({"bootstrap.servers": servers})
+        admin.create_topics([NewTopic(name, 2, 1)])[name].result(PATIENCE_S)
+        configure(servers, name, "share.auto.offset.reset", "earliest")
+        values = write(servers, name, 20)
+        accepted: set[str] = set()
+        with consumer(servers, name, explicit=True) as member:
+
+            def half_is_accepted() -> bool:
+                messages = polled(member)
+                for message in messages:
+                    is_wanted = int(text(message).split()[1]) % 3 == 0
+                    member.acknowledge(message, AcknowledgeType.ACCEPT if is_wanted else AcknowledgeType.RELEASE)
+                results = member.commit_sync(PATIENCE_S)
+                assert all(error is None for error in results.values())
+                accepted.update(text(message) for message in messages if int(text(message).split()[1]) % 3 == 0)
+                return len(accepted) == 7
+
+            wait_until(half_is_accepted, lambda: f"every third record is accepted: {accepted}")
+            broker.kill()
+            broker.restart()
+        with consumer(servers, name) as member:
+            rest = poll_until(member, 13)
+            assert Counter(map(text, rest)) == Counter(set(values) - accepted)
