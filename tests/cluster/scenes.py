@@ -13,11 +13,11 @@ from skep.broker_process import command, first_line
 from skep.testing import EmbeddedCluster
 from skep.wire import apis
 from tests.cluster.replica_bytes import differences
+from tests.cluster.workload import high_watermark
 from tests.raw_client import RawClient
 from tests.waiting import wait_until
 
 TIMEOUT_S = 60
-OFFSET_NOT_AVAILABLE = 78
 
 
 def create(cluster: EmbeddedCluster, topic: str, partitions: int = 1, **config: str) -> None:
@@ -72,21 +72,7 @@ def send(
 
 def end_of(cluster: EmbeddedCluster, topic: str, partition: int = 0) -> int:
     """The high watermark, as soon as the leader knows it: one that was just elected has to hear from its followers."""
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none", "log_level": 0})
-
-    def found() -> list[int]:
-        try:
-            return [consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)[1]]
-        except KafkaException as error:
-            if error.args[0].code() != OFFSET_NOT_AVAILABLE:
-                raise
-            return []
-
-    try:
-        [end] = wait_until(found, f"the leader of {topic}-{partition} knows what is committed", TIMEOUT_S)
-        return end
-    finally:
-        consumer.close()
+    return high_watermark(cluster.bootstrap_servers, topic, partition)
 
 
 def read_all(cluster: EmbeddedCluster, topic: str, partition: int = 0) -> list[bytes]:

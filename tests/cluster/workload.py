@@ -8,9 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from tests.cluster.history import History, identity
+from tests.waiting import wait_until
 
 TOPIC = "orders"
 SYNCED_TOPIC = "audit"
@@ -202,9 +203,19 @@ def read_whole(
 
 
 def high_watermark(bootstrap_servers: str, topic: str, partition: int) -> int:
+    """As soon as a leader knows it: one that was just elected has to hear from its followers, and clients of it."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, **READER})
+
+    def found() -> list[int]:
+        try:
+            return [consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1]]
+        except KafkaException as error:
+            if error.args[0].code() not in (KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION):
+                raise
+            return []
+
     try:
-        end: int = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1]
+        [end] = wait_until(found, f"the leader of {topic}-{partition} knows what is committed")
         return end
     finally:
         consumer.close()

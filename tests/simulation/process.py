@@ -135,6 +135,7 @@ class ModelFetcher(Fetcher):
         brokers = process.catalog
         super().__init__(
             leader,
+            0,
             lambda broker: brokers.image.brokers.get(broker),
             lambda: process.membership.node,
             CurrentConfig(SETTINGS),

@@ -9,6 +9,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 from skep.cli.spark.pipeline_template import write_project
 from skep.testing import EmbeddedBroker
 from tests.spark.pipelining import RUN_TIMEOUT_S, done, environment, load, records, skep, table
-from tests.spark.printed_example import PrintedExample
+from tests.spark.printed_example import RUN, PrintedExample
 
 # A Spark of their own, the server: they need not wait for the tests of the shared session.
 pytestmark = [pytest.mark.xdist_group("spark-pipelines"), pytest.mark.timeout(900)]
@@ -153,6 +154,37 @@ def test_changes_become_current_state_in_a_compacted_topic_and_in_a_table(server
     assert last["3"] is None
     state = sorted(tuple(json.loads(value).values()) for value in last.values() if value is not None)
     assert state == now
+
+
+def test_orders_are_enriched_and_bad_ones_go_to_dead_letters_with_reason_and_origin(
+    server: Server, tmp_path: Path
+) -> None:
+    with _example("enrichment", tmp_path, server) as (example, bootstrap):
+        example.up_to_a_run()
+        letters = [json.loads(line) for line in example.the_rest()]
+        sold = sorted(json.loads(record.value or "")["id"] for record in records(bootstrap, "sales"))
+        revenue = table(example.project, "revenue")
+        # In the next run the products of this one are there, and are emptied before they are filled again.
+        example.do("skep produce orders < data/orders.jsonl")
+        example.do(RUN)
+        assert len(records(bootstrap, "orders.bad")) == 2 * len(letters)
+    assert revenue == [("eggs", 2, Decimal("8.40")), ("hen", 3, Decimal("64.50")), ("skep", 1, Decimal("35.00"))]
+    assert [[str(cell) for cell in row] for row in revenue] == example.table("product")
+    assert sold == [1, 2, 7]
+    assert table(example.project, "revenue") == [(name, 2 * count, 2 * amount) for name, count, amount in revenue]
+
+    headers = [{header["key"]: header["value"] for header in letter["headers"]} for letter in letters]
+    lines = (example.project / "data" / "orders.jsonl").read_text().splitlines()
+    assert [[header["dlq.offset"], header["dlq.reason"]] for header in headers] == [
+        ["2", "no product 'goose'"],
+        ["3", "field 'quantity' is not INT: three"],
+        ["4", "field 'id' is missing"],
+        ["5", f"not JSON: {lines[5]}"],
+    ]
+    assert [[header["dlq.offset"], header["dlq.reason"]] for header in headers] == example.table("`dlq.offset`")
+    assert [letter["value"] for letter in letters] == lines[2:6]
+    assert {(header["dlq.topic"], header["dlq.partition"]) for header in headers} == {("orders", "0")}
+    assert all(int(header["dlq.timestamp"]) > 0 for header in headers)
 
 
 def test_a_new_project_runs_as_it_is_and_goes_on_where_it_was(bootstrap: str, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tests.spark.pipelining import environment
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).parents[2]
-KILLS = times(4, long=20)
+KILLS = times(2, long=20)
 ROWS = 480 * (KILLS + 1)
 """Eight epochs for each run, of which it gets to the end of some four."""
 PATIENCE_S = 400.0
@@ -104,7 +104,7 @@ def test_each_row_is_there_once_after_many_kills_of_the_driver_and_the_broker(
                 killer.join()
                 assert done, "the last run failed"
                 break
-            if kills % 3 == 2 and query.wait_for(b"started"):
+            if kills % 2 == 1 and query.wait_for(b"started"):
                 time.sleep(chance.uniform(0, 1))
                 restart(broker)
             if not query.wait_for(b"epoch", chance.randint(1, 2)):

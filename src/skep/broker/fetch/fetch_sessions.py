@@ -60,6 +60,10 @@ class _CachedPartition:
         self.sent: tuple[int, int, int] | None = None
 
 
+FetcherId = tuple[BrokerId, str | None]
+"""A follower may have several fetchers (num.replica.fetchers): its broker id, and the client id of one of them."""
+
+
 class FetchSession:
     """Owns the partitions of one client's incremental fetches, in the order in which they are served."""
 
@@ -70,7 +74,7 @@ class FetchSession:
         self.last_used = 0.0
         self.counted = 0
         """How many of its partitions are included in the sum over all sessions."""
-        self.follower: BrokerId | None = None
+        self.follower: FetcherId | None = None
         self.watch: FollowerWatch | None = None
         """Set for a follower's session."""
         self._partitions: OrderedDict[tuple[TopicKey, int], _CachedPartition] = OrderedDict()
@@ -145,7 +149,7 @@ class FetchSessions:
         self.max_sessions = max_sessions
         self.max_partitions = max_partitions
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
-        self._of_followers: dict[BrokerId, FetchSession] = {}
+        self._of_followers: dict[FetcherId, FetchSession] = {}
         self._partitions = 0
 
     def __len__(self) -> int:
@@ -190,8 +194,8 @@ class FetchSessions:
         self._touch(session)
         return session, True
 
-    def watch_for(self, session: FetchSession, follower: BrokerId) -> FollowerWatch:
-        """Returns the watch of a follower's session. A follower has one session; a new one ends the one before."""
+    def watch_for(self, session: FetchSession, follower: FetcherId) -> FollowerWatch:
+        """Returns the watch of a follower's session. A fetcher has one session; a new one ends the one before."""
         if session.watch is None:
             before = self._of_followers.get(follower)
             if before is not None:

@@ -168,7 +168,7 @@ def _begin(services: Services, request: Request) -> Work[tuple[_Fetch, _Reading 
         code = error.code
     follower, watch = follower_in(body, version), None
     if session is not None and follower is not None:
-        watch = services.fetch_sessions.watch_for(session, follower.broker_id)
+        watch = services.fetch_sessions.watch_for(session, (follower.broker_id, request.client_id))
     fetch = _Fetch(
         services,
         version,

@@ -32,6 +32,7 @@ class FetchSessionHandler:
         self._forgotten: set[Key] = set()
         self.id = 0
         self.epoch = 0
+        self._began_at = clock.monotonic()
 
     def follow(self, partition: Partition, *, is_new: bool, is_in_sync: bool) -> None:
         """Adds the partition, or takes over its new leader epoch and ISR membership. Ends a pause."""
@@ -85,10 +86,23 @@ class FetchSessionHandler:
     def begin(self) -> None:
         """Begins a new session: the next request names every partition."""
         self.id = self.epoch = 0
+        self._began_at = self._clock.monotonic()
         self._forgotten.clear()
         for followed in self.followed.values():
             followed.sent = None
         self.changed = set(self.followed) - self.paused
+
+    def renew_if_out_of_sync(self, now: float, after_s: float) -> None:
+        """Begins a new session if a replica is out of the ISR and the session is at least ``after_s`` old.
+
+        The two sides may disagree about the session: a position that was damaged on its way is never sent again if
+        nothing is appended to the partition, and the leader waits for it in vain.
+        """
+        if now - self._began_at < after_s:
+            return
+        self._began_at = now
+        if any(not followed.is_in_sync for followed in self.followed.values()):
+            self.begin()
 
     def responded(self, session_id: int) -> None:
         """The leader has accepted a request of this session; 0 means that it keeps no session."""

@@ -57,6 +57,7 @@ class Fetcher:
     def __init__(
         self,
         leader: BrokerId,
+        number: int,
         address: Callable[[BrokerId], BrokerRecord | None],
         node: Callable[[], BrokerRecord],
         config: CurrentConfig,
@@ -65,6 +66,7 @@ class Fetcher:
         before_truncation: BeforeTruncation,
     ) -> None:
         self._leader = leader
+        self._number = number
         self._address = address
         self._node = node
         self._config = config
@@ -140,6 +142,7 @@ class Fetcher:
         peer = await self._connected()
         config, now = self._config.value.cluster, self._clock.monotonic()
         session = self._session
+        session.renew_if_out_of_sync(now, config.replica_lag_time_max_ms / 1000)
         for followed in session.due(now):
             if followed.is_throttled(self._node().id) and (wait_s := self._throttle.wait_s(now)) > 0:
                 followed.wait_until = now + wait_s
@@ -185,7 +188,9 @@ class Fetcher:
             raise ClientError(f"broker {self._leader} is not registered")
         self._disconnect()
         timeout_s = self._config.value.cluster.replica_socket_timeout_ms / 1000
-        peer = Peer(broker.host, broker.port, client_id=f"broker-{self._node().id}-fetcher", timeout_s=timeout_s)
+        # The leader tells the fetchers of a follower apart by their client ids.
+        client_id = f"broker-{self._node().id}-fetcher-{self._number}"
+        peer = Peer(broker.host, broker.port, client_id=client_id, timeout_s=timeout_s)
         self._peer, self._connected_to = peer, broker
         await peer.connect()
         return peer

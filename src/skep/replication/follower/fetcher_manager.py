@@ -75,9 +75,10 @@ class FetcherManager:
     def _fetcher_at(self, place: "_Place") -> Fetcher:
         fetcher = self._fetchers.get(place)
         if fetcher is None:
-            leader = place[0]
+            leader, number = place
             fetcher = self._fetchers[place] = Fetcher(
                 leader,
+                number,
                 lambda broker: self._image().brokers.get(broker),
                 self._node,
                 self._config,

@@ -165,3 +165,17 @@ def test_forgotten_partitions_and_ended_sessions_give_their_room_back(sessions):
     session_for(sessions, fetch(session.session_id, -1), 12)
     session_for(sessions, fetch(other.session_id, -1), 12)
     assert begin(sessions, many(10)) is not None
+
+
+def test_a_fetcher_has_one_session_and_the_fetchers_of_a_follower_have_one_each(sessions):
+    first, second = begin(sessions), begin(sessions)
+    sessions.watch_for(first, (2, "broker-2-fetcher-0"))
+    sessions.watch_for(second, (2, "broker-2-fetcher-1"))
+    for session in (first, second):
+        assert session_for(sessions, fetch(session.session_id, 1), 12) == (session, True)
+    sessions.max_sessions = 3
+    sessions.watch_for(begin(sessions), (2, "broker-2-fetcher-0"))
+    with pytest.raises(KafkaError) as refused:
+        session_for(sessions, fetch(first.session_id, 2), 12)
+    assert refused.value.code is ErrorCode.fetch_session_id_not_found
+    assert session_for(sessions, fetch(second.session_id, 2), 12) == (second, True)

@@ -71,6 +71,7 @@ class Follower:
 
         self.fetcher = Fetcher(
             ONE,
+            0,
             lambda broker: None,
             lambda: BrokerRecord(TWO, "h", 1),
             CurrentConfig(BrokerConfig(cluster=SETTINGS)),
@@ -315,6 +316,7 @@ def test_a_log_of_an_earlier_topic_of_the_name_is_not_given_to_the_next():
 
 
 BACKOFF_MS = 1_000
+LAG_MS = 30_000
 
 
 class ScriptedLeader:
@@ -365,9 +367,11 @@ class Rounds:
             replica_fetch_wait_max_ms=500,
             replica_fetch_backoff_ms=BACKOFF_MS,
             replica_socket_timeout_ms=30_000,
+            replica_lag_time_max_ms=LAG_MS,
         )
         self.fetcher = Fetcher(
             ONE,
+            0,
             lambda broker: None,
             lambda: BrokerRecord(TWO, "h", 1),
             CurrentConfig(BrokerConfig(cluster=settings)),
@@ -414,6 +418,19 @@ def test_a_partition_that_is_due_within_a_millisecond_is_waited_for_and_not_aske
         await rounds.next()
         rounds.fetcher._session.followed[KEY].wait_until = 0.0004
         assert await rounds.next() == ([], [0], 1)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_in_sync", [True, False])
+def test_a_replica_that_stays_out_of_the_isr_is_named_again_in_a_new_session(is_in_sync):
+    async def scenario():
+        rounds = Rounds()
+        rounds.fetcher.follow(rounds.partitions[1], is_new=False, is_in_sync=is_in_sync)
+        for _ in range(2):
+            assert (await rounds.next())[0] == ([] if rounds.leader.asked[1:] and is_in_sync else [0, 1])
+            assert (await rounds.next(after_ms=LAG_MS - 1))[0] == []
+            rounds.clock.advance_ms(1)
 
     run(scenario)
 
