@@ -31,6 +31,7 @@ from skep.coordination.groups.membership.consumer_heartbeat import HeartbeatRequ
 from skep.coordination.groups.migration.upgrade import large_group
 from skep.coordination.groups.offsets import deleted_topics, offset_operations
 from skep.coordination.groups.offsets.offset_operations import AnyOffset, Codes, Committer, FetchedOffsets
+from skep.coordination.groups.share.share_group import ShareGroup
 from skep.coordination.shard import LATER, Outcome, ProducerStamp, Waiter
 
 Response = dict[str, Any]
@@ -290,6 +291,8 @@ class GroupCoordinator:
 def join(table: GroupTable, request: JoinRequest, waiter: Waiter) -> Outcome:
     """The response is JoinGroup's body, or LATER."""
     group = table.groups.get(request.group_id)
+    if isinstance(group, ShareGroup):
+        raise KafkaError(ErrorCode.inconsistent_group_protocol, f"Group {request.group_id} is a share group.")
     if not isinstance(group, ConsumerGroup):
         return classic_join.join(table, request, waiter)
     classic_join.check_request(table, request)
