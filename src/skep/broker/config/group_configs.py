@@ -12,7 +12,7 @@ from skep.base.config.share_group_config import check_share_group_config
 from skep.base.errors import ErrorCode, KafkaError, OptionError
 from skep.broker.config.config_entries import BROKER_OPTIONS, ConfigEntry, Source, Synonym, broker_entry, checked_value
 from skep.broker.services import Services
-from skep.coordination.groups.group_ids import check_group_id
+from skep.coordination.group_ids import check_group_id
 
 
 def check_group_name(services: Services, group_id: str) -> None:

@@ -16,13 +16,13 @@ from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.supervisor import Supervisor
 from skep.coordination.coordinator_runtime import CoordinatorRuntime
-from skep.coordination.groups.group_ids import check_group_id
+from skep.coordination.group_ids import check_group_id
 from skep.coordination.groups.group_shard import GroupShard
 from skep.coordination.groups.share import share_description, share_membership, state_operations
 from skep.coordination.groups.share.share_description import ShareGroupSnapshot
 from skep.coordination.groups.share.share_group import ShareGroup
 from skep.coordination.groups.share.share_membership import ShareHeartbeat, ShareHeartbeatRequest
-from skep.coordination.groups.share.state_operations import NewState, StartOffsets
+from skep.coordination.groups.share.state_operations import PARTITIONS_AT_ONCE, NewState, StartOffsets
 from skep.coordination.shard import Outcome
 from skep.coordination.share.share_state import SharePartitionKey, SharePersister, ShareState
 
@@ -133,11 +133,15 @@ class ShareGroupCoordinator:
     async def alter_offsets(self, group_id: str, offsets: StartOffsets) -> dict[SharePartitionKey, KafkaError | None]:
         """Sets the start offsets of a group without members. Returns the partitions that exist, with their errors."""
         check_group_id(self._config.value.coordinator, group_id)
+        results: dict[SharePartitionKey, KafkaError | None] = {}
         async with self._alone(group_id):
-            plan: list[NewState] = await self._submit(
-                group_id, lambda shard: state_operations.begin_alteration(shard, group_id, offsets)
-            )
-            return await self._carry_out(group_id, plan)
+            for start in range(0, len(offsets), PARTITIONS_AT_ONCE):
+                some = offsets[start : start + PARTITIONS_AT_ONCE]
+                plan: list[NewState] = await self._submit(
+                    group_id, functools.partial(state_operations.begin_alteration, group_id=group_id, offsets=some)
+                )
+                results |= await self._carry_out(group_id, plan)
+        return results
 
     async def delete_offsets(self, group_id: str, topics: Collection[uuid.UUID]) -> dict[uuid.UUID, KafkaError | None]:
         """Deletes the state of topics in a group without members. Returns the topics that had any, with their errors.

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work, run_at_once
+from skep.coordination.group_ids import check_ids
 from skep.coordination.groups.assignors.spec import Partitions
 from skep.coordination.groups.classic.classic_rebalance import classic_group
 from skep.coordination.groups.consumer.assignment_task import schedule_assigning
@@ -30,7 +31,6 @@ from skep.coordination.groups.consumer.consumer_member import (
 from skep.coordination.groups.consumer.group_change import GroupChange
 from skep.coordination.groups.consumer.member_timers import cancel_timers
 from skep.coordination.groups.consumer.topic_match_task import schedule_matching
-from skep.coordination.groups.group_ids import check_ids
 from skep.coordination.groups.group_table import GroupTable
 from skep.coordination.groups.membership import consumer_departure
 from skep.coordination.groups.migration.upgrade import Upgrade, upgrade

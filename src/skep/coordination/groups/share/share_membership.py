@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from skep.base.config.share_group_config import ShareGroupConfig, share_group_config
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
+from skep.coordination.group_ids import check_ids
 from skep.coordination.groups.consumer.assignment_task import schedule_assigning
 from skep.coordination.groups.consumer.consumer_member import JOINING_EPOCH, LEAVING_EPOCH, shown
 from skep.coordination.groups.consumer.member_timers import SESSION, cancel_timers, timer_key
 from skep.coordination.groups.consumer.modern_replay import replays_of
-from skep.coordination.groups.group_ids import check_ids
 from skep.coordination.groups.group_table import GroupTable
 from skep.coordination.groups.share.share_change import ShareChange
 from skep.coordination.groups.share.share_group import ShareGroup

@@ -12,7 +12,7 @@ requests to the persister in between (``share_group_coordinator.py``). The order
 """
 
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
@@ -27,8 +27,8 @@ from skep.coordination.share.share_state import UNINITIALIZED, SharePartitionKey
 PARTITIONS_AT_ONCE = 1_000
 """Partitions initialized at once. A group that subscribes to more is initialized in several rounds."""
 
-StartOffsets = Mapping[str, Mapping[int, int]]
-"""Start offsets by topic name and partition."""
+StartOffsets = Sequence[tuple[str, int, int]]
+"""Topic names, partitions, and where to start in them."""
 
 
 class NewState(NamedTuple):
@@ -124,10 +124,8 @@ def begin_alteration(table: GroupTable, group_id: str, offsets: StartOffsets) ->
     epoch = group.group_epoch + 1
     plan = [
         NewState(SharePartitionKey(group_id, topics[name].topic_id, partition), epoch, offset)
-        for name, by_partition in offsets.items()
-        if name in topics
-        for partition, offset in by_partition.items()
-        if 0 <= partition < len(topics[name].partitions)
+        for name, partition, offset in offsets
+        if name in topics and 0 <= partition < len(topics[name].partitions)
     ]
     if not plan:
         return Outcome(plan)
