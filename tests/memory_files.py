@@ -169,6 +169,11 @@ class MemoryFiles:
         """The process dies at the ``step``-th write or sync from now on, before it takes effect."""
         self._stop_at = self.steps + step
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the process is dead, or dies with its next write or sync."""
+        return self._stop_at is not None and self.steps + 1 >= self._stop_at
+
     def fail(self, kind: str, *, times: int = 1 << 62, error: int = errno.EIO) -> None:
         """The next writes or syncs raise StorageError, until ``heal``."""
         self._faults[kind] = (times, error)
@@ -184,7 +189,7 @@ class MemoryFiles:
 
     def step(self, kind: str, path: str) -> None:
         with self._mutex:
-            if self._stop_at is not None and self.steps + 1 >= self._stop_at:
+            if self.is_stopped:
                 raise Crashed(f"{kind} {path}")
             self.steps += 1
             times, error = self._faults.get(kind, (0, 0))

@@ -256,7 +256,9 @@ class Broker:
             producer_ids=ProducerIds(self._catalog),
             groups=coordinators.groups,
             transactions=coordinators.transactions,
+            share_groups=coordinators.share_groups,
             share=coordinators.share,
+            latest_offsets=coordinators.latest_offsets,
         )
 
     def _listener(self, services: Services) -> Listener:

@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 NOT_SERVED = {
     "Security": "17 29 30 31 36 38 39 40 41 50 51",
     "Quotas": "48 49",
-    "Share groups": "76 77 78 79 90 91 92",
+    "Share groups": "78 79",
     "Streams groups": "88 89",
     "Between brokers and a KRaft controller": "56 58 62 63 67 73 80 81 82",
     "KRaft's own": "52 53 54 57 59 70",
@@ -72,9 +72,17 @@ def configuration() -> str:
         "|---|---|---|---|",
     ]
     lines += [_option_row(option, option.name) for option in topic]
-    lines += ["", "## Groups", "", "Options of consumer groups (KIP-848). The broker sets limits for each.", ""]
+    lines += [
+        "",
+        "## Groups",
+        "",
+        "Options of consumer groups (KIP-848) and share groups (KIP-932). The broker sets limits for most.",
+        "",
+    ]
     lines += ["| option | default | what it does |", "|---|---|---|"]
-    lines += [f"| `{name}` | `{option.broker_name}` | {option.doc} |" for name, option in GROUP_OPTIONS.items()]
+    for name, option in GROUP_OPTIONS.items():
+        default = f"`{option.broker_name}`" if option.broker_name else _default(option)
+        lines.append(f"| `{name}` | {default} | {option.doc} |")
     lines += ["", "## Broker: defaults of topics", ""]
     lines += ["The values for topics that do not set the option themselves.", ""]
     lines += ["| option | default | sets the topic option |", "|---|---|---|"]

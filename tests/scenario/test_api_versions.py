@@ -24,13 +24,13 @@ def test_every_version_lists_the_same_apis(client: RawClient, version: int) -> N
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_transactions_v2_are_a_finalized_feature(client: RawClient, version: int) -> None:
+def test_transactions_v2_and_share_groups_are_finalized_features(client: RawClient, version: int) -> None:
     answer = client.ask(apis.API_VERSIONS, version, **SOFTWARE)
-    [feature] = answer.finalized_features
-    assert (feature.name, feature.max_version_level) == ("transaction.version", 2)
+    features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+    assert features == {"transaction.version": 2, "share.version": 1}
     assert answer.finalized_features_epoch >= 0
     # A feature with a minimum of 0 makes clients of version 3 fail (KAFKA-17011).
-    assert [feature.min_version for feature in answer.supported_features] == ([0] if version >= 4 else [])
+    assert [feature.min_version for feature in answer.supported_features] == ([0, 0] if version >= 4 else [])
 
 
 @pytest.mark.parametrize("version", [5, 99, 32767, -1])

@@ -290,6 +290,38 @@ def _markers(served: Any, name: str, version: int) -> Mapping[str, Any]:
     return {"markers": [{**producer, "transaction_result": False, "coordinator_epoch": 0, "topics": topics}]}
 
 
+def _share_heartbeat(served: Any, group: str, version: int) -> Mapping[str, Any]:
+    served.ask(apis.FIND_COORDINATOR, 6, key_type=0, coordinator_keys=[group])
+    return {"group_id": group, "member_id": "m", "member_epoch": 0, "subscribed_topic_names": [TOPIC]}
+
+
+def _describe_share_groups(served: Any, group: str, version: int) -> Mapping[str, Any]:
+    served.ask(apis.SHARE_GROUP_HEARTBEAT, 1, **_share_heartbeat(served, group, 1))
+    return {"group_ids": [group, "unheard-of"], "include_authorized_operations": True}
+
+
+def _share_group_offsets(served: Any, group: str) -> None:
+    served.ask(apis.SHARE_GROUP_HEARTBEAT, 1, **_share_heartbeat(served, group, 1))
+    served.ask(apis.SHARE_GROUP_HEARTBEAT, 1, group_id=group, member_id="m", member_epoch=-1)
+
+
+def _describe_share_group_offsets(served: Any, group: str, version: int) -> Mapping[str, Any]:
+    _share_group_offsets(served, group)
+    topics = [{"topic_name": topic, "partitions": [0]} for topic in (TOPIC, "none")]
+    return {"groups": [{"group_id": group, "topics": None}, {"group_id": "other", "topics": topics}]}
+
+
+def _alter_share_group_offsets(served: Any, group: str, version: int) -> Mapping[str, Any]:
+    _share_group_offsets(served, group)
+    partitions = [{"partition_index": index, "start_offset": 0} for index in (0, 9)]
+    return {"group_id": group, "topics": [{"topic_name": topic, "partitions": partitions} for topic in (TOPIC, "none")]}
+
+
+def _delete_share_group_offsets(served: Any, group: str, version: int) -> Mapping[str, Any]:
+    _share_group_offsets(served, group)
+    return {"group_id": group, "topics": [{"topic_name": topic} for topic in (TOPIC, "none")]}
+
+
 def _share_state(served: Any, group: str, version: int) -> Mapping[str, Any]:
     """The fields of all requests for share states."""
     topic_id = served.services.catalog.image.topics[TOPIC].topic_id
@@ -340,6 +372,11 @@ _COORDINATED: dict[Api, Callable[[Any, str, int], Mapping[str, Any]]] = {
     apis.END_TXN: _end,
     apis.TXN_OFFSET_COMMIT: _commit_in_transaction,
     apis.WRITE_TXN_MARKERS: _markers,
+    apis.SHARE_GROUP_HEARTBEAT: _share_heartbeat,
+    apis.SHARE_GROUP_DESCRIBE: _describe_share_groups,
+    apis.DESCRIBE_SHARE_GROUP_OFFSETS: _describe_share_group_offsets,
+    apis.ALTER_SHARE_GROUP_OFFSETS: _alter_share_group_offsets,
+    apis.DELETE_SHARE_GROUP_OFFSETS: _delete_share_group_offsets,
     apis.INITIALIZE_SHARE_GROUP_STATE: _share_state,
     apis.READ_SHARE_GROUP_STATE: _initialized_share_state,
     apis.WRITE_SHARE_GROUP_STATE: _initialized_share_state,

@@ -97,7 +97,9 @@ class Served:
             producer_ids=ProducerIds(catalog),
             groups=coordinators.groups,
             transactions=coordinators.transactions,
+            share_groups=coordinators.share_groups,
             share=coordinators.share,
+            latest_offsets=coordinators.latest_offsets,
         )
         await catalog.create_topic(TOPIC, [[BrokerId(1)]] * 2, {"retention.ms": "-1"})
 

@@ -9,10 +9,12 @@ from skep.base.config.current_config import CurrentConfig
 from skep.base.loop.slicer import Slicer
 from skep.base.loop.threads import Threads
 from skep.broker.cluster.departed_brokers import DepartedBrokers
+from skep.broker.cluster.latest_offsets import LatestOffsets
 from skep.broker.cluster.producer_ids import ProducerIds
 from skep.broker.fetch.fetch_sessions import FetchSessions
 from skep.broker.fetch.follower_fetch import ThrottledReplicas
 from skep.coordination.groups.group_coordinator import GroupCoordinator
+from skep.coordination.groups.share_group_coordinator import ShareGroupCoordinator
 from skep.coordination.share.share_coordinator import ShareCoordinator
 from skep.coordination.transactions.transaction_coordinator import TransactionCoordinator
 from skep.metadata.catalog import Catalog
@@ -58,7 +60,9 @@ class Services:
     producer_ids: ProducerIds
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    share_groups: ShareGroupCoordinator
     share: ShareCoordinator
+    latest_offsets: LatestOffsets
     partition_count: PartitionCount = field(default_factory=PartitionCount)
     throttled_replicas: ThrottledReplicas = field(init=False)
     departed: DepartedBrokers = field(init=False)

@@ -2,8 +2,7 @@
 
 Offsets are by far the most frequent records, so their layout is written with ``struct``; the others use kio.
 
-Left out: records of share and streams groups, and the partition metadata that Kafka wrote before 4.1. A replay skips
-them.
+Left out: records of streams groups, and the partition metadata that Kafka wrote before 4.1. A replay skips them.
 """
 
 import functools
@@ -238,6 +237,95 @@ class ConsumerGroupRegularExpressionValue(Layout):
     timestamp: int = int64()
 
 
+# Share groups (KIP-932). Kinds 10 to 15.
+
+
+@layout(kind=10)
+class ShareGroupMemberMetadataKey(Layout):
+    group_id: str = string()
+    member_id: str = string()
+
+
+@layout(flexible=True)
+class ShareGroupMemberMetadataValue(Layout):
+    rack_id: str | None = string(default=None)
+    client_id: str = string()
+    client_host: str = string()
+    subscribed_topic_names: tuple[str, ...] = string(default=())
+
+
+@layout(kind=11)
+class ShareGroupMetadataKey(Layout):
+    group_id: str = string()
+
+
+@layout(flexible=True)
+class ShareGroupMetadataValue(Layout):
+    epoch: int = int32()
+    metadata_hash: int = int64()
+
+
+@layout(kind=12)
+class ShareGroupTargetAssignmentMetadataKey(Layout):
+    group_id: str = string()
+
+
+@layout(flexible=True)
+class ShareGroupTargetAssignmentMetadataValue(Layout):
+    assignment_epoch: int = int32()
+    assignment_timestamp: int = int64(default=0, tag=0)
+
+
+@layout(kind=13)
+class ShareGroupTargetAssignmentMemberKey(Layout):
+    group_id: str = string()
+    member_id: str = string()
+
+
+@layout(flexible=True)
+class ShareGroupTargetAssignmentMemberValue(Layout):
+    topic_partitions: tuple[TargetTopicPartitions, ...] = nested(default=())
+
+
+@layout(kind=14)
+class ShareGroupCurrentMemberAssignmentKey(Layout):
+    group_id: str = string()
+    member_id: str = string()
+
+
+@layout(flexible=True)
+class ShareGroupCurrentMemberAssignmentValue(Layout):
+    member_epoch: int = int32()
+    previous_member_epoch: int = int32()
+    state: int = int8()
+    assigned_partitions: tuple[TargetTopicPartitions, ...] = nested(default=())
+
+
+@layout(kind=15)
+class ShareGroupStatePartitionMetadataKey(Layout):
+    group_id: str = string()
+
+
+@layout(flexible=True)
+class StateTopicPartitions(Layout):
+    topic_id: uuid.UUID = uuid_()
+    topic_name: str = string()
+    partitions: tuple[int, ...] = int32(default=())
+
+
+@layout(flexible=True)
+class StateTopic(Layout):
+    topic_id: uuid.UUID = uuid_()
+    topic_name: str = string()
+
+
+@layout(flexible=True)
+class ShareGroupStatePartitionMetadataValue(Layout):
+    initializing_topics: tuple[StateTopicPartitions, ...] = nested(default=())
+    initialized_topics: tuple[StateTopicPartitions, ...] = nested(default=())
+    deleting_topics: tuple[StateTopic, ...] = nested(default=())
+
+
 _KINDS: dict[int, tuple[Any, Any]] = {
     cls.kind: (cls, value)
     for cls, value in (
@@ -248,6 +336,12 @@ _KINDS: dict[int, tuple[Any, Any]] = {
         (ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue),
         (ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue),
         (ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
+        (ShareGroupMemberMetadataKey, ShareGroupMemberMetadataValue),
+        (ShareGroupMetadataKey, ShareGroupMetadataValue),
+        (ShareGroupTargetAssignmentMetadataKey, ShareGroupTargetAssignmentMetadataValue),
+        (ShareGroupTargetAssignmentMemberKey, ShareGroupTargetAssignmentMemberValue),
+        (ShareGroupCurrentMemberAssignmentKey, ShareGroupCurrentMemberAssignmentValue),
+        (ShareGroupStatePartitionMetadataKey, ShareGroupStatePartitionMetadataValue),
     )
 }
 

@@ -64,11 +64,16 @@ CONSUMER_GROUP_HEARTBEAT = Api(68, "ConsumerGroupHeartbeat", 0, 1, 0)
 CONSUMER_GROUP_DESCRIBE = Api(69, "ConsumerGroupDescribe", 0, 1, 0)
 LIST_CONFIG_RESOURCES = Api(74, "ListConfigResources", 0, 1, 0)
 DESCRIBE_TOPIC_PARTITIONS = Api(75, "DescribeTopicPartitions", 0, 0, 0)
+SHARE_GROUP_HEARTBEAT = Api(76, "ShareGroupHeartbeat", 1, 1, 0)
+SHARE_GROUP_DESCRIBE = Api(77, "ShareGroupDescribe", 1, 1, 0)
 INITIALIZE_SHARE_GROUP_STATE = Api(83, "InitializeShareGroupState", 0, 0, 0)
 READ_SHARE_GROUP_STATE = Api(84, "ReadShareGroupState", 0, 0, 0)
 WRITE_SHARE_GROUP_STATE = Api(85, "WriteShareGroupState", 0, 1, 0)
 DELETE_SHARE_GROUP_STATE = Api(86, "DeleteShareGroupState", 0, 0, 0)
 READ_SHARE_GROUP_STATE_SUMMARY = Api(87, "ReadShareGroupStateSummary", 0, 1, 0)
+DESCRIBE_SHARE_GROUP_OFFSETS = Api(90, "DescribeShareGroupOffsets", 0, 1, 0)
+ALTER_SHARE_GROUP_OFFSETS = Api(91, "AlterShareGroupOffsets", 0, 0, 0)
+DELETE_SHARE_GROUP_OFFSETS = Api(92, "DeleteShareGroupOffsets", 0, 0, 0)
 
 SERVED: dict[int, Api] = {
     api.key: api
@@ -118,11 +123,16 @@ SERVED: dict[int, Api] = {
         CONSUMER_GROUP_DESCRIBE,
         LIST_CONFIG_RESOURCES,
         DESCRIBE_TOPIC_PARTITIONS,
+        SHARE_GROUP_HEARTBEAT,
+        SHARE_GROUP_DESCRIBE,
         INITIALIZE_SHARE_GROUP_STATE,
         READ_SHARE_GROUP_STATE,
         WRITE_SHARE_GROUP_STATE,
         DELETE_SHARE_GROUP_STATE,
         READ_SHARE_GROUP_STATE_SUMMARY,
+        DESCRIBE_SHARE_GROUP_OFFSETS,
+        ALTER_SHARE_GROUP_OFFSETS,
+        DELETE_SHARE_GROUP_OFFSETS,
     )
 }
 

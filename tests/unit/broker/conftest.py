@@ -81,7 +81,9 @@ class AdminBroker:
             producer_ids=ProducerIds(catalog),
             groups=None,  # type: ignore[arg-type]  # nor a coordinator
             transactions=None,  # type: ignore[arg-type]
+            share_groups=None,  # type: ignore[arg-type]
             share=None,  # type: ignore[arg-type]
+            latest_offsets=None,  # type: ignore[arg-type]
         )
 
     @property

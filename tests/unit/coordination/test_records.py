@@ -69,6 +69,38 @@ GROUP_RECORDS = [
         g.ConsumerGroupRegularExpressionKey(group_id="g", regular_expression="a.*"),
         g.ConsumerGroupRegularExpressionValue(topics=("ab",), version=1, timestamp=2),
     ),
+    (
+        g.ShareGroupMemberMetadataKey(group_id="g", member_id="m"),
+        g.ShareGroupMemberMetadataValue(client_id="c", client_host="/h", subscribed_topic_names=("a", "b")),
+    ),
+    (g.ShareGroupMetadataKey(group_id="g"), g.ShareGroupMetadataValue(epoch=7, metadata_hash=-9)),
+    (
+        g.ShareGroupTargetAssignmentMetadataKey(group_id="g"),
+        g.ShareGroupTargetAssignmentMetadataValue(assignment_epoch=3, assignment_timestamp=5),
+    ),
+    (
+        g.ShareGroupTargetAssignmentMemberKey(group_id="g", member_id="m"),
+        g.ShareGroupTargetAssignmentMemberValue(
+            topic_partitions=(g.TargetTopicPartitions(topic_id=TOPIC_ID, partitions=(1, 2)),)
+        ),
+    ),
+    (
+        g.ShareGroupCurrentMemberAssignmentKey(group_id="g", member_id="m"),
+        g.ShareGroupCurrentMemberAssignmentValue(
+            member_epoch=2,
+            previous_member_epoch=1,
+            state=0,
+            assigned_partitions=(g.TargetTopicPartitions(topic_id=TOPIC_ID, partitions=(1,)),),
+        ),
+    ),
+    (
+        g.ShareGroupStatePartitionMetadataKey(group_id="g"),
+        g.ShareGroupStatePartitionMetadataValue(
+            initializing_topics=(g.StateTopicPartitions(topic_id=TOPIC_ID, topic_name="t", partitions=(2,)),),
+            initialized_topics=(g.StateTopicPartitions(topic_id=TOPIC_ID, topic_name="t", partitions=(0, 1)),),
+            deleting_topics=(g.StateTopic(topic_id=TOPIC_ID, topic_name="t"),),
+        ),
+    ),
 ]
 
 
@@ -104,6 +136,19 @@ def test_the_bytes_are_those_that_kafka_writes():
     )
     # One tagged field, number 0, of 7 bytes: there it is (KIP-893), the timeout, no protocols, no tags.
     assert member.encode().hex().endswith("01000701000000050100")
+
+
+def test_the_bytes_of_share_groups_are_those_that_kafka_writes():
+    assert g.ShareGroupMemberMetadataKey(group_id="g", member_id="m").encode().hex() == "000a00016700016d"
+    assert g.ShareGroupMetadataKey(group_id="g").encode().hex() == "000b000167"
+    # The hash is not tagged, as it is in the record of a consumer group.
+    assert g.ShareGroupMetadataValue(epoch=1, metadata_hash=2).encode().hex() == "000000000001000000000000000200"
+    assert g.ShareGroupTargetAssignmentMetadataValue(assignment_epoch=1).encode().hex() == "00000000000100"
+    states = g.ShareGroupStatePartitionMetadataValue(
+        initialized_topics=(g.StateTopicPartitions(topic_id=TOPIC_ID, topic_name="t", partitions=(1,)),)
+    )
+    assert g.ShareGroupStatePartitionMetadataKey(group_id="g").encode().hex() == "000f000167"
+    assert states.encode().hex() == f"0000 01 02{TOPIC_ID.hex} 0274 0200000001 00 01 00".replace(" ", "")
 
 
 def test_older_and_newer_versions_of_an_offset_are_read():

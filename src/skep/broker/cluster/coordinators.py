@@ -9,11 +9,13 @@ from skep.base.config.current_config import CurrentConfig
 from skep.base.ids import BrokerId, Offset
 from skep.base.loop.slicer import Slicer
 from skep.base.loop.supervisor import Supervisor
+from skep.broker.cluster.latest_offsets import LatestOffsets
 from skep.client.peer.peers import Peers
 from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.group_records import decode_group_record
 from skep.coordination.groups.group_coordinator import GroupCoordinator
 from skep.coordination.groups.group_shard import GroupShard
+from skep.coordination.groups.share_group_coordinator import ShareGroupCoordinator
 from skep.coordination.partition_leaders import PartitionLeaders
 from skep.coordination.share.remote_share_state import RemoteShareState
 from skep.coordination.share.routed_persister import RoutedPersister
@@ -105,6 +107,8 @@ class Coordinators:
         self.share_persister = RoutedPersister(
             node_id, lambda: catalog.image, self.share, RemoteShareState(self._sharing, supervisor), clock
         )
+        self.share_groups = ShareGroupCoordinator(self._group_runtime, config, self.share_persister, supervisor)
+        self.latest_offsets = LatestOffsets(leaders, replicas, self._asking)
 
     def start(self) -> None:
         """Starts to load the shards. Groups first: transactions that are being completed write to their partitions."""
@@ -152,12 +156,13 @@ class Coordinators:
             return
         if self._follow(new):
             self._delete_offsets_of_pending(new)
-        deleted = frozenset(
-            name
+        deleted = {
+            name: topic.topic_id
             for name, topic in old.topics.items()
             if (now := new.topics.get(name)) is not topic and (now is None or now.topic_id != topic.topic_id)
-        )
-        self.groups.delete_offsets_of_topics(deleted)
+        }
+        self.groups.delete_offsets_of_topics(frozenset(deleted))
+        self.share_groups.delete_state_of_topics(frozenset(deleted.values()))
 
     def _delete_offsets_of_pending(self, image: ClusterImage) -> None:
         """Deletes the offsets of topics whose deletion is not complete.
@@ -165,8 +170,9 @@ class Coordinators:
         A crash may have interrupted it, or the topic was deleted while a shard moved here.
         """
         if self._catalog.pending_deletions:
-            pending = frozenset(self._catalog.pending_deletions.values())
-            self.groups.delete_offsets_of_topics(pending.difference(image.topics))
+            pending = self._catalog.pending_deletions
+            self.groups.delete_offsets_of_topics(frozenset(pending.values()).difference(image.topics))
+            self.share_groups.delete_state_of_topics(frozenset(pending))
 
     def _follow(self, image: ClusterImage) -> bool:
         """Returns whether the broker became the coordinator of more groups."""

@@ -25,7 +25,7 @@ from skep.broker.fencing import fenced_code
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics import internal_topics
-from skep.coordination.groups.group_ids import check_group_id
+from skep.coordination.group_ids import check_group_id
 from skep.coordination.shard import ProducerStamp
 from skep.wire.codec import Body
 

@@ -5,6 +5,7 @@ Behaviour
     with UNSUPPORTED_VERSION and the list, so that the client can choose a version and ask again (KIP-511).
 
     A client uses transactions v2 (KIP-890) if the feature ``transaction.version`` is finalised at 2, as it is here.
+    Share groups (KIP-932) have ``share.version`` 1; 2 would mean dead-letter topics (KIP-1191).
 
 Versions
     1: ``throttle_time_ms``, always 0.
@@ -26,8 +27,11 @@ from skep.wire.codec import Body
 
 HAS_CLIENT_SOFTWARE = 3
 ALLOWS_MINIMUM_OF_0 = 4
-_SUPPORTED = [{"name": "transaction.version", "min_version": 0, "max_version": 2}]
-_FINALIZED = [{"name": "transaction.version", "min_version_level": 2, "max_version_level": 2}]
+_FEATURES = {"transaction.version": 2, "share.version": 1}
+_SUPPORTED = [{"name": name, "min_version": 0, "max_version": version} for name, version in _FEATURES.items()]
+_FINALIZED = [
+    {"name": name, "min_version_level": version, "max_version_level": version} for name, version in _FEATURES.items()
+]
 _FEATURES_EPOCH = 0
 """The features never change while a cluster runs. Clients ignore features of epoch -1."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]*[a-zA-Z0-9])?")

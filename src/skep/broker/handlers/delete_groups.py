@@ -1,8 +1,8 @@
 """DeleteGroups (API 42), versions 0 to 2.
 
 Behaviour
-    Deletes each group that has no members, with its offsets. A group that is named several times is in the response
-    once.
+    Deletes each group that has no members, with its offsets, or with its state if it is a share group. A group that is
+    named several times is in the response once.
 
     A group with very many offsets is deleted in several steps. If a member joins meanwhile, or the coordinator moves,
     some offsets are deleted and the response has the reason why the others are not.
@@ -12,11 +12,12 @@ Versions
     2 is flexible.
 
 Refusals, per group, in order
-    INVALID_GROUP_ID; no coordinator here; GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP.
+    INVALID_GROUP_ID; no coordinator here; GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP; for a share group, its state cannot be
+    deleted now.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
@@ -33,6 +34,10 @@ async def handle(services: Services, request: Request) -> Body:
     refusals: dict[str, ErrorCode] = {}
     in_part: set[str] = set()
 
+    def delete(group_id: str) -> bool | Awaitable[bool]:
+        has_state = services.share_groups.has(group_id)
+        return services.share_groups.delete_group(group_id) if has_state else services.groups.delete_group(group_id)
+
     def refused(group_id: str, error: KafkaError) -> bool:
         # A group deleted in part may have been deleted completely by another request since.
         if group_id not in in_part or error.code is not ErrorCode.group_id_not_found:
@@ -41,7 +46,7 @@ async def handle(services: Services, request: Request) -> Body:
 
     left = names
     while left:
-        has_more = await ask_each(services.slicer, left, services.groups.delete_group, refused)
+        has_more = await ask_each(services.slicer, left, delete, refused)
         left = list(itertools.compress(left, has_more))
         in_part.update(left)
     return {"results": await services.slicer.finish(_results(names, refusals))}

@@ -31,7 +31,7 @@ from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics import internal_topics
 from skep.broker.topics.topic_creation import alive_brokers
-from skep.coordination.groups.group_ids import check_group_id
+from skep.coordination.group_ids import check_group_id
 from skep.coordination.partitioner import partition_for
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray

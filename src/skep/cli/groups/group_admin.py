@@ -1,10 +1,12 @@
-"""Admin requests about consumer groups: list, describe and delete groups; read, set and delete their offsets.
+"""Admin requests about groups: list, describe and delete groups; read, set and delete their offsets.
 
-All of them use confluent-kafka's AdminClient, except OffsetDelete, which it does not have.
+All of them use confluent-kafka's AdminClient, except OffsetDelete and the requests about share groups, which it does
+not have. Where a function meets a group that is no consumer group, it asks for a share group (``share_group_admin``).
+The offsets of a share group are those where it starts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import (
@@ -20,6 +22,7 @@ from skep.base.ids import TopicPartition
 from skep.base.unknown_names import did_you_mean
 from skep.cli.connection import Cluster
 from skep.cli.failures import CommandError, UsageError, reason
+from skep.cli.groups.group_views import SHARE, GroupListing, GroupView, MemberView
 from skep.cli.partition_selection import selected_partitions
 
 STATES = {
@@ -32,38 +35,10 @@ STATES = {
     "Reconciling": getattr(ConsumerGroupState, "RECONCILING", None),
 }
 """Kafka's names of the states. The library has names of its own; older versions lack some of the states."""
-TYPES = {"Classic": ConsumerGroupType.CLASSIC, "Consumer": ConsumerGroupType.CONSUMER}
+TYPES = {"Classic": ConsumerGroupType.CLASSIC, "Consumer": ConsumerGroupType.CONSUMER, SHARE: SHARE}
 INACTIVE = ("Empty", "Dead")
 UNKNOWN = "Unknown"
 NO_OFFSET = -1
-
-
-@dataclass(frozen=True)
-class GroupListing:
-    group: str
-    state: str
-    type: str
-
-
-@dataclass(frozen=True)
-class MemberView:
-    member_id: str
-    client_id: str
-    host: str
-    instance_id: str | None
-    assignment: list[TopicPartition]
-    target: list[TopicPartition] | None = None
-
-
-@dataclass(frozen=True)
-class GroupView:
-    group: str
-    state: str
-    type: str
-    assignor: str
-    coordinator: str
-    coordinator_id: int
-    members: list[MemberView] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -76,20 +51,37 @@ class Committed:
 def list_groups(cluster: Cluster, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
     """Returns the groups sorted by name. ``states`` and ``types`` are case-insensitive; without them, all groups."""
     cluster.metadata()
+    states = list(states)
     filters: dict[str, Any] = {}
     if wanted := _named(STATES, states, "state"):
         filters["states"] = wanted
-    if wanted := _named(TYPES, types, "type"):
-        filters["types"] = wanted
+    found = []
+    types_wanted = _named(TYPES, types, "type")
+    if not types_wanted or TYPES[SHARE] in types_wanted:
+        found += _share_groups(cluster, states)
+    if not types_wanted or types_wanted != {TYPES[SHARE]}:
+        if types_wanted:
+            filters["types"] = types_wanted - {TYPES[SHARE]}
+        found += _other_groups(cluster, filters)
+    return sorted(found, key=lambda listing: listing.group)
+
+
+def _other_groups(cluster: Cluster, filters: Mapping[str, Any]) -> list[GroupListing]:
+    """Returns the groups that the library lists, which are those of consumers."""
     listed = cluster.admin.list_consumer_groups(request_timeout=cluster.request_timeout_s, **filters).result()
     for error in listed.errors:
         # A partial list would look complete.
         raise CommandError(f"cannot list groups: {reason(error)}")
-    found = [
+    return [
         GroupListing(row.group_id, _name(STATES, row.state), _name(TYPES, getattr(row, "type", None)))
         for row in listed.valid
     ]
-    return sorted(found, key=lambda listing: listing.group)
+
+
+def _share_groups(cluster: Cluster, states: Iterable[str]) -> list[GroupListing]:
+    from skep.cli.groups.share_group_admin import list_share_groups
+
+    return list_share_groups(cluster, states)
 
 
 def _named(table: Mapping[str, Any], names: Iterable[str], what: str) -> set[Any]:
@@ -132,6 +124,10 @@ def find_groups(cluster: Cluster, names: Sequence[str]) -> dict[str, GroupView |
             view = None
         # DescribeGroups up to version 5 reports a group that does not exist as Dead.
         found[name] = None if view is not None and view.state == "Dead" else view
+    if missing := [name for name, view in found.items() if view is None]:
+        from skep.cli.groups.share_group_admin import find_share_groups
+
+        found |= find_share_groups(cluster, missing)
     return found
 
 
@@ -167,14 +163,14 @@ def unknown_group(name: str, known: Iterable[str]) -> CommandError:
 
 
 def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Committed]:
-    """Returns all committed offsets of the group."""
+    """Returns all committed offsets of the group, or the start offsets of a share group."""
     request = [ConsumerGroupTopicPartitions(group)]
     futures = cluster.admin.list_consumer_group_offsets(request, request_timeout=cluster.request_timeout_s)
     try:
         places = futures[group].result().topic_partitions
     except KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-            return {}
+            return _start_offsets(cluster, group)
         raise CommandError(f"cannot read the offsets of group '{group}': {reason(error)}") from None
     found = {}
     for place in places:
@@ -188,13 +184,28 @@ def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Comm
     return found
 
 
+def _start_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Committed]:
+    from skep.cli.groups.share_group_admin import share_offsets
+
+    found = share_offsets(cluster, group)
+    return {place: Committed(at.start, at.leader_epoch) for place, at in found.items() if at.start is not None}
+
+
 def commit_offsets(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Sets the committed offsets of the group. The broker refuses this while the group has members."""
+    """Sets the committed offsets of the group, or the start offsets of a share group.
+
+    The broker refuses this while the group has members.
+    """
     places = [ClientPartition(topic, partition, offset) for (topic, partition), offset in sorted(offsets.items())]
     request = [ConsumerGroupTopicPartitions(group, places)]
     futures = cluster.admin.alter_consumer_group_offsets(request, request_timeout=cluster.request_timeout_s)
     try:
         for place in futures[group].result().topic_partitions:
+            if place.error is not None and place.error.code() == KafkaError.GROUP_ID_NOT_FOUND:
+                from skep.cli.groups.share_group_admin import set_start_offsets
+
+                set_start_offsets(cluster, group, offsets)
+                return
             if place.error is not None:
                 raise CommandError(
                     f"cannot reset the offset of group '{group}' for {place.topic}-{place.partition}: "
@@ -219,7 +230,10 @@ def delete_groups(cluster: Cluster, names: Sequence[str]) -> dict[str, str | Non
 
 
 def delete_offsets(cluster: Cluster, group: str, topics: Sequence[str]) -> dict[TopicPartition, str | None]:
-    """Deletes committed offsets. Returns the error of each partition, or None for an offset that was deleted."""
+    """Deletes committed offsets. Returns the error of each partition, or None for an offset that was deleted.
+
+    Those of a share group are deleted by topic.
+    """
     # Imported here because no other group command needs Skep's own client.
     from skep.base.errors import ErrorCode
     from skep.cli.skep_client import error_text, skep_client
@@ -236,6 +250,17 @@ def delete_offsets(cluster: Cluster, group: str, topics: Sequence[str]) -> dict[
     with skep_client(cluster) as client:
         _, response = client.ask_coordinator(GROUP, group, OFFSET_DELETE, body, lambda response: response.error_code)
     if response.error_code is ErrorCode.group_id_not_found:
+        from skep.cli.groups.share_group_admin import delete_share_offsets, find_share_groups
+
+        if any(":" in topic for topic in topics) and find_share_groups(cluster, [group])[group] is not None:
+            raise UsageError(f"group '{group}' is a share group; its offsets are deleted by topic, without partitions")
+        errors = delete_share_offsets(cluster, group, list(by_topic))
+        if errors is not None:
+            return {
+                TopicPartition(topic, row["partition_index"]): errors[topic]
+                for topic, rows in by_topic.items()
+                for row in rows
+            }
         raise unknown_group(group, (listing.group for listing in list_groups(cluster)))
     if response.error_code is not ErrorCode.none:
         raise CommandError(f"cannot delete offsets of group '{group}': {error_text(response.error_code)}")

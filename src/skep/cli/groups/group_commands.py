@@ -1,4 +1,4 @@
-"""``skep groups``: list, describe and delete consumer groups, export and delete their committed offsets."""
+"""``skep groups``: list, describe and delete consumer groups and share groups, export and delete their offsets."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,8 +10,9 @@ from skep.cli import output
 from skep.cli.connection import DEFAULT_BOOTSTRAP, Bootstrap, Cluster, Properties, cluster_of
 from skep.cli.failures import CommandError, UsageError
 from skep.cli.groups import group_admin
-from skep.cli.groups.group_admin import GroupView, committed_offsets, delete_groups, describe_groups, list_groups
+from skep.cli.groups.group_admin import committed_offsets, delete_groups, describe_groups, list_groups
 from skep.cli.groups.group_lag import LagRow, lag_rows, total_lag
+from skep.cli.groups.group_views import SHARE, GroupView
 from skep.cli.groups.offset_reset import reset_offsets
 from skep.cli.groups.reset_plan import plan_as_csv
 from skep.cli.output import Json
@@ -22,7 +23,9 @@ AllGroups = Annotated[bool, typer.Option("--all", help="All groups.")]
 
 
 def register(app: typer.Typer) -> None:
-    groups = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups: lag, members, offsets.")
+    groups = typer.Typer(
+        no_args_is_help=True, rich_markup_mode=None, help="Consumer and share groups: lag, members, offsets."
+    )
     commands: dict[str, Callable[..., None]] = {
         "list": list_all,
         "describe": describe,
@@ -43,13 +46,13 @@ def list_all(
     ] = None,
     type: Annotated[
         list[str] | None,
-        typer.Option("--type", metavar="TYPE", help="Only groups of this type: classic or consumer. Repeatable."),
+        typer.Option("--type", metavar="TYPE", help="Only groups of this type: classic, consumer, share. Repeatable."),
     ] = None,
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:
-    """List consumer groups with their state and type.
+    """List groups with their state and type.
 
     \b
     Examples:
@@ -79,7 +82,8 @@ def describe(
     """Show the lag of groups.
 
     For each partition: the committed offset (current), the log end offset, their difference (lag) and the member that
-    reads it.
+    reads it. For each partition of a share group: the offset where it starts, the log end offset, and how many records
+    in between are not finished (lag); --members shows who reads it.
 
     \b
     Examples:
@@ -153,7 +157,14 @@ def _head(view: GroupView, *more: str) -> str:
 def _show_lag(view: GroupView, rows: list[LagRow]) -> None:
     output.line(_head(view, f"lag {total_lag(rows):,}"))
     if not rows:
-        output.line("  no committed offsets")
+        output.line("  no committed offsets" if view.type != SHARE else "  no partitions")
+        return
+    if view.type == SHARE:
+        output.table(
+            ("topic", "partition", "start", "log end", "lag"),
+            ((*row.where, row.current, row.log_end, row.lag) for row in rows),
+            right=("partition", "start", "log end", "lag"),
+        )
         return
     output.table(
         ("topic", "partition", "current", "log end", "lag", "member", "host", "client"),
@@ -205,7 +216,7 @@ def export(
 ) -> None:
     """Print the committed offsets of groups as CSV.
 
-    reset-offsets --from-file reads them back. The lines are topic,partition,offset for one group and
+    The offsets of a share group are those where it starts. reset-offsets --from-file reads them back. The lines are topic,partition,offset for one group and
     group,topic,partition,offset for several.
 
     \b
@@ -235,7 +246,7 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:
-    """Delete groups and their committed offsets. A group with members is not deleted.
+    """Delete groups and their offsets. A group with members is not deleted.
 
     \b
     Examples:
@@ -257,7 +268,8 @@ def delete_offsets(
 ) -> None:
     """Delete committed offsets of a group.
 
-    The offsets of a topic that a member of the group is subscribed to are not deleted.
+    The offsets of a topic that a member of the group is subscribed to are not deleted. Those of a share group are
+    deleted by topic, and only if it has no members.
 
     \b
     Examples:

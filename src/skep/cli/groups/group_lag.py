@@ -1,17 +1,25 @@
-"""The lag of a group: the distance between the committed offset and the log end offset of each partition."""
+"""The lag of a group: the distance between the committed offset and the log end offset of each partition.
+
+A share group has finished some of the records behind its start offset. The broker counts the others.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from skep.base.ids import TopicPartition
 from skep.cli.connection import Cluster
-from skep.cli.groups.group_admin import Committed, GroupView, MemberView, committed_offsets
+from skep.cli.groups.group_admin import Committed, committed_offsets
+from skep.cli.groups.group_views import SHARE, GroupView, MemberView
 from skep.cli.log_offsets import latest_offsets, with_leader
 
 
 @dataclass(frozen=True)
 class LagRow:
-    """One partition with a committed offset, or assigned to a member of the group, or both."""
+    """One partition with a committed offset, or assigned to a member of the group, or both.
+
+    ``current`` is the start offset of a share group, and ``unfinished`` its lag. It has no ``member``: a partition may
+    have several.
+    """
 
     where: TopicPartition
     current: int | None
@@ -19,18 +27,34 @@ class LagRow:
     """None when the partition does not exist any more or has no leader."""
     leader_epoch: int | None = None
     member: MemberView | None = None
+    unfinished: int | None = None
 
     @property
     def lag(self) -> int | None:
+        if self.unfinished is not None:
+            return self.unfinished
         return None if self.current is None or self.log_end is None else self.log_end - self.current
 
 
 def lag_rows(cluster: Cluster, view: GroupView) -> list[LagRow]:
     """Returns the partitions assigned to members, then the unassigned ones, each part in order."""
+    if view.type == SHARE:
+        return _share_rows(cluster, view.group)
     committed = committed_offsets(cluster, view.group)
     owners = {place: member for member in view.members for place in member.assignment}
     ends = latest_offsets(cluster, with_leader(cluster, committed.keys() | owners.keys()))
     return joined_rows(committed, owners, ends)
+
+
+def _share_rows(cluster: Cluster, group: str) -> list[LagRow]:
+    from skep.cli.groups.share_group_admin import share_offsets
+
+    offsets = share_offsets(cluster, group)
+    ends = latest_offsets(cluster, with_leader(cluster, offsets))
+    return [
+        LagRow(place, at.start, ends.get(place), at.leader_epoch, unfinished=at.lag)
+        for place, at in sorted(offsets.items())
+    ]
 
 
 def joined_rows(

@@ -1,4 +1,4 @@
-"""The output of kafka-consumer-groups, with Kafka's columns and widths, because scripts parse it.
+"""The output of kafka-consumer-groups and kafka-share-groups, with Kafka's columns and widths: scripts parse it.
 
 Left out: the epochs of ``--verbose``, which the client library does not return; they are shown as ``-``.
 """
@@ -6,8 +6,8 @@ Left out: the epochs of ``--verbose``, which the client library does not return;
 from collections.abc import Iterable, Mapping, Sequence
 
 from skep.base.ids import TopicPartition
-from skep.cli.groups.group_admin import GroupListing, GroupView, MemberView
 from skep.cli.groups.group_lag import LagRow
+from skep.cli.groups.group_views import GroupListing, GroupView, MemberView
 from skep.cli.groups.reset_plan import Change
 
 MISSING = "-"
@@ -96,3 +96,43 @@ def deletion_lines(errors: Mapping[TopicPartition, str | None]) -> list[str]:
         columns,
         ((*place, "Successful" if error is None else f"Error: {error}") for place, error in sorted(errors.items())),
     )
+
+
+# Share groups.
+
+
+def share_offset_lines(view: GroupView, rows: Sequence[LagRow], *, verbose: bool) -> list[str]:
+    columns = [("GROUP", _WIDE), ("TOPIC", _WIDE), ("PARTITION", _NARROW)]
+    columns += [("LEADER-EPOCH", 13)] if verbose else []
+    columns += [("START-OFFSET", 13), ("LAG", 0)]
+    cells = (
+        [view.group, *row.where, *([row.leader_epoch] if verbose else []), row.current, row.unfinished] for row in rows
+    )
+    return aligned(columns, cells)
+
+
+def share_member_lines(view: GroupView, *, verbose: bool) -> list[str]:
+    columns = [("GROUP", _WIDE), ("CONSUMER-ID", _WIDE), ("HOST", _WIDE), ("CLIENT-ID", _WIDE), ("#PARTITIONS", 12)]
+    columns += [("MEMBER-EPOCH", 13)] if verbose else []
+    cells = (
+        [
+            *(view.group, member.member_id, member.host, member.client_id, len(member.assignment)),
+            *([member.epoch] if verbose else []),
+            assignment_text(member.assignment) or "",
+        ]
+        for member in sorted(view.members, key=lambda member: member.member_id)
+    )
+    return aligned([*columns, ("ASSIGNMENT", 0)], cells)
+
+
+def share_state_lines(view: GroupView, *, verbose: bool) -> list[str]:
+    columns = [("GROUP", _WIDE), ("COORDINATOR (ID)", 25), ("STATE", _WIDE)]
+    columns += [("GROUP-EPOCH", 12), ("ASSIGNMENT-EPOCH", 17)] if verbose else []
+    cells = [view.group, f"{view.coordinator}  ({view.coordinator_id})", view.state]
+    epochs = [view.group_epoch, view.assignment_epoch] if verbose else []
+    return aligned([*columns, ("#MEMBERS", 0)], [[*cells, *epochs, len(view.members)]])
+
+
+def share_deletion_lines(errors: Mapping[str, str | None]) -> list[str]:
+    cells = ((topic, "Successful" if error is None else f"Error: {error}") for topic, error in sorted(errors.items()))
+    return aligned([("TOPIC", _WIDE), ("STATUS", 0)], cells)

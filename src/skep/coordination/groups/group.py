@@ -1,4 +1,4 @@
-"""The interface that both kinds of groups have for offsets, listings and deletion."""
+"""The interface that all kinds of groups have for offsets, listings and deletion."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -15,7 +15,7 @@ class Group(Protocol):
 
     @property
     def type_name(self) -> str:
-        """``classic`` or ``consumer``, as in ListGroups."""
+        """``classic``, ``consumer`` or ``share``, as in ListGroups."""
         ...
 
     @property
@@ -25,12 +25,17 @@ class Group(Protocol):
 
     @property
     def protocol_type(self) -> str:
-        """``consumer`` for consumers; empty for a group that only ever had offsets committed."""
+        """``consumer`` for consumers, ``share`` for share groups; empty for a group that only ever had offsets."""
         ...
 
     @property
     def is_empty(self) -> bool:
         """Whether the group has no members: it may be deleted, and its offsets expire."""
+        ...
+
+    @property
+    def commits_offsets(self) -> bool:
+        """Whether groups of this kind have committed offsets, and expire without any. Share groups do neither."""
         ...
 
     def check_offset_commit(

@@ -14,6 +14,7 @@ from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
 from skep.coordination.coordinator_runtime import CoordinatorRuntime
+from skep.coordination.group_ids import check_group_id
 from skep.coordination.groups.classic import classic_description, classic_join, classic_leave, classic_sync
 from skep.coordination.groups.classic.classic_leave import Leaving
 from skep.coordination.groups.classic.classic_sync import SMALL_ASSIGNMENT, PreparedSync, SyncRequest
@@ -23,7 +24,6 @@ from skep.coordination.groups.consumer import consumer_description
 from skep.coordination.groups.consumer.consumer_description import GroupSnapshot
 from skep.coordination.groups.consumer.consumer_group import ConsumerGroup
 from skep.coordination.groups.consumer.consumer_member import JOINING_EPOCH
-from skep.coordination.groups.group_ids import check_group_id
 from skep.coordination.groups.group_shard import GroupShard
 from skep.coordination.groups.group_table import GroupTable
 from skep.coordination.groups.membership import consumer_heartbeat, mixed_group
@@ -31,6 +31,7 @@ from skep.coordination.groups.membership.consumer_heartbeat import HeartbeatRequ
 from skep.coordination.groups.migration.upgrade import large_group
 from skep.coordination.groups.offsets import deleted_topics, offset_operations
 from skep.coordination.groups.offsets.offset_operations import AnyOffset, Codes, Committer, FetchedOffsets
+from skep.coordination.groups.share.share_group import ShareGroup
 from skep.coordination.shard import LATER, Outcome, ProducerStamp, Waiter
 
 Response = dict[str, Any]
@@ -290,6 +291,8 @@ class GroupCoordinator:
 def join(table: GroupTable, request: JoinRequest, waiter: Waiter) -> Outcome:
     """The response is JoinGroup's body, or LATER."""
     group = table.groups.get(request.group_id)
+    if isinstance(group, ShareGroup):
+        raise KafkaError(ErrorCode.inconsistent_group_protocol, f"Group {request.group_id} is a share group.")
     if not isinstance(group, ConsumerGroup):
         return classic_join.join(table, request, waiter)
     classic_join.check_request(table, request)

@@ -1,7 +1,7 @@
 """The shard behind one partition of ``__consumer_offsets``: replays records into the state of its groups.
 
-Each record is replayed by the module of its kind: offsets, classic groups, consumer groups. Other kinds of records are
-skipped.
+Each record is replayed by the module of its kind: offsets, classic groups, consumer groups, share groups. Other
+kinds of records are skipped.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,16 @@ from skep.base.loop.slicer import Work
 from skep.coordination.group_records import OffsetCommitKey
 from skep.coordination.groups.classic import classic_replay
 from skep.coordination.groups.group_table import GroupTable
-from skep.coordination.groups.membership import consumer_replay
+from skep.coordination.groups.membership import consumer_departure
 from skep.coordination.groups.offsets.offset_expiry import schedule_expiry
+from skep.coordination.groups.share import share_membership
 from skep.coordination.shard import CoordinatorRecord, Outcome, ProducerStamp
 
-_REPLAYS: dict[type, Callable[[GroupTable, Any, Any], None]] = {**classic_replay.REPLAYS, **consumer_replay.REPLAYS}
+_REPLAYS: dict[type, Callable[[GroupTable, Any, Any], None]] = {
+    **classic_replay.REPLAYS,
+    **consumer_departure.REPLAYS,
+    **share_membership.REPLAYS,
+}
 
 NO_CHANGE = CoordinatorRecord(OffsetCommitKey("", "", -1), None)
 
@@ -42,7 +47,8 @@ class GroupShard(GroupTable):
     def loaded(self) -> Work[Outcome]:
         """Starts a full session for every logged member: it could not reach a coordinator while this one loaded."""
         yield from classic_replay.loaded(self)
-        yield from consumer_replay.loaded(self)
+        yield from consumer_departure.loaded(self)
+        yield from share_membership.loaded(self)
         schedule_expiry(self)
         return Outcome()
 

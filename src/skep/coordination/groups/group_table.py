@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from skep.base.config.coordinator_config import CoordinatorConfig
 from skep.base.config.current_config import CurrentConfig
+from skep.base.config.share_config import ShareConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.groups.committed_offsets import CommittedOffsets
 from skep.coordination.groups.group import Group
@@ -41,7 +42,8 @@ class GroupsById(dict[str, Group]):
 class GroupTable:
     """Owns the groups and offsets of one partition.
 
-    Between calls every group has a member, an offset, or a request that waits.
+    Between calls every group has a member, an offset, or a request that waits, or it is a share group: those are kept
+    until they are deleted.
     ``image`` returns the current image of the cluster, and ``used_bytes`` the memory that the groups and offsets of all
     shards of this broker take.
     """
@@ -72,6 +74,11 @@ class GroupTable:
     def config(self) -> CoordinatorConfig:
         """The options in force."""
         return self._config.value.coordinator
+
+    @property
+    def share_config(self) -> ShareConfig:
+        """The options of share groups in force."""
+        return self._config.value.share
 
     def check_room(self) -> None:
         """Raises POLICY_VIOLATION if one more group is too many. To be called before a group is created."""

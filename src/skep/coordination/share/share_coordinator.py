@@ -8,7 +8,7 @@ from typing import Any
 from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.coordination.coordinator_runtime import CoordinatorRuntime
-from skep.coordination.groups.group_ids import check_group_id
+from skep.coordination.group_ids import check_group_id
 from skep.coordination.shard import Outcome
 from skep.coordination.share import share_operations, share_upkeep
 from skep.coordination.share.share_shard import ShareShard

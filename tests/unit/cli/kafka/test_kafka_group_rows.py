@@ -1,6 +1,7 @@
 from skep.base.ids import TopicPartition
-from skep.cli.groups.group_admin import Committed, GroupListing, GroupView, MemberView
+from skep.cli.groups.group_admin import Committed
 from skep.cli.groups.group_lag import joined_rows, total_lag
+from skep.cli.groups.group_views import GroupListing, GroupView, MemberView
 from skep.cli.groups.reset_plan import Change
 from skep.cli.kafka.kafka_group_rows import (
     assignment_text,

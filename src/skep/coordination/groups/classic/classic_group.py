@@ -40,6 +40,7 @@ class ClassicGroup:
     """
 
     type_name = "classic"
+    commits_offsets = True
 
     def __init__(self, group_id: str, clock: Clock, timers: Timers) -> None:
         self.group_id = group_id

@@ -1,9 +1,10 @@
-"""Computes and writes the target assignment of a large consumer group, in operations of its own."""
+"""Computes and writes the target assignment of a large consumer or share group, in operations of its own."""
 
 import functools
+from typing import Any
 
-from skep.coordination.groups.consumer.consumer_group import ConsumerGroup
-from skep.coordination.groups.consumer.group_change import ASSIGNMENT_PAUSE, assignment_epoch_record, target_record
+from skep.coordination.groups.consumer.modern_change import ASSIGNMENT_PAUSE
+from skep.coordination.groups.consumer.modern_group import ModernGroup
 from skep.coordination.groups.consumer.target_assignment import TargetAssignment
 from skep.coordination.groups.group_table import GroupTable
 from skep.coordination.shard import Outcome
@@ -11,7 +12,7 @@ from skep.coordination.shard import Outcome
 _NOW_MS = 0
 
 
-def schedule_assigning(table: GroupTable, group: ConsumerGroup) -> None:
+def schedule_assigning(table: GroupTable, group: ModernGroup[Any]) -> None:
     """To be called after a change of the group, which may have started an assignment."""
     if group.assigning is not None:
         key = ("assign", group.group_id)
@@ -20,7 +21,7 @@ def schedule_assigning(table: GroupTable, group: ConsumerGroup) -> None:
 
 def _go_on(table: GroupTable, *, group_id: str) -> Outcome:
     group = table.groups.get(group_id)
-    if not isinstance(group, ConsumerGroup) or group.assigning is None:
+    if not isinstance(group, ModernGroup) or group.assigning is None:
         return Outcome()
     assigning = group.assigning
     if assigning.unwritten is None:
@@ -30,7 +31,7 @@ def _go_on(table: GroupTable, *, group_id: str) -> Outcome:
     if not assigning.unwritten:
         return _end(table, group, assigning)
     records = [
-        target_record(group_id, member_id, partitions)
+        group.target_record(member_id, partitions)
         for member_id, partitions in assigning.next_targets(group.targets)
         if member_id in group.members
     ]
@@ -42,7 +43,7 @@ def _go_on(table: GroupTable, *, group_id: str) -> Outcome:
     return Outcome(records=records, then=then)
 
 
-def _end(table: GroupTable, group: ConsumerGroup, assigning: TargetAssignment) -> Outcome:
+def _end(table: GroupTable, group: ModernGroup[Any], assigning: TargetAssignment) -> Outcome:
     """Writes the assignment epoch once all targets are written.
 
     It is not written if the group has a newer one, or if the assignment was not made for all members of its epoch: a
@@ -57,4 +58,4 @@ def _end(table: GroupTable, group: ConsumerGroup, assigning: TargetAssignment) -
         group.assigning = None
         group.assignable_at = table.clock.monotonic() + assigning.spent_s * ASSIGNMENT_PAUSE
 
-    return Outcome(records=[assignment_epoch_record(group.group_id, assigning.epoch, table.clock.now_ms())], then=then)
+    return Outcome(records=[group.assignment_epoch_record(assigning.epoch, assigning.assigned_at)], then=then)

@@ -77,13 +77,13 @@ def _described(member: ConsumerMember, target: Mapping[uuid.UUID, frozenset[int]
         "client_host": member.client_host,
         "subscribed_topic_names": sorted(member.topic_names),
         "subscribed_topic_regex": member.topic_regex or None,
-        "assignment": _named(member.assigned, image),
-        "target_assignment": _named(target, image),
+        "assignment": with_names(member.assigned, image),
+        "target_assignment": with_names(target, image),
         "member_type": _CLASSIC if member.is_classic else _CONSUMER,
     }
 
 
-def _named(partitions: Mapping[uuid.UUID, Iterable[int]], image: ClusterImage) -> dict[str, Any]:
+def with_names(partitions: Mapping[uuid.UUID, Iterable[int]], image: ClusterImage) -> dict[str, Any]:
     """Returns partitions with topic names. Deleted topics have no name and are left out."""
     return {
         "topic_partitions": [

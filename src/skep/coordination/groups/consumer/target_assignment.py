@@ -6,11 +6,11 @@ targets are, so targets of two epochs beside each other do no harm. If the coord
 epoch is still the old one, and the next coordinator computes an assignment again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from skep.base.clock import Clock
 from skep.base.loop.slicer import Work
-from skep.coordination.groups.assignors.spec import Assignment, Assignor, PartitionCounts, Partitions, Subscribers
+from skep.coordination.groups.assignors.spec import Assignment, Partitions
 
 MEMBER_COST = 20
 SMALL_COST = 10_000
@@ -21,22 +21,33 @@ MEMBERS_AT_ONCE = 100
 """Members whose targets are written in one operation: some 2 ms."""
 
 
-def is_small(members: int, counts: PartitionCounts) -> bool:
-    return members * MEMBER_COST + sum(counts.values()) <= SMALL_COST
+def is_small(members: int, partitions: int) -> bool:
+    return members * MEMBER_COST + partitions <= SMALL_COST
+
+
+def assigned_at(targets: Iterable[Partitions], clock: Clock) -> int:
+    """Returns the time of an assignment for its record.
+
+    An assignment of nothing has none: an assignment interval begins with the first one that gives out a partition.
+    """
+    return clock.now_ms() if any(targets) else 0
 
 
 class TargetAssignment:
-    """Computed for ``epoch``. ``unwritten`` are the targets to be written; None while they are being computed."""
+    """Computed for ``members`` in ``epoch`` by ``work``.
 
-    def __init__(
-        self, epoch: int, assignor: Assignor, subscribers: Subscribers, counts: PartitionCounts, clock: Clock
-    ) -> None:
+    ``unwritten`` are the targets to be written; None while they are being computed.
+    """
+
+    def __init__(self, epoch: int, members: Set[str], work: Work[Assignment], clock: Clock) -> None:
         self.epoch = epoch
-        self.members = subscribers.keys()
+        self.members = members
         self.unwritten: list[tuple[str, Partitions]] | None = None
+        self.assigned_at = 0
+        """The time for the record, once all is computed."""
         self.spent_s = 0.0
         self._clock = clock
-        self._work: Work[Assignment] = assignor(subscribers, counts)
+        self._work = work
 
     def go_on(self) -> None:
         """Computes the next part."""
@@ -46,6 +57,7 @@ class TargetAssignment:
                 next(self._work)
         except StopIteration as end:
             self.unwritten = list(end.value.items())
+            self.assigned_at = assigned_at(end.value.values(), self._clock)
         self.spent_s += self._clock.monotonic() - began
 
     def next_targets(self, targets: Mapping[str, Partitions]) -> list[tuple[str, Partitions]]:

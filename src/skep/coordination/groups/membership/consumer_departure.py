@@ -2,7 +2,7 @@
 
 Two timers watch a member. Every heartbeat resets its session. While the member has partitions to revoke, the rebalance
 timeout that it named when it joined runs too. When one of them expires the member is fenced: it is removed from the
-group, and its next heartbeat is refused.
+group, and its next heartbeat is refused. When a shard is loaded, the timers of all members start anew.
 """
 
 import functools
@@ -13,6 +13,7 @@ from typing import Any
 
 from skep.base.config.group_config import GroupConfig, group_config
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.loop.slicer import Work
 from skep.coordination.groups.classic.classic_member import ClassicMember
 from skep.coordination.groups.consumer.consumer_group import ConsumerGroup
 from skep.coordination.groups.consumer.consumer_member import (
@@ -23,6 +24,7 @@ from skep.coordination.groups.consumer.consumer_member import (
 )
 from skep.coordination.groups.consumer.group_change import GroupChange
 from skep.coordination.groups.consumer.member_timers import REBALANCE, SESSION, cancel_timers, timer_key
+from skep.coordination.groups.consumer.modern_replay import replays_of
 from skep.coordination.groups.group_table import GroupTable
 from skep.coordination.groups.migration import large_downgrade
 from skep.coordination.groups.migration.downgrade import downgrade, is_downgrade_due
@@ -31,7 +33,9 @@ from skep.coordination.shard import Outcome
 logger = logging.getLogger(__name__)
 
 SESSIONS_AT_ONCE = 200
-"""Sessions started in one operation after an upgrade: a millisecond."""
+"""Sessions started without a pause, or in one operation after an upgrade: a millisecond."""
+
+REPLAYS = replays_of(ConsumerGroup)
 
 
 def leave(table: GroupTable, group_id: str, member_id: str, member_epoch: int, instance_id: str | None) -> Outcome:
@@ -112,6 +116,21 @@ def _begin_downgrade(table: GroupTable, group: ConsumerGroup) -> None:
 
 
 # Timers.
+
+
+def loaded(table: GroupTable) -> Work[None]:
+    """Gives every member a full session and a full rebalance timeout: it had no coordinator while the shard loaded."""
+    for group in list(table.groups.values()):
+        if isinstance(group, ConsumerGroup):
+            for number, member in enumerate(group.members.values()):
+                watch_member(table, group.group_id, member)
+                if not number % SESSIONS_AT_ONCE:
+                    yield
+            if large_downgrade.is_large(group) and is_downgrade_due(table, group):
+                # The previous coordinator did not complete the downgrade. The log does not say whether members left.
+                group.is_epoch_due = True
+                large_downgrade.begin(table, group)
+        yield
 
 
 def config_of(table: GroupTable, group_id: str) -> GroupConfig:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work, run_at_once
+from skep.coordination.group_ids import check_ids
 from skep.coordination.groups.assignors.spec import Partitions
 from skep.coordination.groups.classic.classic_rebalance import classic_group
 from skep.coordination.groups.consumer.assignment_task import schedule_assigning
@@ -214,7 +215,13 @@ def _check(request: HeartbeatRequest, assignors: Sequence[str], longest: int) ->
         request.version >= FIRST_VERSION_WITH_CLIENT_IDS or epoch > 0 or epoch == LEAVING_EPOCH
     ):
         raise _invalid("MemberId can't be empty.")
-    _check_ids(request, longest)
+    check_ids(
+        longest,
+        GroupId=request.group_id,
+        MemberId=request.member_id or None,
+        InstanceId=request.instance_id,
+        RackId=request.rack_id,
+    )
     if epoch == JOINING_EPOCH:
         if request.rebalance_timeout_ms == -1:
             raise _invalid("RebalanceTimeoutMs must be provided in first request.")
@@ -231,23 +238,6 @@ def _check(request: HeartbeatRequest, assignors: Sequence[str], longest: int) ->
             ErrorCode.unsupported_assignor,
             f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {', '.join(assignors)}.",
         )
-
-
-def _check_ids(request: HeartbeatRequest, longest: int) -> None:
-    for name, value in (
-        ("GroupId", request.group_id),
-        ("InstanceId", request.instance_id),
-        ("RackId", request.rack_id),
-    ):
-        if value is not None and not value.strip():
-            raise _invalid(f"{name} can't be empty.")
-    for name, value in (
-        ("MemberId", request.member_id),
-        ("InstanceId", request.instance_id),
-        ("RackId", request.rack_id),
-    ):
-        if value is not None and len(value) > longest // 4 and len(value.encode()) > longest:
-            raise _invalid(f"{name} is longer than {longest} bytes.")
 
 
 def _invalid(detail: str) -> KafkaError:

@@ -20,7 +20,7 @@ from skep.coordination.groups.classic.classic_member import ClassicMember
 from skep.coordination.groups.classic.classic_rebalance import classic_group, prepare_rebalance
 from skep.coordination.groups.classic.classic_records import encoded_member, encoded_stable_record
 from skep.coordination.groups.classic.consumer_protocol import CONSUMER
-from skep.coordination.groups.consumer.consumer_group import ConsumerGroup, member_keys
+from skep.coordination.groups.consumer.consumer_group import ConsumerGroup
 from skep.coordination.groups.consumer.consumer_member import ConsumerMember
 from skep.coordination.groups.consumer.group_change import GroupChange
 from skep.coordination.groups.consumer.member_timers import cancel_timers
@@ -121,7 +121,7 @@ class _Downgrade:
         group_id, member_id = self._group.group_id, member.member_id
         if member_id not in self._deleted:
             self._deleted.add(member_id)
-            for key in member_keys(group_id, member_id):
+            for key in self._group.member_keys(member_id):
                 self._prepared.add(CoordinatorRecord(key, None))
         if (before := self._copies.get(member_id)) is not None:
             self._classic.remove(before.member)

@@ -21,8 +21,6 @@ from skep.base.loop.slicer import Work
 from skep.coordination.group_records import (
     ClassicMemberMetadata,
     ClassicProtocol,
-    ConsumerGroupMetadataKey,
-    ConsumerGroupMetadataValue,
 )
 from skep.coordination.groups.assignors.spec import Partitions
 from skep.coordination.groups.classic.classic_group import ClassicGroup
@@ -39,7 +37,6 @@ from skep.coordination.groups.classic.consumer_protocol import (
 from skep.coordination.groups.consumer.consumer_group import ConsumerGroup
 from skep.coordination.groups.consumer.consumer_member import ConsumerMember, held_since
 from skep.coordination.groups.consumer.consumer_subscriptions import metadata_hash
-from skep.coordination.groups.consumer.group_change import assignment_epoch_record, target_record
 from skep.coordination.groups.group import Group
 from skep.coordination.groups.group_table import GroupTable
 from skep.coordination.groups.migration.downgrade import SMALL_GROUP
@@ -167,16 +164,11 @@ def _add_members(table: GroupTable, made: Upgrade) -> Work[None]:
         yield
         made.check_current(table)
     names = made.group.subscribed_topics()
-    add(
-        CoordinatorRecord(
-            ConsumerGroupMetadataKey(group_id=group_id),
-            ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash(names, topics)),
-        )
-    )
+    add(made.group.epoch_record(epoch, metadata_hash(names, topics)))
     for upgraded, held in members:
-        add(target_record(group_id, upgraded.member_id, held))
+        add(made.group.target_record(upgraded.member_id, held))
         yield
-    add(assignment_epoch_record(group_id, epoch, 0))
+    add(made.group.assignment_epoch_record(epoch, 0))
     for upgraded, _ in members:
         add(upgraded.assignment_record(group_id))
         yield

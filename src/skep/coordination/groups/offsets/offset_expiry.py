@@ -47,7 +47,7 @@ def _tombstones(table: GroupTable, piece: Piece, expired_before: int) -> list[Co
         and not (has_pending and table.offsets.is_pending(group_id, *place))
     ]
     has_none_left = piece.is_last and len(tombstones) == len(offsets) and not has_pending
-    if group is not None and group.is_empty and has_none_left and not group.waiters():
+    if group is not None and group.commits_offsets and group.is_empty and has_none_left and not group.waiters():
         tombstones.extend(group.tombstones())
     return tombstones
 

@@ -204,6 +204,8 @@ def delete(table: GroupTable, group_id: str, partitions: Sequence[tuple[str, int
     group = table.groups.get(group_id)
     if group is None and not table.offsets.has_offsets(group_id):
         raise KafkaError(ErrorCode.group_id_not_found, f"group {group_id!r} does not exist")
+    if group is not None and not group.commits_offsets:
+        raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
     if group is not None and not group.is_empty and not group.can_read_subscriptions():
         raise KafkaError(ErrorCode.non_empty_group, f"group {group_id!r} has members")
     committed = table.offsets.of_group(group_id)

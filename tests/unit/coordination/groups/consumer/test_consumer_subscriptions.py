@@ -6,7 +6,7 @@ import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.groups.assignors import uniform
-from skep.coordination.groups.consumer import group_change
+from skep.coordination.groups.consumer import group_change, modern_change
 from skep.coordination.groups.consumer.consumer_member import MemberState
 from tests.unit.coordination.groups.consumer_clients import (
     GROUP,
@@ -148,7 +148,7 @@ def test_a_group_whose_assignment_takes_long_is_assigned_less_often(monkeypatch)
 
     def slowly(subscribers, counts):
         world.driver.clock.advance_ms(10)
-        return uniform.assign(subscribers, counts)
+        return (yield from uniform.assign(subscribers, counts))
 
     monkeypatch.setitem(group_change.ASSIGNORS, "uniform", slowly)
     first = world.client("a", "t").join()
@@ -156,7 +156,7 @@ def test_a_group_whose_assignment_takes_long_is_assigned_less_often(monkeypatch)
     assert second.epoch == 1
     assert not second.owned
     assert world.group().state_name == "Assigning"
-    world.driver.pass_ms(10 * group_change.ASSIGNMENT_PAUSE)
+    world.driver.pass_ms(10 * modern_change.ASSIGNMENT_PAUSE)
     settle(first, second, rounds=3)
     assert first.partitions("t") == {0, 1}
     assert second.partitions("t") == {2, 3}

@@ -34,6 +34,7 @@ class FakeGroup:
         self.group_id = group_id
         self.memory = MemoryShare()
         self.is_empty = False
+        self.commits_offsets = True
         self.subscribed: set[str] | None = {"t"}
         self.commits: list[str] = []
         self.empty_since = 0

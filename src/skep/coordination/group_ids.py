@@ -1,4 +1,4 @@
-"""Which group ids the coordinator accepts."""
+"""Which ids of groups and members the coordinator accepts."""
 
 from skep.base.config.coordinator_config import CoordinatorConfig
 from skep.base.errors import ErrorCode, KafkaError
@@ -17,3 +17,13 @@ def check_group_id(config: CoordinatorConfig, group_id: str, *, may_be_empty: bo
             ErrorCode.invalid_group_id,
             f"the group id {group_id[:40]!r}... is longer than {limit} bytes (skep.max.group.id.bytes)",
         )
+
+
+def check_ids(longest: int, **ids: str | None) -> None:
+    """Raises INVALID_REQUEST for an id that is blank or longer than ``longest`` bytes. None: the request has none."""
+    for name, value in ids.items():
+        if value is not None and not value.strip():
+            raise KafkaError(ErrorCode.invalid_request, f"{name} can't be empty.")
+    for name, value in ids.items():
+        if value is not None and len(value) > longest // 4 and len(value.encode()) > longest:
+            raise KafkaError(ErrorCode.invalid_request, f"{name} is longer than {longest} bytes.")

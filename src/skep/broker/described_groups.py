@@ -1,0 +1,52 @@
+"""The responses of ConsumerGroupDescribe and ShareGroupDescribe: a snapshot of each group, described in slices."""
+
+from collections.abc import Callable
+from typing import Any
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.base.loop.slicer import Work
+from skep.broker.authorized_operations import NOT_ASKED, ON_GROUP
+from skep.broker.named_items import Ask, ask_each
+from skep.broker.refusals import message_of
+from skep.broker.request import Request
+from skep.broker.services import Services
+from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
+
+Describe = Callable[[Any], Work[dict[str, Any]]]
+"""Returns the entry of a snapshot."""
+
+
+async def describe_groups(services: Services, request: Request, ask: Ask[str], described: Describe) -> Body:
+    """``ask`` returns the snapshot of a group."""
+    operations = ON_GROUP if request.body.include_authorized_operations else NOT_ASKED
+    found = await ask_each(services.slicer, request.body.group_ids, ask, _refused)
+
+    def work() -> Work[list[dict[str, Any]]]:
+        groups = []
+        for group in found:
+            if isinstance(group, dict):
+                groups.append(group)
+            else:
+                entry = yield from described(group)
+                groups.append({**entry, "authorized_operations": operations})
+        return groups
+
+    return {"groups": await services.slicer.finish(work())}
+
+
+def _refused(group_id: str, error: KafkaError) -> dict[str, Any]:
+    return _refusal(group_id, error.code, message_of(error))
+
+
+def _refusal(group_id: str, code: ErrorCode, message: str | None = None) -> dict[str, Any]:
+    return {
+        "group_id": group_id,
+        "error_code": code,
+        "error_message": message,
+        "authorized_operations": NOT_ASKED,
+    }
+
+
+def refusals(request: Request, code: ErrorCode) -> Body:
+    return {"groups": LazyArray(request.body.group_ids, lambda group_id: _refusal(group_id, code))}
