@@ -25,6 +25,7 @@ from typing import NamedTuple
 from skep.base.addresses import parse_address
 from skep.base.clock import SystemClock
 from skep.base.config.broker_config import BrokerConfig, config_in_force, read_broker_config
+from skep.base.config.coordinator_config import SHARE_GROUP_STATE
 from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import OptionError, StartupError, StorageError, StoreUnavailable
 from skep.base.files.os_files import OsFiles
@@ -41,6 +42,7 @@ from skep.broker.cluster.producer_ids import ProducerIds
 from skep.broker.dispatch import Dispatcher
 from skep.broker.fetch.fetch_sessions import FetchSessions
 from skep.broker.services import Services
+from skep.broker.topics import internal_topics
 from skep.controller.controller import Controller
 from skep.metadata.catalog import Catalog
 from skep.metadata.cluster_image import CLUSTER_DEFAULT, ClusterImage
@@ -110,6 +112,7 @@ class Broker:
         )
         self._on_stop(lambda: _synchronously(coordinators.stop))
         services = self._services(coordinators)
+        coordinators.share_persister.create_topic = lambda: internal_topics.ensure(services, SHARE_GROUP_STATE)
         listener = self._listener(services)
         self._catalog.on_change(lambda old, new: self._image_changed(old, new, services, listener))
         self._catalog.on_change(self._following.image_changed)
@@ -253,6 +256,7 @@ class Broker:
             producer_ids=ProducerIds(self._catalog),
             groups=coordinators.groups,
             transactions=coordinators.transactions,
+            share=coordinators.share,
         )
 
     def _listener(self, services: Services) -> Listener:

@@ -12,14 +12,14 @@ from skep.base.config.group_config import GROUP_OPTIONS
 from skep.base.config.option import Option, declared
 from skep.base.config.topic_config import NEVER, TopicConfig
 from skep.broker.dispatch import HANDLERS
-from skep.wire.apis import ADVERTISED_NEWEST, ADVERTISED_OLDEST, SERVED
+from skep.wire.apis import ADVERTISED_NEWEST, ADVERTISED_OLDEST, NOT_ADVERTISED, SERVED
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 NOT_SERVED = {
     "Security": "17 29 30 31 36 38 39 40 41 50 51",
     "Quotas": "48 49",
-    "Share groups": "76 77 78 79 83 84 85 86 87 90 91 92",
+    "Share groups": "76 77 78 79 90 91 92",
     "Streams groups": "88 89",
     "Between brokers and a KRaft controller": "56 58 62 63 67 73 80 81 82",
     "KRaft's own": "52 53 54 57 59 70",
@@ -127,6 +127,8 @@ def compatibility() -> str:
     lines += ["", f"{advertised}, because librdkafka switches compression off otherwise (KAFKA-18659)."]
     for key, newest in ADVERTISED_NEWEST.items():
         lines += [f"{SERVED[key].name} is advertised up to {newest}: what is newer is between brokers."]
+    hidden = ", ".join(SERVED[key].name for key in sorted(NOT_ADVERTISED))
+    lines += [f"Not advertised, because they are between brokers: {hidden}."]
     lines += [""]
     for api in _served():
         text = inspect.getdoc(HANDLERS[api.key])

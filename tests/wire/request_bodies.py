@@ -7,7 +7,7 @@ from typing import Any
 
 from skep.base.errors import ErrorCode
 from skep.base.ids import BrokerId
-from skep.metadata.model import NO_LEADER, TopicRecord
+from skep.metadata.model import NO_LEADER, TopicRecord, id_text
 from skep.records.builder import NewRecord, build_batch
 from skep.wire import apis
 from skep.wire.apis import Api
@@ -290,6 +290,28 @@ def _markers(served: Any, name: str, version: int) -> Mapping[str, Any]:
     return {"markers": [{**producer, "transaction_result": False, "coordinator_epoch": 0, "topics": topics}]}
 
 
+def _share_state(served: Any, group: str, version: int) -> Mapping[str, Any]:
+    """The fields of all requests for share states."""
+    topic_id = served.services.catalog.image.topics[TOPIC].topic_id
+    served.ask(apis.FIND_COORDINATOR, 6, key_type=2, coordinator_keys=[f"{group}:{id_text(topic_id)}:0"])
+    partition = {
+        "partition": 0,
+        "state_epoch": 0,
+        "leader_epoch": 0,
+        "start_offset": 0,
+        "delivery_complete_count": 0,
+        "state_batches": [{"first_offset": 5, "last_offset": 9, "delivery_state": 2, "delivery_count": 1}],
+    }
+    return {"group_id": group, "topics": [{"topic_id": topic_id, "partitions": [partition]}]}
+
+
+def _initialized_share_state(served: Any, group: str, version: int) -> Mapping[str, Any]:
+    body = _share_state(served, group, version)
+    served.ask(apis.INITIALIZE_SHARE_GROUP_STATE, 0, **body)
+    served.ask(apis.WRITE_SHARE_GROUP_STATE, 1, **body)
+    return body
+
+
 def _describe_transactions(served: Any, name: str, version: int) -> Mapping[str, Any]:
     _begun(served, name)
     return {"transactional_ids": [name, "unheard-of"]}
@@ -318,6 +340,11 @@ _COORDINATED: dict[Api, Callable[[Any, str, int], Mapping[str, Any]]] = {
     apis.END_TXN: _end,
     apis.TXN_OFFSET_COMMIT: _commit_in_transaction,
     apis.WRITE_TXN_MARKERS: _markers,
+    apis.INITIALIZE_SHARE_GROUP_STATE: _share_state,
+    apis.READ_SHARE_GROUP_STATE: _initialized_share_state,
+    apis.WRITE_SHARE_GROUP_STATE: _initialized_share_state,
+    apis.DELETE_SHARE_GROUP_STATE: _initialized_share_state,
+    apis.READ_SHARE_GROUP_STATE_SUMMARY: _initialized_share_state,
     apis.DESCRIBE_TRANSACTIONS: _describe_transactions,
     apis.LIST_TRANSACTIONS: _list_transactions,
     apis.DESCRIBE_PRODUCERS: lambda served, name, version: {

@@ -97,6 +97,7 @@ class Served:
             producer_ids=ProducerIds(catalog),
             groups=coordinators.groups,
             transactions=coordinators.transactions,
+            share=coordinators.share,
         )
         await catalog.create_topic(TOPIC, [[BrokerId(1)]] * 2, {"retention.ms": "-1"})
 

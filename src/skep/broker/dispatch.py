@@ -25,6 +25,7 @@ from skep.broker.handlers import (
     create_topics,
     delete_groups,
     delete_records,
+    delete_share_group_state,
     delete_topics,
     describe_cluster,
     describe_configs,
@@ -41,6 +42,7 @@ from skep.broker.handlers import (
     heartbeat,
     incremental_alter_configs,
     init_producer_id,
+    initialize_share_group_state,
     join_group,
     leave_group,
     list_config_resources,
@@ -54,9 +56,12 @@ from skep.broker.handlers import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    read_share_group_state,
+    read_share_group_state_summary,
     sync_group,
     txn_offset_commit,
     unregister_broker,
+    write_share_group_state,
     write_txn_markers,
 )
 from skep.broker.refusals import code_of
@@ -131,6 +136,11 @@ HANDLERS: dict[int, Handler] = {
     apis.CONSUMER_GROUP_DESCRIBE.key: consumer_group_describe,
     apis.LIST_CONFIG_RESOURCES.key: list_config_resources,
     apis.DESCRIBE_TOPIC_PARTITIONS.key: describe_topic_partitions,
+    apis.INITIALIZE_SHARE_GROUP_STATE.key: initialize_share_group_state,
+    apis.READ_SHARE_GROUP_STATE.key: read_share_group_state,
+    apis.WRITE_SHARE_GROUP_STATE.key: write_share_group_state,
+    apis.DELETE_SHARE_GROUP_STATE.key: delete_share_group_state,
+    apis.READ_SHARE_GROUP_STATE_SUMMARY.key: read_share_group_state_summary,
 }
 
 

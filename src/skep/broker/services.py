@@ -13,6 +13,7 @@ from skep.broker.cluster.producer_ids import ProducerIds
 from skep.broker.fetch.fetch_sessions import FetchSessions
 from skep.broker.fetch.follower_fetch import ThrottledReplicas
 from skep.coordination.groups.group_coordinator import GroupCoordinator
+from skep.coordination.share.share_coordinator import ShareCoordinator
 from skep.coordination.transactions.transaction_coordinator import TransactionCoordinator
 from skep.metadata.catalog import Catalog
 from skep.metadata.cluster_image import ClusterImage
@@ -57,6 +58,7 @@ class Services:
     producer_ids: ProducerIds
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    share: ShareCoordinator
     partition_count: PartitionCount = field(default_factory=PartitionCount)
     throttled_replicas: ThrottledReplicas = field(init=False)
     departed: DepartedBrokers = field(init=False)

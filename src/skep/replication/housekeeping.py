@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from skep.base.clock import Clock
 from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.coordinator_config import SHARE_GROUP_STATE
 from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import StorageError
 from skep.base.ids import TopicPartition
@@ -143,11 +144,12 @@ class Housekeeping:
         if bytes_to_free <= 0:
             return
         # In a compacted log every record may be the only one of its key, so these logs are not used to make room. Nor
-        # are those with copies on other brokers, which may have room for them.
+        # are those with copies on other brokers, which may have room for them, nor the state of share groups.
         partitions = {
             p.topic_partition: p
             for p in await self._run(_listed(self._replicas.all_partitions()))
             if self._replicas.holds(p) and p.is_leader and p.in_sync is None and p.log.config.expires
+            if p.topic_partition.topic != SHARE_GROUP_STATE
         }
         views = await self._run(_views(partitions))
         for name, count in segments_to_force(views, bytes_to_free).items():

@@ -64,6 +64,11 @@ CONSUMER_GROUP_HEARTBEAT = Api(68, "ConsumerGroupHeartbeat", 0, 1, 0)
 CONSUMER_GROUP_DESCRIBE = Api(69, "ConsumerGroupDescribe", 0, 1, 0)
 LIST_CONFIG_RESOURCES = Api(74, "ListConfigResources", 0, 1, 0)
 DESCRIBE_TOPIC_PARTITIONS = Api(75, "DescribeTopicPartitions", 0, 0, 0)
+INITIALIZE_SHARE_GROUP_STATE = Api(83, "InitializeShareGroupState", 0, 0, 0)
+READ_SHARE_GROUP_STATE = Api(84, "ReadShareGroupState", 0, 0, 0)
+WRITE_SHARE_GROUP_STATE = Api(85, "WriteShareGroupState", 0, 1, 0)
+DELETE_SHARE_GROUP_STATE = Api(86, "DeleteShareGroupState", 0, 0, 0)
+READ_SHARE_GROUP_STATE_SUMMARY = Api(87, "ReadShareGroupStateSummary", 0, 1, 0)
 
 SERVED: dict[int, Api] = {
     api.key: api
@@ -113,8 +118,25 @@ SERVED: dict[int, Api] = {
         CONSUMER_GROUP_DESCRIBE,
         LIST_CONFIG_RESOURCES,
         DESCRIBE_TOPIC_PARTITIONS,
+        INITIALIZE_SHARE_GROUP_STATE,
+        READ_SHARE_GROUP_STATE,
+        WRITE_SHARE_GROUP_STATE,
+        DELETE_SHARE_GROUP_STATE,
+        READ_SHARE_GROUP_STATE_SUMMARY,
     )
 }
+
+NOT_ADVERTISED = frozenset(
+    api.key
+    for api in (
+        INITIALIZE_SHARE_GROUP_STATE,
+        READ_SHARE_GROUP_STATE,
+        WRITE_SHARE_GROUP_STATE,
+        DELETE_SHARE_GROUP_STATE,
+        READ_SHARE_GROUP_STATE_SUMMARY,
+    )
+)
+"""Only for brokers, which use them without asking for versions."""
 
 BEFORE_TRANSACTIONS_V2 = {
     PRODUCE: PRODUCE._replace(newest=11),

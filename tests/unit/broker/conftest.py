@@ -81,6 +81,7 @@ class AdminBroker:
             producer_ids=ProducerIds(catalog),
             groups=None,  # type: ignore[arg-type]  # nor a coordinator
             transactions=None,  # type: ignore[arg-type]
+            share=None,  # type: ignore[arg-type]
         )
 
     @property

@@ -34,7 +34,8 @@ DISK = 1_000_000
 class Scene:
     """One broker's partitions over files in memory, and a disk whose use the test sets."""
 
-    def __init__(self, **options: str) -> None:
+    def __init__(self, topic: str = "t", **options: str) -> None:
+        self.topic = topic
         self.clock = ManualClock()
         self.files = MemoryFiles()
         self.directory = LogDirectory(self.files, "/data", self.clock)
@@ -43,8 +44,8 @@ class Scene:
         self.directory.disk_space = lambda: DiskSpace(int(self.used * DISK), DISK)
         config = {"segment.bytes": "200", "file.delete.delay.ms": "0", "retention.ms": str(DAY_MS)}
         partitions = tuple(PartitionRecord.new([BrokerId(1)]) for _ in range(2))
-        topic = TopicRecord("t", uuid4(), partitions, config)
-        catalog = SimpleNamespace(image=ClusterImage.of("c", topics=[topic]), pending_deletions={})
+        record = TopicRecord(topic, uuid4(), partitions, config)
+        catalog = SimpleNamespace(image=ClusterImage.of("c", topics=[record]), pending_deletions={})
         self.executor = ThreadPoolExecutor(1)
         self.supervisor = Supervisor()
         defaults = BrokerConfig().topic_defaults
@@ -58,10 +59,10 @@ class Scene:
         for _ in range(count):
             batch = build_batch([(None, b"x" * 100, self.clock.now_ms(), ())])
             header = check_produced(batch, max_message_bytes=1000)
-            self.replicas.partition("t", partition).append(batch, header)
+            self.replicas.partition(self.topic, partition).append(batch, header)
 
     def starts(self) -> list[int]:
-        return [self.replicas.partition("t", index).log.log_start_offset for index in range(2)]
+        return [self.replicas.partition(self.topic, index).log.log_start_offset for index in range(2)]
 
     async def close(self) -> None:
         await self.supervisor.close()
@@ -124,6 +125,16 @@ def test_above_the_second_mark_the_oldest_segments_go_unexpired_and_never_the_ac
     with caplog.at_level("INFO"):
         run(scenario)
     assert "early, because the disk is filling up" in caplog.text
+
+
+def test_the_state_of_share_groups_is_not_deleted_early():
+    async def scenario(scene):
+        scene.append(0, 3)
+        scene.used = 0.89
+        await scene.housekeeping.check_disk()
+        assert scene.starts() == [0, 0]
+
+    run(scenario, topic="__share_group_state")
 
 
 def test_above_the_third_mark_produce_is_refused_until_there_is_room_again(caplog):

@@ -1,4 +1,4 @@
-"""The section ``coordinator`` of the broker options: groups, offsets and transactions."""
+"""The section ``coordinator`` of the broker options: groups, offsets, transactions and the state of share groups."""
 
 from dataclasses import dataclass
 
@@ -238,6 +238,45 @@ class CoordinatorConfig:
         at_least(1),
         "The segment.bytes of __share_group_state when it is created.",
         dynamic=False,
+    )
+    share_topic_min_isr: int = option(
+        "share.coordinator.state.topic.min.isr",
+        2,
+        at_least(1),
+        "The min.insync.replicas of __share_group_state when it is created. With fewer replicas, all of them.",
+        dynamic=False,
+    )
+    share_write_timeout_ms: int = option(
+        "share.coordinator.write.timeout.ms",
+        5_000,
+        at_least(1),
+        "How long the share coordinator waits until all in-sync replicas have the state of a share partition.",
+    )
+    share_snapshot_update_records_per_snapshot: int = option(
+        "share.coordinator.snapshot.update.records.per.snapshot",
+        500,
+        between(0, 500),
+        "The updates of a share partition's state in __share_group_state between two snapshots.",
+    )
+    share_cold_snapshot_interval_ms: int = option(
+        "share.coordinator.cold.partition.snapshot.interval.ms",
+        300_000,
+        at_least(1),
+        "How often snapshots are written for share partitions that have no recent one, so that older records of "
+        "__share_group_state can be deleted.",
+    )
+    share_prune_interval_ms: int = option(
+        "share.coordinator.state.topic.prune.interval.ms",
+        300_000,
+        at_least(1),
+        "How often the records of __share_group_state that are no longer needed are deleted.",
+    )
+    max_share_partitions: int = option(
+        "skep.max.share.partitions",
+        100_000,
+        at_least(1),
+        "The most share partitions (a partition in a share group) in one partition of __share_group_state. Further "
+        "ones are refused.",
     )
 
     @property

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from concurrent.futures import Executor
 
 from skep.base.clock import Clock
-from skep.base.config.coordinator_config import CONSUMER_OFFSETS, TRANSACTION_STATE
+from skep.base.config.coordinator_config import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from skep.base.config.current_config import CurrentConfig
-from skep.base.ids import BrokerId
+from skep.base.ids import BrokerId, Offset
 from skep.base.loop.slicer import Slicer
 from skep.base.loop.supervisor import Supervisor
 from skep.client.peer.peers import Peers
@@ -15,6 +15,11 @@ from skep.coordination.group_records import decode_group_record
 from skep.coordination.groups.group_coordinator import GroupCoordinator
 from skep.coordination.groups.group_shard import GroupShard
 from skep.coordination.partition_leaders import PartitionLeaders
+from skep.coordination.share.remote_share_state import RemoteShareState
+from skep.coordination.share.routed_persister import RoutedPersister
+from skep.coordination.share.share_coordinator import ShareCoordinator
+from skep.coordination.share.share_records import decode_share_record
+from skep.coordination.share.share_shard import ShareShard
 from skep.coordination.transaction_records import decode_transaction_record
 from skep.coordination.transactions.markers import MarkerWriter
 from skep.coordination.transactions.remote_markers import RemoteMarkers
@@ -27,9 +32,12 @@ from skep.metadata.model import BrokerRecord, PartitionRecord
 from skep.replication.partition.partition import Partition
 from skep.replication.replica_manager import ReplicaManager
 
+ATTEMPTS_S = 2
+"""How often the timeout of a share state's write goes into the time after which a silent coordinator is given up."""
+
 
 class Coordinators:
-    """Owns both coordinators, their shards, and the connections over which they send requests to other brokers."""
+    """Owns the coordinators, their shards, and the connections over which they send requests to other brokers."""
 
     def __init__(
         self,
@@ -44,6 +52,9 @@ class Coordinators:
     ) -> None:
         self._node_id = node_id
         self._catalog = catalog
+        self._config = config
+        self._replicas = replicas
+        self._supervisor = supervisor
         timeout_s = config.value.cluster.replica_socket_timeout_ms / 1000
         # Two connections to each broker: the response to a marker waits for replicas, and no verification of a produce
         # should wait behind it.
@@ -74,16 +85,36 @@ class Coordinators:
         remote = RemoteMarkers(self._marking, supervisor)
         markers = MarkerWriter(TRANSACTION_STATE, replicas, self._group_runtime, verifier.guards, leaders, remote)
         self._transaction_runtime = runtime
+        self._share_runtime: CoordinatorRuntime[ShareShard] = CoordinatorRuntime(
+            SHARE_GROUP_STATE,
+            lambda context: ShareShard(context, config, lambda: catalog.image),
+            decode_share_record,
+            replicas,
+            clock,
+            executor,
+            supervisor,
+            slicer,
+        )
         self.groups = GroupCoordinator(self._group_runtime, config)
         self.transactions = TransactionCoordinator(runtime, self._group_runtime, config, verifier)
+        self.share = ShareCoordinator(self._share_runtime, config, self._delete_share_records)
+        self._sharing = Peers(
+            client_id=f"broker-{node_id}-share-state",
+            timeout_s=ATTEMPTS_S * config.value.coordinator.share_write_timeout_ms / 1000,
+        )
+        self.share_persister = RoutedPersister(
+            node_id, lambda: catalog.image, self.share, RemoteShareState(self._sharing, supervisor), clock
+        )
 
     def start(self) -> None:
         """Starts to load the shards. Groups first: transactions that are being completed write to their partitions."""
         image = self._catalog.image
         self._follow(image)
         self._delete_offsets_of_pending(image)
+        self._supervisor.repeat(lambda: self._config.value.coordinator.share_prune_interval_ms, self.share.prune)
 
     def stop(self) -> None:
+        self._share_runtime.stop()
         self._transaction_runtime.stop()
         self._group_runtime.stop()
         self._retain_peers(())
@@ -91,9 +122,14 @@ class Coordinators:
     def _bytes_of_groups(self) -> int:
         return sum(shard.memory.bytes for shard in self._group_runtime.shards())
 
+    def _delete_share_records(self, index: int, before: int) -> None:
+        partition = self._replicas.partition(SHARE_GROUP_STATE, index)
+        if partition.log.log_start_offset < before <= partition.high_watermark:
+            self._replicas.delete_records_before(partition, Offset(before))
+
     def _retain_peers(self, brokers: Iterable[BrokerRecord]) -> None:
         """Closes the connections to all other brokers. A request that waits there fails and is sent elsewhere."""
-        for peers in (self._asking, self._marking):
+        for peers in (self._asking, self._marking, self._sharing):
             peers.retain(brokers)
 
     def role_changed(self, partition: Partition, record: PartitionRecord | None) -> None:
@@ -103,6 +139,8 @@ class Coordinators:
             return
         if topic == TRANSACTION_STATE:
             self._transaction_runtime.role_taken(index)
+        elif topic == SHARE_GROUP_STATE:
+            self._share_runtime.role_taken(index)
         elif topic == CONSUMER_OFFSETS and self._group_runtime.role_taken(index):
             self._delete_offsets_of_pending(self._catalog.image)
 
@@ -134,4 +172,5 @@ class Coordinators:
         """Returns whether the broker became the coordinator of more groups."""
         has_more = self._group_runtime.follow(image.topics.get(CONSUMER_OFFSETS), self._node_id)
         self._transaction_runtime.follow(image.topics.get(TRANSACTION_STATE), self._node_id)
+        self._share_runtime.follow(image.topics.get(SHARE_GROUP_STATE), self._node_id)
         return has_more

@@ -1,8 +1,8 @@
 """ApiVersions (API 18), versions 0 to 4.
 
 Behaviour
-    Lists every served API with its versions. The response to an unknown version is in version 0, with
-    UNSUPPORTED_VERSION and the list, so that the client can choose a version and ask again (KIP-511).
+    Lists every API that is served to clients, with its versions. The response to an unknown version is in version 0,
+    with UNSUPPORTED_VERSION and the list, so that the client can choose a version and ask again (KIP-511).
 
     A client uses transactions v2 (KIP-890) if the feature ``transaction.version`` is finalised at 2, as it is here.
 
@@ -21,7 +21,7 @@ import re
 from skep.base.errors import ErrorCode
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.wire.apis import ADVERTISED_NEWEST, ADVERTISED_OLDEST, API_VERSIONS, SERVED
+from skep.wire.apis import ADVERTISED_NEWEST, ADVERTISED_OLDEST, API_VERSIONS, NOT_ADVERTISED, SERVED
 from skep.wire.codec import Body
 
 HAS_CLIENT_SOFTWARE = 3
@@ -60,4 +60,5 @@ _API_KEYS = [
         "max_version": ADVERTISED_NEWEST.get(api.key, api.newest),
     }
     for api in sorted(SERVED.values())
+    if api.key not in NOT_ADVERTISED
 ]

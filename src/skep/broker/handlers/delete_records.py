@@ -11,14 +11,15 @@ Versions
     2 is flexible.
 
 Refusals, per partition, in order
-    Unknown topic or partition; POLICY_VIOLATION: the topic's cleanup policy is only ``compact``; OFFSET_OUT_OF_RANGE:
-    beyond the high watermark; NOT_LEADER_OR_FOLLOWER; REQUEST_TIMED_OUT: a replica does not have the new log start
-    offset in time.
+    Unknown topic or partition; INVALID_TOPIC_EXCEPTION: ``__share_group_state``; POLICY_VIOLATION: the topic's cleanup
+    policy is only ``compact``; OFFSET_OUT_OF_RANGE: beyond the high watermark; NOT_LEADER_OR_FOLLOWER;
+    REQUEST_TIMED_OUT: a replica does not have the new log start offset in time.
 """
 
 import asyncio
 from typing import Any
 
+from skep.base.config.coordinator_config import SHARE_GROUP_STATE
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import Offset
 from skep.base.loop.slicer import Work
@@ -97,6 +98,10 @@ def _still_waiting(services: Services, waiting: list[_Result], deadline: float) 
 def _delete(services: Services, topic: str, index: int, offset: int) -> int:
     partition = services.replicas.partition(topic, index)
     config = partition.log.config
+    if topic == SHARE_GROUP_STATE:
+        raise KafkaError(
+            ErrorCode.invalid_topic_exception, f"{topic} is an internal topic; its coordinator deletes its records"
+        )
     if config.is_compacted and not config.expires:
         raise KafkaError(
             ErrorCode.policy_violation,

@@ -19,9 +19,6 @@ Refusals
 Refusals per key
     INVALID_GROUP_ID, or INVALID_REQUEST for an empty transactional id and for a share partition without three parts;
     COORDINATOR_NOT_AVAILABLE while the partition has no leader.
-
-Left out
-    The requests of share groups that would follow are not served.
 """
 
 from collections.abc import Iterable

@@ -2,7 +2,12 @@
 
 from typing import NamedTuple
 
-from skep.base.config.coordinator_config import CONSUMER_OFFSETS, TRANSACTION_STATE, CoordinatorConfig
+from skep.base.config.coordinator_config import (
+    CONSUMER_OFFSETS,
+    SHARE_GROUP_STATE,
+    TRANSACTION_STATE,
+    CoordinatorConfig,
+)
 from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.services import Services
 from skep.broker.topics.topic_creation import alive_brokers, place
@@ -50,11 +55,19 @@ async def ensure(services: Services, name: str) -> None:
     factor = min(shape.replication_factor, len(usable))
     if factor == 0:
         raise KafkaError(ErrorCode.coordinator_not_available, f"{name} cannot be created: all brokers are stopping")
-    config = {
-        "cleanup.policy": "compact",
-        "segment.bytes": str(shape.segment_bytes),
-        "max.message.bytes": str(MAX_RECORD_BYTES),
-    }
+    config = {"segment.bytes": str(shape.segment_bytes), "max.message.bytes": str(MAX_RECORD_BYTES)}
+    if name == SHARE_GROUP_STATE:
+        # An update is needed as well as the one before it, although both have one key. The coordinator deletes what it
+        # no longer needs.
+        min_isr = services.config.coordinator.share_topic_min_isr
+        config |= {
+            "cleanup.policy": "delete",
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
+            "min.insync.replicas": str(min_isr),
+        }
+    else:
+        config["cleanup.policy"] = "compact"
     try:
         assignments = await services.slicer.finish(place(services, shape.partitions, factor))
         await services.catalog.create_topic(name, assignments, config)

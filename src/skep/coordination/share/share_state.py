@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from skep.base.ids import LeaderEpoch
+from skep.metadata.model import id_text
 
 UNINITIALIZED = -1
 """As a start offset: the leader chooses one by share.auto.offset.reset. As a complete count: unknown."""
@@ -35,6 +36,11 @@ class SharePartitionKey(NamedTuple):
     group_id: str
     topic_id: UUID
     partition: int
+
+    @property
+    def coordinator_key(self) -> str:
+        """The key under which FindCoordinator finds the share coordinator."""
+        return f"{self.group_id}:{id_text(self.topic_id)}:{self.partition}"
 
 
 class StateBatch(NamedTuple):

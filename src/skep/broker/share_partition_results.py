@@ -1,0 +1,60 @@
+"""The common shape of the requests for share states: partitions by topic id, each with a result of its own."""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from skep.base.errors import ErrorCode
+from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
+from skep.broker.request import Request
+from skep.coordination.share.share_state import SharePartitionKey
+from skep.wire.codec import Body
+from skep.wire.lazy_array import LazyArray
+
+PARTITIONS_AT_ONCE = 100
+"""Each takes up to 100 us, and other requests wait for the sum of these."""
+
+Ask = Callable[[SharePartitionKey, Any], Awaitable[Body | None]]
+"""Carries out the request for one share partition. Returns the fields of its result."""
+
+_NO_TOPIC = uuid.UUID(int=0)
+
+
+async def results(request: Request, ask: Ask) -> Body:
+    """Returns the response. Many share partitions wait for their replicas together."""
+    group_id = request.body.group_id
+    wanted = [(topic.topic_id, partition) for topic in request.body.topics for partition in topic.partitions]
+    found: list[Body] = []
+    for begin in range(0, len(wanted), PARTITIONS_AT_ONCE):
+        found += await asyncio.gather(
+            *(_result(group_id, *one, ask) for one in wanted[begin : begin + PARTITIONS_AT_ONCE])
+        )
+    left = iter(found)
+    return {
+        "results": [
+            {"topic_id": topic.topic_id, "partitions": [next(left) for _ in topic.partitions]}
+            for topic in request.body.topics
+        ]
+    }
+
+
+async def _result(group_id: str, topic_id: uuid.UUID | None, partition: Any, ask: Ask) -> Body:
+    index = partition.partition
+    try:
+        fields = await ask(SharePartitionKey(group_id, topic_id or _NO_TOPIC, index), partition)
+    except RESPONSE_ERRORS as error:
+        return {"partition": index, "error_code": code_of(error), "error_message": message_of(error)}
+    return {"partition": index, "error_code": ErrorCode.none, **(fields or {})}
+
+
+def refusals(request: Request, code: ErrorCode) -> Body:
+    """Returns a response with ``code`` for every share partition."""
+
+    def partition(wanted: Any) -> Body:
+        return {"partition": wanted.partition, "error_code": code, "error_message": code.name}
+
+    def topic(named: Any) -> Body:
+        return {"topic_id": named.topic_id, "partitions": LazyArray(named.partitions, partition)}
+
+    return {"results": LazyArray(request.body.topics, topic)}
