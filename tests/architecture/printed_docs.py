@@ -72,9 +72,17 @@ def configuration() -> str:
         "|---|---|---|---|",
     ]
     lines += [_option_row(option, option.name) for option in topic]
-    lines += ["", "## Groups", "", "Options of consumer groups (KIP-848). The broker sets limits for each.", ""]
+    lines += [
+        "",
+        "## Groups",
+        "",
+        "Options of consumer groups (KIP-848) and share groups (KIP-932). The broker sets limits for most.",
+        "",
+    ]
     lines += ["| option | default | what it does |", "|---|---|---|"]
-    lines += [f"| `{name}` | `{option.broker_name}` | {option.doc} |" for name, option in GROUP_OPTIONS.items()]
+    for name, option in GROUP_OPTIONS.items():
+        default = f"`{option.broker_name}`" if option.broker_name else _default(option)
+        lines.append(f"| `{name}` | {default} | {option.doc} |")
     lines += ["", "## Broker: defaults of topics", ""]
     lines += ["The values for topics that do not set the option themselves.", ""]
     lines += ["| option | default | sets the topic option |", "|---|---|---|"]

@@ -4,11 +4,11 @@ import re
 from datetime import datetime
 
 from skep.base.clock import Clock
+from skep.base.iso_duration import iso_duration_ms
 from skep.cli.failures import UsageError
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(?:\d+(?:ms|[smhdw]))+")
-_ISO_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 _STEP = re.compile(r"(\d+)(ms|[smhdw])")
 
 
@@ -37,9 +37,8 @@ def parse_duration_ms(text: str) -> int:
     text = text.strip()
     if _DURATION.fullmatch(text):
         return _sum_of_steps(text)
-    if (iso := _ISO_DURATION.fullmatch(text.upper())) and any(iso.groups()):
-        days, hours, minutes, seconds = (float(part or 0) for part in iso.groups())
-        return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+    if (milliseconds := iso_duration_ms(text)) is not None:
+        return milliseconds
     raise UsageError(f"'{text}' is not a duration; expected one like 1h30m, 10d or PT1H30M")
 
 

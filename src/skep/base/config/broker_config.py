@@ -1,6 +1,6 @@
 """The options of a broker. They have Kafka's names if Kafka has the option, and begin with ``skep.`` otherwise.
 
-``cluster_config.py`` and ``coordinator_config.py`` hold two sections of them. The defaults of topics
+``cluster_config.py``, ``coordinator_config.py`` and ``share_config.py`` hold sections of them. The defaults of topics
 (``log.segment.bytes`` and others) are broker options too. They are declared once, in ``topic_config.py``, and reach a
 topic through ``BrokerConfig.topic_defaults``.
 """
@@ -24,6 +24,7 @@ from skep.base.config.option import (
     option,
     parse_into,
 )
+from skep.base.config.share_config import ShareConfig
 from skep.base.config.topic_config import HOUR_MS, TopicConfig
 from skep.base.config.unused_options import is_kept
 from skep.base.errors import OptionError
@@ -271,6 +272,7 @@ class BrokerConfig:
 
     cluster: ClusterConfig = field(default_factory=ClusterConfig, metadata=SECTION)
     coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig, metadata=SECTION)
+    share: ShareConfig = field(default_factory=ShareConfig, metadata=SECTION)
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
 
 

@@ -1,10 +1,14 @@
-"""The options of one group, under Kafka's names (KIP-848). Options that are not set have the broker's values."""
+"""The options of one group, under Kafka's names (KIP-848). Options that are not set have the broker's values.
+
+Those of share groups are in ``share_group_config.py``. A group may have options of both kinds, whatever its type.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from skep.base.config.coordinator_config import CoordinatorConfig
 from skep.base.config.option import Option, at_least, declared, option
+from skep.base.config.share_group_config import SHARE_GROUP_OPTIONS
 from skep.base.errors import OptionError
 
 
@@ -26,7 +30,8 @@ class GroupConfig:
     )
 
 
-GROUP_OPTIONS: Mapping[str, Option] = declared(GroupConfig)
+_CONSUMER_OPTIONS: Mapping[str, Option] = declared(GroupConfig)
+GROUP_OPTIONS: Mapping[str, Option] = {**_CONSUMER_OPTIONS, **SHARE_GROUP_OPTIONS}
 
 
 def group_config(overrides: Mapping[str, str], broker: CoordinatorConfig) -> GroupConfig:
@@ -36,14 +41,16 @@ def group_config(overrides: Mapping[str, str], broker: CoordinatorConfig) -> Gro
         limits = _limits(broker)
         session, heartbeat = (
             min(max(int(overrides.get(option.name, inherited)), low), high) if option.name in overrides else inherited
-            for option, inherited, (low, high) in zip(GROUP_OPTIONS.values(), (session, heartbeat), limits, strict=True)
+            for option, inherited, (low, high) in zip(
+                _CONSUMER_OPTIONS.values(), (session, heartbeat), limits, strict=True
+            )
         )
     return GroupConfig(session, heartbeat)
 
 
 def check_group_config(overrides: Mapping[str, str], broker: CoordinatorConfig) -> None:
     """Raises OptionError if a value is outside the broker's limits, or the session is not longer than a heartbeat."""
-    for option_, (low, high) in zip(GROUP_OPTIONS.values(), _limits(broker), strict=True):
+    for option_, (low, high) in zip(_CONSUMER_OPTIONS.values(), _limits(broker), strict=True):
         text = overrides.get(option_.name)
         if text is not None and not low <= int(text) <= high:
             raise OptionError(f"{option_.name}={text}: must be between {low} and {high}")

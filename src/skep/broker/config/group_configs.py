@@ -1,13 +1,14 @@
-"""The configs of groups (KIP-848): values in force and checks.
+"""The configs of groups (KIP-848, KIP-932): values in force and checks.
 
-A group need not exist to have a config. An option without an override has the value of a broker option:
-``consumer.session.timeout.ms`` has that of ``group.consumer.session.timeout.ms``.
+A group need not exist to have a config. Most options without an override have the value of a broker
+option: ``consumer.session.timeout.ms`` has that of ``group.consumer.session.timeout.ms``. Those that no broker option
+corresponds to, such as ``share.auto.offset.reset``, have their default.
 """
 
 from collections.abc import Mapping
 
 from skep.base.config.group_config import GROUP_OPTIONS, check_group_config
-from skep.base.config.option import Option
+from skep.base.config.share_group_config import check_share_group_config
 from skep.base.errors import ErrorCode, KafkaError, OptionError
 from skep.broker.config.config_entries import BROKER_OPTIONS, ConfigEntry, Source, Synonym, broker_entry, checked_value
 from skep.broker.services import Services
@@ -24,7 +25,7 @@ def group_entries(services: Services, overrides: Mapping[str, str]) -> list[Conf
     """Returns every group option, for a group with these overrides."""
     entries = []
     for name, option in GROUP_OPTIONS.items():
-        value, synonyms = inherited_by_group(services, name), broker_entry(services, _of_broker(name)).synonyms
+        value, synonyms = _inherited(services, name)
         if (override := overrides.get(name)) is not None:
             value, synonyms = override, (Synonym(name, override, Source.GROUP), *synonyms)
         entries.append(ConfigEntry(option, value, synonyms))
@@ -32,13 +33,16 @@ def group_entries(services: Services, overrides: Mapping[str, str]) -> list[Conf
 
 
 def inherited_by_group(services: Services, name: str) -> str:
-    return broker_entry(services, _of_broker(name)).value
+    return _inherited(services, name)[0]
 
 
-def _of_broker(name: str) -> Option:
-    broker_name = GROUP_OPTIONS[name].broker_name
-    assert broker_name is not None
-    return BROKER_OPTIONS[broker_name]
+def _inherited(services: Services, name: str) -> tuple[str, tuple[Synonym, ...]]:
+    option = GROUP_OPTIONS[name]
+    if option.broker_name is None:
+        default = option.show(option.default)
+        return default, (Synonym(name, default, Source.DEFAULT),)
+    entry = broker_entry(services, BROKER_OPTIONS[option.broker_name])
+    return entry.value, entry.synonyms
 
 
 def checked_group_value(name: str, text: str) -> str:
@@ -50,5 +54,6 @@ def check_group_overrides(services: Services, overrides: Mapping[str, str]) -> N
     """Raises INVALID_CONFIG if values are outside the broker's limits or contradict each other."""
     try:
         check_group_config(overrides, services.config.coordinator)
+        check_share_group_config(overrides, services.config.share)
     except OptionError as error:
         raise KafkaError(ErrorCode.invalid_config, str(error)) from None

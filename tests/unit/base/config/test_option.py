@@ -20,6 +20,7 @@ from skep.base.config.option import (
     option,
     parse_into,
 )
+from skep.base.config.share_config import ShareConfig
 from skep.base.config.topic_config import HOUR_MS, TopicConfig
 from skep.base.errors import OptionError
 
@@ -131,7 +132,8 @@ def test_the_options_of_sections_are_options_of_the_broker():
         5,
     }
     own = [field for field in fields(BrokerConfig) if "name" in field.metadata]
-    assert len(options) == len(own) + len(declared(ClusterConfig)) + len(declared(CoordinatorConfig))
+    sections = (ClusterConfig, CoordinatorConfig, ShareConfig)
+    assert len(options) == len(own) + sum(len(declared(section)) for section in sections)
 
 
 def test_an_alias_is_read_in_its_own_unit_and_minus_one_is_still_never():

@@ -9,6 +9,20 @@ from skep.metadata.cluster_image import CLUSTER_DEFAULT
 from skep.wire.apis import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
 
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+SHARE_DEFAULTS = {
+    "share.session.timeout.ms": "45000",
+    "share.heartbeat.interval.ms": "5000",
+    "share.assignment.interval.ms": "1000",
+    "share.assignor.offload.enable": "true",
+    "share.record.lock.duration.ms": "30000",
+    "share.delivery.count.limit": "5",
+    "share.partition.max.record.locks": "2000",
+    "share.auto.offset.reset": "latest",
+    "share.isolation.level": "read_uncommitted",
+    "share.renew.acknowledge.enable": "true",
+    "errors.deadletterqueue.topic.name": "",
+    "errors.deadletterqueue.copy.record.enable": "false",
+}
 
 
 def describe(broker, name):
@@ -35,6 +49,7 @@ def test_a_group_that_nobody_has_heard_of_has_the_configs_of_the_broker(broker):
     assert {name: (config.value, config.config_source) for name, config in configs.items()} == {
         SESSION: ("50000", Source.DEFAULT_BROKER),
         HEARTBEAT: ("5000", Source.DEFAULT),
+        **{name: (value, Source.DEFAULT) for name, value in SHARE_DEFAULTS.items()},
     }
 
 
@@ -59,6 +74,20 @@ def test_what_is_set_for_a_group_is_described_and_outlives_the_image(broker, nam
         (HEARTBEAT, "15001"),
         (SESSION, "x"),
         ("no.such", "1"),
+        ("share.session.timeout.ms", "44999"),
+        ("share.heartbeat.interval.ms", "15001"),
+        ("share.assignment.interval.ms", "15001"),
+        ("share.record.lock.duration.ms", "14999"),
+        ("share.record.lock.duration.ms", "60001"),
+        ("share.delivery.count.limit", "1"),
+        ("share.delivery.count.limit", "11"),
+        ("share.partition.max.record.locks", "99"),
+        ("share.partition.max.record.locks", "4001"),
+        ("share.auto.offset.reset", "none"),
+        ("share.auto.offset.reset", "by_duration:-PT1H"),
+        ("share.auto.offset.reset", "by_duration:"),
+        ("share.isolation.level", "serializable"),
+        ("errors.deadletterqueue.topic.name", "__dead"),
     ],
 )
 def test_what_is_outside_the_limits_of_the_broker_is_refused(broker, config):
@@ -87,3 +116,21 @@ def test_alter_configs_replaces_all_that_is_set_for_a_group(broker):
     }
     broker.ask(ALTER_CONFIGS, resources=[resource], validate_only=False)
     assert broker.image.group_configs == {"g": {HEARTBEAT: "6000"}}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ("share.delivery.count.limit", "10"),
+        ("share.auto.offset.reset", "by_duration:P1DT2H3M4.5S"),
+        ("share.isolation.level", "read_committed"),
+        ("share.renew.acknowledge.enable", "false"),
+        ("errors.deadletterqueue.topic.name", "dlq.orders"),
+    ],
+)
+def test_what_is_set_for_a_share_group_is_described(broker, config):
+    name, value = config
+    assert alter(broker, "g", config) is ErrorCode.none
+    assert (described := describe(broker, "g")[name]).value == value
+    assert described.config_source == Source.GROUP
+    assert described.synonyms[-1].source == Source.DEFAULT
