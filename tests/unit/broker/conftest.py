@@ -82,6 +82,7 @@ class AdminBroker:
             groups=None,  # type: ignore[arg-type]  # nor a coordinator
             transactions=None,  # type: ignore[arg-type]
             share=None,  # type: ignore[arg-type]
+            share_partitions=None,  # type: ignore[arg-type]
         )
 
     @property

@@ -8,7 +8,7 @@ memory and the work follow the number of differences, not the number of records:
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -134,3 +134,14 @@ def _cut(run: Run, first: int, last: int) -> Run:
 def done(run: Run, state: DeliveryState) -> Run:
     """Returns the run in a final state."""
     return Run(run.first, run.last, state, run.delivery_count)
+
+
+def merged(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Returns the ranges ascending and disjoint; those that follow each other become one."""
+    found: list[OffsetRange] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    return found

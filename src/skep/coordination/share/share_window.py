@@ -29,7 +29,7 @@ from typing import NamedTuple
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.share.acknowledgement import Acknowledgement, AcknowledgeType
 from skep.coordination.share.acquisition import Acquired, Acquisition, Order
-from skep.coordination.share.delivery_runs import DeliveryRuns, OffsetRange, Run, done
+from skep.coordination.share.delivery_runs import DeliveryRuns, OffsetRange, Run, done, merged
 from skep.coordination.share.share_state import DeliveryState, StateBatch
 
 _AVAILABLE, _ACQUIRED = DeliveryState.AVAILABLE, DeliveryState.ACQUIRED
@@ -336,7 +336,7 @@ class ShareWindow:
             start = run.last + 1
         complete = sum(run.last - run.first + 1 for run in self._runs if run.first >= start and run.outcome in _DONE)
         batches: list[StateBatch] = []
-        for first, last in _merged(ranges):
+        for first, last in merged(ranges):
             if last < start:
                 continue
             for run in self._runs.between(max(first, start), last):
@@ -353,15 +353,6 @@ def _settled(run: Run, state: DeliveryState) -> Run:
     if state is _AVAILABLE:
         return Run(run.first, run.last, state, run.delivery_count, size=run.size)
     return done(run, state)
-
-
-def _merged(ranges: Sequence[OffsetRange]) -> Iterator[OffsetRange]:
-    """Yields the ranges ascending and disjoint."""
-    end = -1
-    for first, last in sorted(ranges):
-        if last > end:
-            yield max(first, end + 1), last
-            end = last
 
 
 def _wrong_state(why: str) -> KafkaError:
