@@ -42,6 +42,7 @@ from skep.broker.cluster.producer_ids import ProducerIds
 from skep.broker.dispatch import Dispatcher
 from skep.broker.fetch.fetch_sessions import FetchSessions
 from skep.broker.services import Services
+from skep.broker.share.share_partitions import SharePartitions
 from skep.broker.topics import internal_topics
 from skep.controller.controller import Controller
 from skep.metadata.catalog import Catalog
@@ -235,11 +236,22 @@ class Broker:
         self._following.role_changed(partition, record)
         self._log_end_reporter.role_changed(partition, record)
         self._coordinators.role_changed(partition, record)
+        self._share_partitions.role_changed(partition, record)
 
     def _services(self, coordinators: Coordinators) -> Services:
         config = self.config
         self._time_lookups = TimeLookups(self._threads.searches)
         self._on_stop(lambda: _synchronously(self._time_lookups.stop))
+        self._share_partitions = SharePartitions(
+            self._replicas,
+            coordinators.share_persister,
+            lambda: self._catalog.image,
+            self._current_config,
+            self._clock,
+            self._supervisor,
+            self._time_lookups,
+        )
+        self._on_stop(lambda: _synchronously(self._share_partitions.stop))
         return Services(
             current_config=self._current_config,
             static_config=self._texts,
@@ -259,6 +271,7 @@ class Broker:
             share_groups=coordinators.share_groups,
             share=coordinators.share,
             latest_offsets=coordinators.latest_offsets,
+            share_partitions=self._share_partitions,
         )
 
     def _listener(self, services: Services) -> Listener:

@@ -19,7 +19,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 NOT_SERVED = {
     "Security": "17 29 30 31 36 38 39 40 41 50 51",
     "Quotas": "48 49",
-    "Share groups": "78 79",
     "Streams groups": "88 89",
     "Between brokers and a KRaft controller": "56 58 62 63 67 73 80 81 82",
     "KRaft's own": "52 53 54 57 59 70",

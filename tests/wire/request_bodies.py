@@ -344,6 +344,33 @@ def _initialized_share_state(served: Any, group: str, version: int) -> Mapping[s
     return body
 
 
+def _share_fetch(served: Any, group: str, version: int) -> Mapping[str, Any]:
+    _initialized_share_state(served, group, version)
+    topic_id = served.services.catalog.image.topics[TOPIC].topic_id
+    partitions = [{"partition_index": index, "acknowledgement_batches": []} for index in (0, 7)]
+    return {
+        "group_id": group,
+        "member_id": "cook",
+        "share_session_epoch": 0,
+        "max_wait": datetime.timedelta(0),
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "max_records": 500,
+        "batch_size": 500,
+        "topics": [{"topic_id": topic_id, "partitions": partitions}],
+        "forgotten_topics_data": [],
+    }
+
+
+def _share_acknowledge(served: Any, group: str, version: int) -> Mapping[str, Any]:
+    body = _share_fetch(served, group, version)
+    served.ask(apis.SHARE_FETCH, 2, **body)
+    batch = {"first_offset": 0, "last_offset": 0, "acknowledge_types": [1]}
+    partitions = [{"partition_index": index, "acknowledgement_batches": [batch]} for index in (0, 7)]
+    topics = [{"topic_id": body["topics"][0]["topic_id"], "partitions": partitions}]
+    return {"group_id": group, "member_id": "cook", "share_session_epoch": 1, "topics": topics}
+
+
 def _describe_transactions(served: Any, name: str, version: int) -> Mapping[str, Any]:
     _begun(served, name)
     return {"transactional_ids": [name, "unheard-of"]}
@@ -382,6 +409,8 @@ _COORDINATED: dict[Api, Callable[[Any, str, int], Mapping[str, Any]]] = {
     apis.WRITE_SHARE_GROUP_STATE: _initialized_share_state,
     apis.DELETE_SHARE_GROUP_STATE: _initialized_share_state,
     apis.READ_SHARE_GROUP_STATE_SUMMARY: _initialized_share_state,
+    apis.SHARE_FETCH: _share_fetch,
+    apis.SHARE_ACKNOWLEDGE: _share_acknowledge,
     apis.DESCRIBE_TRANSACTIONS: _describe_transactions,
     apis.LIST_TRANSACTIONS: _list_transactions,
     apis.DESCRIBE_PRODUCERS: lambda served, name, version: {

@@ -32,6 +32,7 @@ from skep.broker.dispatch import HANDLERS, Dispatcher
 from skep.broker.fetch.fetch_sessions import FetchSessions
 from skep.broker.request import Request
 from skep.broker.services import Services
+from skep.broker.share.share_partitions import SharePartitions
 from skep.metadata.catalog import Catalog
 from skep.metadata.model import BrokerRecord
 from skep.metadata.sqlite.sqlite_store import SqliteStore
@@ -83,6 +84,16 @@ class Served:
             BrokerId(1), CurrentConfig(config), catalog, replicas, clock, self._threads.reads, self._supervisor, slicer
         )
         catalog.on_change(coordinators.image_changed)
+        lookups = TimeLookups(self._threads.searches)
+        shares = SharePartitions(
+            replicas,
+            coordinators.share_persister,
+            lambda: catalog.image,
+            CurrentConfig(config),
+            clock,
+            self._supervisor,
+            lookups,
+        )
         self.services = Services(
             current_config=CurrentConfig(config),
             static_config={},
@@ -91,7 +102,7 @@ class Served:
             replicas=replicas,
             clock=clock,
             threads=self._threads,
-            time_lookups=TimeLookups(self._threads.searches),
+            time_lookups=lookups,
             slicer=slicer,
             fetch_sessions=FetchSessions(clock, 100, 1000),
             producer_ids=ProducerIds(catalog),
@@ -100,6 +111,7 @@ class Served:
             share_groups=coordinators.share_groups,
             share=coordinators.share,
             latest_offsets=coordinators.latest_offsets,
+            share_partitions=shares,
         )
         await catalog.create_topic(TOPIC, [[BrokerId(1)]] * 2, {"retention.ms": "-1"})
 

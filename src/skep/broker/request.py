@@ -1,12 +1,19 @@
 """Requests and responses as connections, the dispatcher and handlers pass them to each other."""
 
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from skep.base.loop.slicer import Work
 from skep.wire.apis import Api
 from skep.wire.codec import Body
+
+
+class ClientConnection(Protocol):
+    """The connection of a request, for state that ends with it."""
+
+    when_lost: "Callable[[Any], None] | None"
+    """Called once with the connection, when it is closed."""
 
 
 @dataclass(slots=True)
@@ -20,7 +27,8 @@ class Request:
     in slices, and no other request of the connection may be handled in between. Long requests are exclusive, and a
     handler may set ``is_exclusive`` when it finds that it needs slices.
 
-    No other field changes. The class is not frozen because that costs a microsecond a request.
+    The connection sets ``connection``. No other field changes. The class is not frozen because that costs a microsecond
+    a request.
     """
 
     api: Api
@@ -32,6 +40,7 @@ class Request:
     size: int = 0
     undecoded: Work[Any] | None = None
     is_exclusive: bool = False
+    connection: ClientConnection | None = None
 
     def who(self) -> str:
         return (

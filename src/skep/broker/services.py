@@ -13,6 +13,8 @@ from skep.broker.cluster.latest_offsets import LatestOffsets
 from skep.broker.cluster.producer_ids import ProducerIds
 from skep.broker.fetch.fetch_sessions import FetchSessions
 from skep.broker.fetch.follower_fetch import ThrottledReplicas
+from skep.broker.share.share_partitions import SharePartitions
+from skep.broker.share.share_sessions import ShareSessions
 from skep.coordination.groups.group_coordinator import GroupCoordinator
 from skep.coordination.groups.share_group_coordinator import ShareGroupCoordinator
 from skep.coordination.share.share_coordinator import ShareCoordinator
@@ -63,15 +65,21 @@ class Services:
     share_groups: ShareGroupCoordinator
     share: ShareCoordinator
     latest_offsets: LatestOffsets
+    share_partitions: SharePartitions
     partition_count: PartitionCount = field(default_factory=PartitionCount)
     throttled_replicas: ThrottledReplicas = field(init=False)
+    share_sessions: ShareSessions = field(init=False)
     departed: DepartedBrokers = field(init=False)
 
     def __post_init__(self) -> None:
         self.departed = DepartedBrokers(self.catalog, self.clock)
+        self.share_sessions = ShareSessions(self.share_partitions, self._share_session_limits)
         self.throttled_replicas = ThrottledReplicas(self.catalog, self.node.id, self.clock, self.current_config)
 
     @property
     def config(self) -> BrokerConfig:
         """The options in force."""
         return self.current_config.value
+
+    def _share_session_limits(self) -> tuple[int, int]:
+        return self.config.share.max_share_sessions, self.config.max_fetch_session_partitions

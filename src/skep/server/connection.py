@@ -19,7 +19,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any, Protocol, cast
 
@@ -125,6 +125,7 @@ class Connection(asyncio.BufferedProtocol):
         self._taking = _Progress(1)
         self._held_bytes = 0
         self.host = self.peer = "?"
+        self.when_lost: Callable[[Any], None] | None = None
         self.last_active = owner.clock.monotonic()
 
     # Called by the transport.
@@ -150,6 +151,8 @@ class Connection(asyncio.BufferedProtocol):
             # Not at once: a task that never began would leave behind coroutines that were never awaited.
             asyncio.get_running_loop().call_soon(self._cancel_tasks)
         self._owner.forget(self)
+        if self.when_lost is not None:
+            self.when_lost(self)
 
     def _cancel_tasks(self) -> None:
         for task in self._tasks:
@@ -252,6 +255,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._pending and not overlaps:
             self._deferred = request
             return False
+        request.connection = self
         try:
             response = self._owner.handle(request)
         except CloseConnection:

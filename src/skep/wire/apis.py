@@ -66,6 +66,8 @@ LIST_CONFIG_RESOURCES = Api(74, "ListConfigResources", 0, 1, 0)
 DESCRIBE_TOPIC_PARTITIONS = Api(75, "DescribeTopicPartitions", 0, 0, 0)
 SHARE_GROUP_HEARTBEAT = Api(76, "ShareGroupHeartbeat", 1, 1, 0)
 SHARE_GROUP_DESCRIBE = Api(77, "ShareGroupDescribe", 1, 1, 0)
+SHARE_FETCH = Api(78, "ShareFetch", 1, 2, 0)
+SHARE_ACKNOWLEDGE = Api(79, "ShareAcknowledge", 1, 2, 0)
 INITIALIZE_SHARE_GROUP_STATE = Api(83, "InitializeShareGroupState", 0, 0, 0)
 READ_SHARE_GROUP_STATE = Api(84, "ReadShareGroupState", 0, 0, 0)
 WRITE_SHARE_GROUP_STATE = Api(85, "WriteShareGroupState", 0, 1, 0)
@@ -125,6 +127,8 @@ SERVED: dict[int, Api] = {
         DESCRIBE_TOPIC_PARTITIONS,
         SHARE_GROUP_HEARTBEAT,
         SHARE_GROUP_DESCRIBE,
+        SHARE_FETCH,
+        SHARE_ACKNOWLEDGE,
         INITIALIZE_SHARE_GROUP_STATE,
         READ_SHARE_GROUP_STATE,
         WRITE_SHARE_GROUP_STATE,

@@ -33,8 +33,12 @@ def endpoint_tags(endpoints: Sequence[NodeEndpoint]) -> bytes:
     """Returns the tagged fields at the end of a response: none, or field 0 with the endpoints."""
     if not endpoints:
         return b"\0"
-    content = uvarint(len(endpoints) + 1) + b"".join(map(_endpoint, endpoints))
+    content = endpoint_array(endpoints)
     return b"\1\0" + uvarint(len(content)) + content
+
+
+def endpoint_array(endpoints: Sequence[NodeEndpoint]) -> bytes:
+    return uvarint(len(endpoints) + 1) + b"".join(map(_endpoint, endpoints))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -84,6 +84,7 @@ class AdminBroker:
             share_groups=None,  # type: ignore[arg-type]
             share=None,  # type: ignore[arg-type]
             latest_offsets=None,  # type: ignore[arg-type]
+            share_partitions=None,  # type: ignore[arg-type]
         )
 
     @property

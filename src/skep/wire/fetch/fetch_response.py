@@ -99,7 +99,7 @@ def encode_fetch_in_slices(
         if not partition.aborted:
             begin = _ONE_BEGIN.pack(correlation_id, 0, error_code, session_id)
             return _one_partition(begin + _one_topic(topic_id if version >= HAS_TOPIC_ID else name), partition)
-    out = _Parts()
+    out = ResponseParts()
     out.add(response_header(FETCH.key, version, correlation_id))
     out.add(_SESSION.pack(0, error_code, session_id) if version >= HAS_SESSION else _NO_THROTTLE)
     if version >= FETCH.flexible_from:
@@ -139,7 +139,7 @@ def _partition_tags(fetched: FetchedPartition) -> bytes:
     return uvarint(count) + tags
 
 
-class _Parts:
+class ResponseParts:
     """Collects bytes and records. Neighbouring bytes become one part."""
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class _Parts:
         return tuple(self._parts)
 
 
-def _flexible_topics(out: _Parts, version: int, topics: Sequence[FetchedTopic]) -> Iterator[None]:
+def _flexible_topics(out: ResponseParts, version: int, topics: Sequence[FetchedTopic]) -> Iterator[None]:
     out.add(uvarint(len(topics) + 1))
     for topic in topics:
         out.add(topic.topic_id.bytes if version >= HAS_TOPIC_ID else compact_string(topic.name))
@@ -186,7 +186,7 @@ def _flexible_aborted(aborted: Sequence[tuple[int, int]]) -> bytes:
     return uvarint(len(aborted) + 1) + b"".join(_ABORTED.pack(*entry) + b"\0" for entry in aborted)
 
 
-def _legacy_topics(out: _Parts, version: int, topics: Sequence[FetchedTopic]) -> Iterator[None]:
+def _legacy_topics(out: ResponseParts, version: int, topics: Sequence[FetchedTopic]) -> Iterator[None]:
     out.add(INT32.pack(len(topics)))
     for topic in topics:
         out.add(string(topic.name))

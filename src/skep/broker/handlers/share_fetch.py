@@ -1,0 +1,259 @@
+"""ShareFetch (API 78), versions 1 and 2.
+
+Behaviour
+    A member of a share group acquires records of the partitions in its share session (``broker/share``), and may
+    acknowledge earlier ones in the same request. Each record goes to one member at a time. A session begins with
+    epoch 0; the last epoch, -1, ends it after the acknowledgements, and fetches nothing.
+
+    The partitions of a session take turns, and share ``max_bytes`` evenly. ``max_records`` is for all of them together.
+    Whole batches of the log are acquired, unless the member asks for the exact number (``share_acquire_mode``).
+
+    Without ``min_bytes`` to deliver, the fetch is delayed for up to ``max_wait``, as a Fetch is. It also wakes when
+    records are released, when a share partition is loaded, and when the leader changes.
+
+    Records stay in their files, as in a Fetch. The response has the partitions with records or an error, and all whose
+    records were acknowledged. It is sent when the acknowledgements are written.
+
+    A broker that does not lead a partition names the leader in its refusal.
+
+Versions
+    1 is the first served; 0 was that of an early access.
+    2: ``share_acquire_mode`` (KIP-1206) and renewals (KIP-1222). A fetch with renewals must not ask for records.
+
+Refusals
+    INVALID_REQUEST: no group, no member id, or one of more than 36 characters; renewals in a fetch that asks for
+    records; acknowledgements in a request that begins a session. It leaves an earlier session as it is.
+    SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH.
+    SHARE_SESSION_LIMIT_REACHED, not before ``max_wait``: the client would ask again at once.
+    Of a partition: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR,
+    COORDINATOR_NOT_AVAILABLE when its state cannot be read; those of acknowledgements are in ``share_acknowledge.py``.
+
+Left out
+    Quotas: ``throttle_time`` is 0.
+"""
+
+import asyncio
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from skep.base.errors import ErrorCode, KafkaError, StorageError
+from skep.base.loop.slicer import Work
+from skep.broker.refusals import code_of, message_of
+from skep.broker.request import Parts, Request
+from skep.broker.services import Services
+from skep.broker.share.acknowledgements import (
+    Begun,
+    Refusal,
+    begin_acknowledgements,
+    id_of,
+    is_renewal,
+    named_partitions,
+    session_key,
+    written,
+)
+from skep.broker.share.share_partition import SharePartition
+from skep.broker.share.share_partitions import TopicIdPartition
+from skep.broker.share.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, SessionKey, ShareSession
+from skep.broker.topics.current_leaders import current_leader, endpoints_of
+from skep.coordination.share.acquisition import Order
+from skep.replication.partition.delayed_fetch import DelayedFetch
+from skep.wire.codec import Body
+from skep.wire.fetch.share_fetch_response import SharedPartition, encode_share_fetch
+
+RECORD_LIMIT = 1
+"""The acquire mode in which ``max_records`` is exact."""
+
+_Results = dict[TopicIdPartition, SharedPartition]
+
+
+class _ShareFetch(NamedTuple):
+    """What a fetch asks for. It may wait for long, so it does not keep the request."""
+
+    services: Services
+    order: Order
+    min_bytes: int
+    max_bytes: int
+    deadline: float
+    shares: dict[TopicIdPartition, SharePartition]
+    """Those that can be fetched from, in the order of their turns."""
+
+
+async def handle(services: Services, request: Request) -> Parts:
+    body = request.body
+    key, epoch = session_key(body), body.share_session_epoch
+    is_fetch = not is_renewal(request)
+    if not is_fetch and (body.max_bytes or body.min_bytes or body.max_records or body.max_wait):
+        raise KafkaError(
+            ErrorCode.invalid_request, "max_bytes, min_bytes, max_records and max_wait must be 0 in a renewal"
+        )
+    try:
+        session = _session(services, key, request)
+    except KafkaError as error:
+        if error.code is ErrorCode.share_session_limit_reached:
+            await asyncio.sleep(max(0.0, body.max_wait.total_seconds()))
+        raise
+    begun: Begun = {}
+    if _has_acknowledgements(body):
+        begun = await services.slicer.finish(begin_acknowledgements(services.share_partitions, key, request))
+    results: _Results = {}
+    if epoch == FINAL_EPOCH:
+        services.share_sessions.close(session)
+    elif is_fetch and body.max_bytes > 0 and body.max_records > 0:
+        fetch = await services.slicer.finish(_begin(services, request, key, session, epoch, results))
+        await _fetch(fetch, results)
+    acknowledged = await written(begun)
+    return await services.slicer.finish(_respond(services, request, key.group_id, results, acknowledged))
+
+
+def _session(services: Services, key: SessionKey, request: Request) -> ShareSession:
+    body, sessions = request.body, services.share_sessions
+    epoch = body.share_session_epoch
+    if epoch == FINAL_EPOCH:
+        return sessions.find(key)
+    named = named_partitions(body.topics)
+    if epoch != INITIAL_EPOCH:
+        forgotten = [(id_of(topic), index) for topic in body.forgotten_topics_data for index in topic.partitions]
+        return sessions.update(key, epoch, named, forgotten)
+    if _has_acknowledgements(body):
+        raise KafkaError(ErrorCode.invalid_request, "a request that begins a share session cannot acknowledge records")
+    return sessions.begin(key, request.connection, named)
+
+
+def _has_acknowledgements(body: Any) -> bool:
+    return any(partition.acknowledgement_batches for topic in body.topics for partition in topic.partitions)
+
+
+def _begin(
+    services: Services, request: Request, key: SessionKey, session: ShareSession, epoch: int, results: _Results
+) -> Work[_ShareFetch]:
+    """Finds the share partitions of the session. Those that are refused are in ``results``."""
+    body = request.body
+    is_record_limit = getattr(body, "share_acquire_mode", 0) == RECORD_LIMIT
+    order = Order(key.member_id, body.max_records, max(1, body.batch_size), is_record_limit)
+    deadline = services.clock.monotonic() + body.max_wait.total_seconds()
+    partitions = tuple(session.partitions)
+    turn = epoch % len(partitions) if partitions else 0
+    shares: dict[TopicIdPartition, SharePartition] = {}
+    for topic_id, index in partitions[turn:] + partitions[:turn]:
+        try:
+            shares[topic_id, index] = services.share_partitions.find(key.group_id, topic_id, index)
+        except (KafkaError, StorageError) as error:
+            results[topic_id, index] = _refused(services, topic_id, index, error)
+        yield
+    max_bytes = min(body.max_bytes, services.config.fetch_max_bytes)
+    return _ShareFetch(services, order, min(body.min_bytes, max_bytes), max_bytes, deadline, shares)
+
+
+async def _fetch(fetch: _ShareFetch, results: _Results) -> None:
+    """Adds what is delivered, and share partitions that have ended, to ``results``. Returns when there is either, or
+    the time is up."""
+    clock, slicer = fetch.services.clock, fetch.services.slicer
+    while True:
+        left_s = fetch.deadline - clock.monotonic()
+        missing = await slicer.finish(_deliver(fetch, results, is_last=left_s <= 0))
+        if results or left_s <= 0 or not fetch.shares:
+            return
+        delayed = DelayedFetch(missing, read_committed=_reads_committed(fetch))
+        try:
+            await slicer.finish(_delay(fetch, delayed, missing))
+            await delayed.wait(left_s * 1000)
+        finally:
+            delayed.leave()
+
+
+def _reads_committed(fetch: _ShareFetch) -> bool:
+    return next(iter(fetch.shares.values())).options.isolation_level == "read_committed"
+
+
+def _deliver(fetch: _ShareFetch, results: _Results, *, is_last: bool) -> Work[int]:
+    """Delivers from each share partition in its turn. Returns how many bytes were missing to do so."""
+    if fetch.min_bytes > 1 and not is_last:
+        readable = 0
+        for key, share in fetch.shares.items():
+            try:
+                readable += share.readable_bytes(fetch.max_bytes)
+            except (KafkaError, StorageError) as error:
+                results[key] = _refused(fetch.services, *key, error)
+            yield
+        if readable < fetch.min_bytes and not any(share.error for share in fetch.shares.values()):
+            return fetch.min_bytes - readable
+    order, left = fetch.order, fetch.max_bytes
+    for number, (key, share) in enumerate(fetch.shares.items()):
+        if share.error is not None:
+            results[key] = _refused(fetch.services, *key, share.error)
+        elif order.max_records > 0 and left > 0:
+            max_bytes = max(1, left // (len(fetch.shares) - number))
+            try:
+                delivery = share.deliver(order, max_bytes, at_least_one=left == fetch.max_bytes)
+            except (KafkaError, StorageError) as error:
+                results[key] = _refused(fetch.services, *key, error)
+                delivery = None
+            if delivery is not None:
+                results[key] = SharedPartition(key[1], records=delivery.records, acquired=delivery.acquired)
+                left -= len(delivery.records)
+                taken = sum(one.last - one.first + 1 for one in delivery.acquired)
+                order = order._replace(max_records=order.max_records - taken)
+        yield
+    return 1
+
+
+def _delay(fetch: _ShareFetch, delayed: DelayedFetch, missing: int) -> Work[None]:
+    """Registers the delayed fetch where it can be woken, and wakes it if something has changed since the reading."""
+    readable = 0
+    for share in fetch.shares.values():
+        delayed.watch(share)
+        if share.window is not None and share.window.can_acquire:
+            delayed.watch(share.partition)
+        try:
+            readable += share.readable_bytes(fetch.max_bytes)
+        except (KafkaError, StorageError):
+            delayed.wake()
+        if share.error is not None or readable >= max(missing, fetch.min_bytes):
+            delayed.wake()
+        if delayed.is_woken:
+            return
+        yield
+
+
+def _respond(
+    services: Services,
+    request: Request,
+    group_id: str,
+    results: _Results,
+    acknowledged: dict[TopicIdPartition, Refusal | None],
+) -> Work[Parts]:
+    topics: dict[UUID, dict[int, SharedPartition]] = {}
+    for (topic_id, index), result in results.items():
+        topics.setdefault(topic_id, {})[index] = result
+        yield
+    for (topic_id, index), error in acknowledged.items():
+        of_topic = topics.setdefault(topic_id, {})
+        result = of_topic.get(index, SharedPartition(index))
+        if error is not None:
+            leader = result.current_leader or current_leader(services, topic_id, index, code_of(error))
+            result = result._replace(
+                acknowledge_error_code=code_of(error),
+                acknowledge_error_message=message_of(error),
+                current_leader=leader,
+            )
+        of_topic[index] = result
+        yield
+    leaders = [one.current_leader for of_topic in topics.values() for one in of_topic.values()]
+    parts = yield from encode_share_fetch(
+        request.version,
+        request.correlation_id,
+        [(topic_id, tuple(of_topic.values())) for topic_id, of_topic in topics.items()],
+        services.share_partitions.options(group_id).record_lock_duration_ms,
+        endpoints_of(services, leaders),
+    )
+    return parts
+
+
+def _refused(services: Services, topic_id: UUID, index: int, error: Exception) -> SharedPartition:
+    code = code_of(error)
+    leader = current_leader(services, topic_id, index, code)
+    return SharedPartition(index, code, message_of(error), current_leader=leader)
+
+
+def refuse(request: Request, code: ErrorCode) -> Body:
+    return {"error_code": code, "error_message": code.name, "responses": [], "node_endpoints": []}

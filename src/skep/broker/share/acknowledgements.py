@@ -1,0 +1,79 @@
+"""The acknowledgements in a ShareFetch or ShareAcknowledge request: begun together, answered when they are written."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from skep.base.errors import ErrorCode, KafkaError, StorageError
+from skep.base.loop.slicer import Work
+from skep.broker.request import Request
+from skep.broker.share.share_partitions import SharePartitions, TopicIdPartition
+from skep.broker.share.share_sessions import SessionKey
+from skep.coordination.share.acknowledgement import Acknowledgement, check_acknowledgements
+
+HAS_RENEWALS = 2
+"""The version of both requests from which on locks can be renewed (KIP-1222)."""
+
+_MAX_MEMBER_ID_LENGTH = 36
+"""Of a UUID as text."""
+
+Refusal = KafkaError | StorageError
+Begun = dict[TopicIdPartition, "asyncio.Future[KafkaError | None] | Refusal | None"]
+"""For each partition its refusal, what will be known when the result is written, or None if nothing has to be."""
+
+
+def session_key(body: Any) -> SessionKey:
+    """Returns the group and the member of a request. Raises INVALID_REQUEST."""
+    if body.group_id is None:
+        raise KafkaError(ErrorCode.invalid_request, "the request names no group")
+    member_id = body.member_id
+    if not member_id or len(member_id) > _MAX_MEMBER_ID_LENGTH:
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"a member id has 1 to {_MAX_MEMBER_ID_LENGTH} characters, not {len(member_id or '')}",
+        )
+    return SessionKey(body.group_id, member_id)
+
+
+def is_renewal(request: Request) -> bool:
+    return request.version >= HAS_RENEWALS and bool(request.body.is_renew_ack)
+
+
+def named_partitions(topics: Iterable[Any]) -> list[TopicIdPartition]:
+    return [(id_of(topic), partition.partition_index) for topic in topics for partition in topic.partitions]
+
+
+def id_of(topic: Any) -> UUID:
+    # kio decodes the all-zero id as None; no topic has it.
+    return topic.topic_id or UUID(int=0)
+
+
+def begin_acknowledgements(shares: SharePartitions, key: SessionKey, request: Request) -> Work[Begun]:
+    """Begins the acknowledgements of each partition. A client may name a topic several times."""
+    batches: dict[TopicIdPartition, list[Acknowledgement]] = {}
+    for topic in request.body.topics:
+        for partition in topic.partitions:
+            of_partition = batches.setdefault((id_of(topic), partition.partition_index), [])
+            for batch in partition.acknowledgement_batches:
+                of_partition.append(Acknowledgement(batch.first_offset, batch.last_offset, batch.acknowledge_types))
+            yield
+    begun: Begun = {}
+    has_renew = request.version >= HAS_RENEWALS
+    for (topic_id, index), given in batches.items():
+        try:
+            check_acknowledgements(given, has_renew=has_renew, is_renew_ack=is_renewal(request))
+            if given:
+                share = shares.known(key.group_id, topic_id, index)
+                begun[topic_id, index] = share.acknowledge(key.member_id, given)
+            else:
+                begun[topic_id, index] = None
+        except (KafkaError, StorageError) as error:
+            begun[topic_id, index] = error
+        yield
+    return begun
+
+
+async def written(begun: Begun) -> dict[TopicIdPartition, Refusal | None]:
+    """Returns the result of each partition when all of them are written."""
+    return {key: await one if isinstance(one, asyncio.Future) else one for key, one in begun.items()}

@@ -1,0 +1,42 @@
+"""What a share fetch delivers of one partition, and which batches of the log a read_committed group does not get."""
+
+from collections.abc import Sequence, Sized
+from typing import NamedTuple
+
+from skep.base.ids import Offset
+from skep.coordination.share.acquisition import Acquired
+from skep.coordination.share.delivery_runs import OffsetRange
+from skep.records.batch import HEADER_SIZE, read_header
+from skep.storage.log.log import Log
+from skep.storage.log.log_slice import LogSlice
+from skep.storage.segment.batch_scan import BatchPlace
+
+
+class Delivery(NamedTuple):
+    """The batches that contain what was acquired. They may contain more: clients show only what was acquired."""
+
+    records: Sized
+    acquired: Sequence[Acquired]
+
+
+def aborted_batches(log: Log, found: LogSlice, places: Sequence[BatchPlace]) -> list[OffsetRange]:
+    """Returns those of the batches in a slice, all below the last stable offset, that were written in a transaction
+    that was aborted."""
+    if not places or found.file is None:
+        return []
+    begin, end = Offset(places[0].base_offset), Offset(places[-1].last_offset + 1)
+    transactions = log.aborted_transactions(begin, end)
+    if not transactions:
+        return []
+    aborted = []
+    for place in places:
+        header = read_header(found.file.read(place.position, HEADER_SIZE))
+        if header.is_transactional and not header.is_control:
+            base = place.base_offset
+            # The last offset of a transaction is that of its marker.
+            if any(
+                one.producer_id == header.producer_id and one.first_offset <= base <= one.last_offset
+                for one in transactions
+            ):
+                aborted.append((base, place.last_offset))
+    return aborted

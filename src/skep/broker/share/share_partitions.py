@@ -1,0 +1,177 @@
+"""The share partitions of this broker: found by group and partition, ended with their leadership, and their timer."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from uuid import UUID
+
+from skep.base.clock import Clock
+from skep.base.config.current_config import CurrentConfig
+from skep.base.config.share_config import ShareConfig
+from skep.base.config.share_group_config import ShareGroupConfig, share_group_config
+from skep.base.errors import ErrorCode, KafkaError
+from skep.base.loop.supervisor import Supervisor
+from skep.broker.share.share_partition import ShareContext, SharePartition
+from skep.coordination.share.share_state import SharePartitionKey, SharePersister
+from skep.coordination.timers import Timers
+from skep.metadata.cluster_image import ClusterImage
+from skep.metadata.model import PartitionRecord
+from skep.replication.partition.partition import Partition
+from skep.replication.partition.time_lookups import TimeLookups
+from skep.replication.replica_manager import ReplicaManager
+
+TopicIdPartition = tuple[UUID, int]
+
+
+class SharePartitions:
+    """Owns the share partitions, and one heap with the time at which each of them has to look for expired locks.
+
+    Between calls each of them has a partition that is open and led in the share partition's epoch.
+    """
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        persister: SharePersister,
+        image: Callable[[], ClusterImage],
+        config: CurrentConfig,
+        clock: Clock,
+        supervisor: Supervisor,
+        time_lookups: TimeLookups,
+    ) -> None:
+        self._replicas = replicas
+        self._image = image
+        self._config = config
+        self._clock = clock
+        self._of_partition: dict[Partition, dict[str, SharePartition]] = {}
+        self._of_group: dict[str, set[SharePartition]] = {}
+        self._unused_groups: set[str] = set()
+        """Groups without a member here whose share partitions are still being written."""
+        self._options: dict[str, tuple[object, ShareConfig, ShareGroupConfig]] = {}
+        self._timers = Timers(clock, self._arm)
+        self._timer: asyncio.TimerHandle | None = None
+        self._context = ShareContext(
+            persister, clock, supervisor, time_lookups, self.options, self._check_at, self._ended, self._settled
+        )
+
+    def options(self, group_id: str) -> ShareGroupConfig:
+        """Returns the options in force for a group."""
+        overrides, broker = self._image().group_config(group_id), self._config.value.share
+        known = self._options.get(group_id)
+        if known is None or known[0] is not overrides or known[1] is not broker:
+            known = (overrides, broker, share_group_config(overrides, broker))
+            self._options[group_id] = known
+        return known[2]
+
+    # Lookup.
+
+    def find(self, group_id: str, topic_id: UUID, index: int) -> SharePartition:
+        """Returns the share partition, and begins to load it if it is not known.
+
+        Raises UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, and StorageError when the files of
+        the partition cannot be opened.
+        """
+        partition = self._led(topic_id, index)
+        share = self._of_partition.get(partition, {}).get(group_id)
+        if share is None:
+            share = SharePartition(SharePartitionKey(group_id, topic_id, index), partition, self._context)
+            self._of_partition.setdefault(partition, {})[group_id] = share
+            self._of_group.setdefault(group_id, set()).add(share)
+            share.load()
+        self._unused_groups.discard(group_id)
+        return share
+
+    def known(self, group_id: str, topic_id: UUID, index: int) -> SharePartition:
+        """As ``find``, but raises UNKNOWN_TOPIC_OR_PARTITION if nothing of it was fetched, as Kafka does."""
+        share = self._of_partition.get(self._led(topic_id, index), {}).get(group_id)
+        if share is None:
+            raise KafkaError(
+                ErrorCode.unknown_topic_or_partition, f"group {group_id!r} has fetched nothing of the partition here"
+            )
+        return share
+
+    def _led(self, topic_id: UUID, index: int) -> Partition:
+        partition = self._replicas.partition(self._replicas.name_of(topic_id), index)
+        for share in tuple(self._of_partition.get(partition, {}).values()):
+            if share.leader_epoch != partition.leader_epoch:
+                share.end(_not_leader(partition))
+        return partition
+
+    # The end.
+
+    def role_changed(self, partition: Partition, record: PartitionRecord | None) -> None:
+        """The partition leads, follows, or is removed if ``record`` is None. Share partitions of earlier epochs end."""
+        for share in tuple(self._of_partition.get(partition, {}).values()):
+            if record is None or not partition.is_leader or partition.leader_epoch != share.leader_epoch:
+                share.end(_not_leader(partition))
+
+    def release(self, group_id: str, member_id: str) -> None:
+        """A member has no session any more: releases what it holds, also of partitions that it has forgotten."""
+        for share in tuple(self._of_group.get(group_id, ())):
+            share.release(member_id)
+
+    def group_unused(self, group_id: str) -> None:
+        """No member of the group has a session here. Its share partitions are dropped, and read again when needed.
+
+        Not before their last write has ended: what is read now would not have it.
+        """
+        self._options.pop(group_id, None)
+        if group_id in self._of_group:
+            self._unused_groups.add(group_id)
+        for share in tuple(self._of_group.get(group_id, ())):
+            if share.is_idle:
+                self._drop(share)
+
+    def _settled(self, share: SharePartition) -> None:
+        if share.key.group_id in self._unused_groups:
+            self._drop(share)
+
+    def _drop(self, share: SharePartition) -> None:
+        share.end(KafkaError(ErrorCode.share_session_not_found, "the group has no session here any more"))
+
+    def _ended(self, share: SharePartition) -> None:
+        self._timers.cancel(share)
+        group_id = share.key.group_id
+        of_partition, of_group = self._of_partition[share.partition], self._of_group[group_id]
+        del of_partition[group_id]
+        of_group.discard(share)
+        if not of_partition:
+            del self._of_partition[share.partition]
+        if not of_group:
+            del self._of_group[group_id]
+            self._unused_groups.discard(group_id)
+
+    # The timer.
+
+    def _check_at(self, share: SharePartition, at_ms: int) -> None:
+        if share not in self._timers:
+            self._timers.schedule(share, max(0, at_ms - round(self._clock.monotonic() * 1000)), partial(_expire, share))
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if (moment := self._timers.next_moment()) is not None:
+            delay_s = max(0.0, moment - self._clock.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self.expire_due)
+
+    def expire_due(self) -> None:
+        """Lets share partitions release what is held for too long."""
+        for expire in self._timers.take_due():
+            expire(None)
+        self._arm()
+
+    def stop(self) -> None:
+        self._timers.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _expire(share: SharePartition, _: object) -> None:
+    share.expire()
+
+
+def _not_leader(partition: Partition) -> KafkaError:
+    return KafkaError(
+        ErrorCode.not_leader_or_follower, f"{partition.topic_partition}: this broker does not lead it in the same epoch"
+    )

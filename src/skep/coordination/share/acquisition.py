@@ -1,0 +1,92 @@
+"""What a member of a share group asks for, and the records that it gets from the runs that are available."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from skep.coordination.share.delivery_runs import DeliveryRuns, OffsetRange, Run, done
+from skep.coordination.share.share_state import DeliveryState
+
+
+class Acquired(NamedTuple):
+    """Records that a member got. Kafka: AcquiredRecords."""
+
+    first: int
+    last: int
+    delivery_count: int
+
+
+class Order(NamedTuple):
+    """What a member asks for."""
+
+    member: str
+    max_records: int
+    batch_size: int
+    """The number of records in one ``Acquired``, unless a batch of the log has more."""
+    is_record_limit: bool = False
+    """Whether ``max_records`` is exact (KIP-1206). Otherwise whole batches of the log are acquired."""
+
+
+class Acquisition:
+    """One ``acquire`` in progress. Owns what was acquired so far, and how many more may be."""
+
+    def __init__(
+        self, order: Order, batches: Sequence[OffsetRange], due: float, aborted: Sequence[OffsetRange]
+    ) -> None:
+        self._order = order
+        self._batches = batches
+        self._due = due
+        self._aborted = aborted
+        self.left = order.max_records
+        self.acquired: list[Acquired] = []
+        self.has_taken = False
+        self.is_isolated = False
+
+    def last_of(self, run: Run, most: int) -> int:
+        """Returns the last offset of at most ``most`` records from the beginning of the run, or of the batch of the log
+        in which they end."""
+        last = run.first + most - 1
+        if last >= run.last:
+            return run.last
+        if not self._order.is_record_limit:
+            number = bisect_right(self._batches, last, key=_first) - 1
+            last = max(last, self._batches[number][1]) if number >= 0 else last
+        return min(last, run.last)
+
+    def take(self, runs: DeliveryRuns, run: Run) -> None:
+        """Acquires the run. Its aborted batches are archived instead."""
+        self.has_taken = True
+        self.left -= run.last - run.first + 1
+        first = run.first
+        for aborted_first, aborted_last in self._aborted:
+            if aborted_last < first or aborted_first > run.last:
+                continue
+            if aborted_first > first:
+                self._acquire(runs, run._replace(first=first, last=aborted_first - 1))
+            first = min(aborted_last, run.last) + 1
+            runs.change(max(run.first, aborted_first), first - 1, lambda run: done(run, DeliveryState.ARCHIVED))
+        if first <= run.last:
+            self._acquire(runs, run._replace(first=first))
+
+    def _acquire(self, runs: DeliveryRuns, run: Run) -> None:
+        member, due, count = self._order.member, self._due, run.delivery_count + 1
+        for first, last in self._groups(run):
+            size = run.size if count > 1 else last - first + 1
+            runs.put(Run(first, last, DeliveryState.ACQUIRED, count, member, due, size))
+            self.acquired.append(Acquired(first, last, count))
+
+    def _groups(self, run: Run) -> Iterator[OffsetRange]:
+        """Yields parts of at least ``batch_size`` offsets that begin where batches of the log begin."""
+        first, size = run.first, self._order.batch_size
+        if not self._order.is_record_limit and run.last - first >= size:
+            for base, _ in self._batches:
+                if base > run.last:
+                    break
+                if base - first >= size:
+                    yield first, base - 1
+                    first = base
+        yield first, run.last
+
+
+def _first(batch: OffsetRange) -> int:
+    return batch[0]
