@@ -43,6 +43,7 @@ PAGES = (
     Page("README.md", is_quick=True, has_own_broker=True),
     Page("docs/TESTING.md", is_quick=True, has_own_broker=True),
     Page("docs/GROUPS.md", is_quick=True),
+    Page("docs/QUEUES.md", is_quick=True),
     Page("docs/ARROW.md", is_quick=True),
     Page("docs/ARCHIVE.md", is_quick=True),
     Page("docs/CLUSTER.md", has_own_broker=True),
