@@ -20,7 +20,7 @@ run: $(VENV)/.run ## Start a broker on 127.0.0.1:9092, data in ./skep-data; prin
 test: $(VENV)/.dev system-packages ## Run every test
 	$(BIN)/python -m pytest $(IN_PROCESSES) --durations=25 $(ARGS)
 
-test-kafka: $(VENV)/.dev java maven ## Have Apache Kafka's own tools read what Skep writes; Maven downloads them
+test-kafka: $(VENV)/.dev java maven ## Have Apache Kafka's own tools and Spark's connector use what Skep writes; Maven downloads them
 	$(BIN)/python -m pytest -m kafka tests/kafka_tools $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, layers, fast tests

@@ -64,6 +64,12 @@ def create_topic(bootstrap_servers: str, name: str, partitions: int = 1) -> None
         future.result(timeout=60)
 
 
+def delete_topic(bootstrap_servers: str, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 4})
+    for future in admin.delete_topics([name]).values():
+        future.result(timeout=60)
+
+
 def cpu_seconds(pid: int) -> float:
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)

@@ -26,8 +26,11 @@ _BUSY_S = 0.03
 
 
 @functools.cache
-def session() -> SparkSession:
-    """Python workers run this interpreter, and can import the sources of ``bench.spark_sources``."""
+def session(jars: str = "") -> SparkSession:
+    """Python workers run this interpreter, and can import the sources of ``bench.spark_sources``.
+
+    ``jars`` (paths with commas between them) are for the JVM, so they count in the first call only.
+    """
     begun = time.perf_counter()
     paths = [str(HERE), str(HERE / "src"), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -35,6 +38,7 @@ def session() -> SparkSession:
     spark = (
         SparkSession.builder.master(f"local[{CORES}]")
         .appName("skep-bench")
+        .config("spark.jars", jars)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
@@ -61,6 +65,16 @@ def into_nothing(load: Callable[[], DataFrame]) -> float:
     """
     begun = time.perf_counter()
     load().write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - begun
+
+
+def into_topic(
+    load: Callable[[], DataFrame], servers: str, topic: str, *, source: str = "skep", **options: str
+) -> float:
+    """Seconds to write the keys and values of all rows to a topic, planning included."""
+    begun = time.perf_counter()
+    writer = load().select("key", "value").write.format(source)
+    writer.options(**{"kafka.bootstrap.servers": servers, "topic": topic, **options}).mode("append").save()
     return time.perf_counter() - begun
 
 

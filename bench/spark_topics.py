@@ -15,13 +15,20 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame
 
-from bench.peers import create_topic
+from bench.peers import create_topic, delete_topic
 from bench.ready_rows import fill
 from bench.row import Row, spread
-from bench.spark_session import cpu_seconds_of_all, into_nothing, rates_text, read_topic, session, turns_after_one
+from bench.spark_session import (
+    cpu_seconds_of_all,
+    into_nothing,
+    into_topic,
+    rates_text,
+    read_topic,
+    session,
+    turns_after_one,
+)
 from bench.spark_sources import ConfluentSource, ReadySource
 from skep.testing import EmbeddedBroker
 
@@ -117,11 +124,6 @@ def _dropped(load: Callable[[], DataFrame]) -> float:
 def _written(load: Callable[[], DataFrame], servers: str, topic: str, delivery: str) -> float:
     """Into a new topic, which is deleted afterwards: all of them would be more than the page cache should hold."""
     create_topic(servers, topic, PARTITIONS)
-    options = {"kafka.bootstrap.servers": servers, "topic": topic, "delivery": delivery}
-    begun = time.perf_counter()
-    load().select("key", "value").write.format("skep").options(**options).mode("append").save()
-    seconds = time.perf_counter() - begun
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 4})
-    for future in admin.delete_topics([topic]).values():
-        future.result(timeout=60)
+    seconds = into_topic(load, servers, topic, delivery=delivery)
+    delete_topic(servers, topic)
     return seconds

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import confluent_kafka
 
 from bench import report
-from bench.kafka import single_node, three_nodes
+from bench.kafka import single_node, spark_rows, three_nodes
 from bench.kafka.nodes import versions
 from bench.row import Row
 
-MODULES = (single_node, three_nodes)
+MODULES = (single_node, three_nodes, spark_rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

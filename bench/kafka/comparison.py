@@ -29,7 +29,7 @@ class Peer(NamedTuple):
 
 @dataclass(frozen=True)
 class Measurement:
-    """``value`` is a rate or a time, ``cpu_s`` what the brokers used for it."""
+    """``value`` is a rate or a time, ``cpu_s`` what the brokers used for it, in rows with Spark all processes."""
 
     value: float
     cpu_s: float = 0.0

@@ -1,8 +1,7 @@
 """Apache Kafka as a peer: Maven downloads it once, its nodes run in KRaft mode on loopback with ports of the system.
 
 Every node is broker and controller at once. The options are Kafka's defaults and those of its own start script, except
-what several nodes on one machine need. Nothing of Kafka is part of this repository: the jars are kept in
-``bench/.kafka``, which git ignores.
+what several nodes on one machine need.
 """
 
 import contextlib
@@ -18,28 +17,13 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 
-from bench.row import say
+from bench.kafka.maven_jars import maven_jars
 from skep.base.reserved_port import ReservedPort
 from skep.zookeeper_server import find_java
 
 VERSION = "4.3.1"
-CACHE = Path(__file__).parents[1] / ".kafka"
 START_TIMEOUT_S = 90.0
 
-_POM = """\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>skep.bench</groupId><artifactId>kafka-peer</artifactId><version>1</version><packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{version}</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
 _JAVA_FLAGS = (
     # As bin/kafka-server-start.sh and bin/kafka-run-class.sh have them.
     "-Xmx1G",
@@ -54,22 +38,9 @@ _JAVA_FLAGS = (
 
 
 def jars() -> Path:
-    """The directory with Kafka's jars; Maven fills it when it is not there yet."""
-    directory = CACHE / f"{VERSION}-with-tools"
-    if directory.exists():
-        return directory
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise RuntimeError("Maven is needed to download Apache Kafka: apt-get install maven")
-    say(f"downloading Apache Kafka {VERSION}")
-    CACHE.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE) as work:
-        (Path(work) / "pom.xml").write_text(_POM.format(version=VERSION))
-        command = [maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
-        subprocess.run(command, cwd=work, check=True, stdout=subprocess.DEVNULL)
-        # Renamed as a whole, so that an interrupted download is not taken for a finished one.
-        (Path(work) / "jars").rename(directory)
-    return directory
+    """The directory with Kafka's jars."""
+    kafka = [f"org.apache.kafka:{name}:{VERSION}" for name in ("kafka_2.13", "kafka-tools")]
+    return maven_jars(f"{VERSION}-with-tools", kafka)
 
 
 class KafkaNodes:
