@@ -75,7 +75,8 @@ def reset_offsets(
     """Reset the committed offsets of a group.
 
     Without --execute nothing changes: the command shows the current and the new offsets. The group must have no active
-    members. The offsets of a share group are those where it starts. An offset outside the log is replaced by the nearest offset inside it, with a warning.
+    members. An offset outside the log is replaced by the nearest offset inside it, with a warning. The offsets of a
+    share group are those where it starts.
 
     \b
     Examples:

@@ -28,7 +28,8 @@ class ShareGroup(ModernGroup[ShareMember]):
     """Between calls ``name_counts`` agrees with the members.
 
     Not in the log, besides what the base class has: ``may_lack_state`` is False when all partitions of the subscribed
-    topics are known to be initialized. ``new_topics`` are those whose first initialization is not complete.
+    topics are known to be initialized. After a failure the next attempt to initialize some starts at
+    ``initializable_at``, on the monotonic clock. ``new_topics`` are those whose first initialization is not complete.
     ``assigned_states`` are the ``states`` with which the last assignment was compared.
     """
 
@@ -52,6 +53,7 @@ class ShareGroup(ModernGroup[ShareMember]):
         self.assigned_at_ms = 0
         """The time of the last assignment; 0: the next one need not wait for the assignment interval."""
         self.may_lack_state = True
+        self.initializable_at = 0.0
         self.new_topics: frozenset[uuid.UUID] = frozenset()
         self.assigned_states: SharePartitions | None = None
 
