@@ -206,6 +206,20 @@ def test_kafka_share_groups_resets_and_deletes(broker, capfd, empty: str, topic:
         kafka(broker, capfd, f"--delete --group {empty}")
 
 
+def test_kafka_share_groups_sets_the_start_of_a_group_that_does_not_exist_yet(broker, capfd, group, topic) -> None:
+    kafka(broker, capfd, f"--group {group} --reset-offsets --topic {topic} --to-earliest --execute")
+    assert kafka(broker, capfd, f"--describe --group {group}")[2] == [group, topic, "1", "0", "5"]
+
+
+def test_kafka_share_groups_does_not_touch_a_group_of_another_type(broker, capfd, group, topic) -> None:
+    done("groups", "reset-offsets", group, "--topic", topic, "--to-earliest", "--execute")
+    assert "Classic" in done("groups", "describe", group)
+    with pytest.raises(CommandError, match="group id not found"):
+        kafka(broker, capfd, f"--group {group} --reset-offsets --topic {topic} --to-latest --execute")
+    with pytest.raises(CommandError, match="there is no group"):
+        kafka(broker, capfd, f"--delete --group {group}")
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [

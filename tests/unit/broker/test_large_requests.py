@@ -25,6 +25,7 @@ from skep.coordination.groups.group_coordinator import GroupCoordinator
 from skep.coordination.groups.group_shard import GroupShard
 from skep.coordination.groups.offsets import offset_operations
 from skep.coordination.groups.offsets.offset_operations import Committer
+from skep.coordination.groups.share_group_coordinator import ShareGroupCoordinator
 from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import BrokerRecord, PartitionRecord, TopicRecord, random_id
 from skep.wire import apis
@@ -71,6 +72,7 @@ class Broker:
         self.services: Any = SimpleNamespace(
             config=config,
             groups=GroupCoordinator(self.groups, CurrentConfig(config)),
+            share_groups=ShareGroupCoordinator(self.groups, CurrentConfig(config), None, scene.supervisor),  # type: ignore[arg-type]
             slicer=slicer,
             catalog=SimpleNamespace(image=image),
             node=BrokerRecord(BrokerId(1), "skep.example", 9092),

@@ -16,6 +16,7 @@ from skep.coordination.groups.group_coordinator import GroupCoordinator
 from skep.coordination.groups.group_shard import GroupShard
 from skep.coordination.groups.offsets import offset_operations
 from skep.coordination.groups.offsets.offset_operations import Committer
+from skep.coordination.groups.share_group_coordinator import ShareGroupCoordinator
 from skep.metadata.cluster_image import ClusterImage
 from skep.wire import apis
 from tests.raw_requests import seconds
@@ -45,8 +46,13 @@ def group_services(scene: Scene) -> Any:
         scene.slicer,
     )
     runtime.follow(scene.topic, HERE)
+    current = CurrentConfig(config)
     return SimpleNamespace(
-        config=config, groups=GroupCoordinator(runtime, CurrentConfig(config)), runtime=runtime, slicer=scene.slicer
+        config=config,
+        groups=GroupCoordinator(runtime, current),
+        share_groups=ShareGroupCoordinator(runtime, current, None, scene.supervisor),  # type: ignore[arg-type]
+        runtime=runtime,
+        slicer=scene.slicer,
     )
 
 

@@ -72,7 +72,7 @@ class ShareConfig:
         "group.share.initialize.retry.interval.ms",
         30_000,
         at_least(1),
-        "How long after a failure the state of share partitions is initialized or deleted again.",
+        "How long after a failure the state of share partitions of a deleted topic is deleted again.",
     )
     delivery_count_limit: int = option(
         "group.share.delivery.count.limit",

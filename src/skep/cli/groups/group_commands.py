@@ -216,8 +216,8 @@ def export(
 ) -> None:
     """Print the committed offsets of groups as CSV.
 
-    The offsets of a share group are those where it starts. reset-offsets --from-file reads them back. The lines are topic,partition,offset for one group and
-    group,topic,partition,offset for several.
+    The offsets of a share group are those where it starts. reset-offsets --from-file reads them back. The lines are
+    topic,partition,offset for one group and group,topic,partition,offset for several.
 
     \b
     Examples:

@@ -4,7 +4,7 @@
 The plan is printed first; it is committed only with ``--execute``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +22,9 @@ from skep.cli.log_offsets import earliest_offsets, latest_offsets, offsets_at_ti
 from skep.cli.moments import parse_duration_ms, parse_moment
 from skep.cli.output import Json
 from skep.cli.partition_selection import selected_partitions
+
+Commit = Callable[[Cluster, str, Mapping[TopicPartition, int]], None]
+"""Sets the offsets of a group."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,8 @@ def reset_offsets(
     """Reset the committed offsets of a group.
 
     Without --execute nothing changes: the command shows the current and the new offsets. The group must have no active
-    members. The offsets of a share group are those where it starts. An offset outside the log is replaced by the nearest offset inside it, with a warning.
+    members. An offset outside the log is replaced by the nearest offset inside it, with a warning. The offsets of a
+    share group are those where it starts.
 
     \b
     Examples:
@@ -179,10 +183,10 @@ def _resets_in(file: Path, groups: Sequence[str]) -> dict[str, Reset]:
     return {group: Reset(Target.FILE, file=offsets[group]) for group in groups}
 
 
-def apply_plans(cluster: Cluster, plans: dict[str, list[Change]]) -> None:
+def apply_plans(cluster: Cluster, plans: dict[str, list[Change]], commit: Commit = commit_offsets) -> None:
     for group, changes in plans.items():
         if changes:
-            commit_offsets(cluster, group, {change.where: change.new for change in changes})
+            commit(cluster, group, {change.where: change.new for change in changes})
 
 
 def warn(plans: dict[str, list[Change]]) -> None:

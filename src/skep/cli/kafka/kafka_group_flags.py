@@ -8,8 +8,8 @@ from pathlib import Path
 from skep.cli import output
 from skep.cli.connection import Cluster
 from skep.cli.failures import CommandError, UsageError
-from skep.cli.groups.group_admin import delete_groups
-from skep.cli.groups.offset_reset import Scope, apply_plans, check_scope, reset_plans, warn
+from skep.cli.groups.group_admin import commit_offsets, delete_groups
+from skep.cli.groups.offset_reset import Commit, Scope, apply_plans, check_scope, reset_plans, warn
 from skep.cli.groups.reset_plan import Reset, plan_as_csv
 from skep.cli.kafka.kafka_flags import KafkaFlags
 from skep.cli.kafka.kafka_group_rows import reset_lines
@@ -102,7 +102,11 @@ def delete_and_report(cluster: Cluster, groups: Sequence[str], what: str) -> Non
 
 
 def reset_and_report(
-    cluster: Cluster, flags: argparse.Namespace, groups: Callable[[], Sequence[str]], destination: Reset | Path
+    cluster: Cluster,
+    flags: argparse.Namespace,
+    groups: Callable[[], Sequence[str]],
+    destination: Reset | Path,
+    commit: Commit = commit_offsets,
 ) -> None:
     """Shows the new offsets, and sets them if asked to."""
     scope = Scope(flags.topic or (), flags.all_topics)
@@ -110,7 +114,7 @@ def reset_and_report(
     plans = reset_plans(cluster, groups(), destination, scope)
     warn(plans)
     if flags.execute:
-        apply_plans(cluster, plans)
+        apply_plans(cluster, plans, commit)
     if flags.export:
         offsets = {group: {change.where: change.new for change in changes} for group, changes in plans.items()}
         output.write(plan_as_csv(offsets, with_group=len(flags.group or ()) != 1).encode())

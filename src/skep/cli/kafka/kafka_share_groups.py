@@ -14,7 +14,12 @@ from skep.cli.groups.group_lag import lag_rows
 from skep.cli.groups.group_views import GroupView
 from skep.cli.groups.offset_reset import one_destination
 from skep.cli.groups.reset_plan import Target
-from skep.cli.groups.share_group_admin import delete_share_offsets, find_share_groups, list_share_groups
+from skep.cli.groups.share_group_admin import (
+    delete_share_offsets,
+    find_share_groups,
+    list_share_groups,
+    set_start_offsets,
+)
 from skep.cli.kafka.kafka_flags import KafkaFlags, cluster_from
 from skep.cli.kafka.kafka_group_flags import (
     add_group_flags,
@@ -137,7 +142,8 @@ def _reset_offsets(cluster: Cluster, flags: argparse.Namespace) -> None:
         },
         flags.from_file,
     )
-    reset_and_report(cluster, flags, lambda: [view.group for view in _views(cluster, flags)], destination)
+    # Not as in ``skep groups``: a group that does not exist becomes a share group.
+    reset_and_report(cluster, flags, lambda: flags.group, destination, set_start_offsets)
 
 
 def _delete_offsets(cluster: Cluster, flags: argparse.Namespace) -> None:

@@ -14,7 +14,9 @@ from typing import Any
 
 from skep.base.config.current_config import CurrentConfig
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.loop.slicer import Work
 from skep.base.loop.supervisor import Supervisor
+from skep.coordination.background import run_in_background
 from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.group_ids import check_group_id
 from skep.coordination.groups.group_shard import GroupShard
@@ -80,7 +82,7 @@ class ShareGroupCoordinator:
         response: ShareHeartbeat = await self._submit(
             group_id, lambda shard: share_membership.heartbeat(shard, request)
         )
-        if not response.lacks_state:
+        if not response.is_state_due:
             return response.body
         task = self._initializing.get(group_id)
         if task is None:
@@ -168,14 +170,12 @@ class ShareGroupCoordinator:
 
     def delete_state_of_topics(self, topics: frozenset[uuid.UUID]) -> None:
         """Deletes the state of deleted topics, also in shards that are still loading."""
-        if topics:
-            for shard in self._runtime.shards():
-                shard.timers.schedule(
-                    ("delete share state", topics), 0, functools.partial(self._forget_all, topics=topics)
-                )
+        for shard in self._runtime.shards() if topics else ():
+            key = ("delete share state", topics)
+            run_in_background(shard.timers, key, self._forget_all(shard, topics), lambda shard: Outcome())
 
-    def _forget_all(self, shard: GroupShard, *, topics: frozenset[uuid.UUID]) -> Outcome:
-        for group_id in state_operations.groups_with_state_of(shard, topics):
+    def _forget_all(self, shard: GroupShard, topics: frozenset[uuid.UUID]) -> Work[Outcome]:
+        for group_id in (yield from state_operations.groups_with_state_of(shard, topics)):
             self._supervisor.spawn(f"delete state of share group {group_id}", self._forget(group_id, topics))
         return Outcome()
 
@@ -200,7 +200,7 @@ class ShareGroupCoordinator:
         return None
 
     async def _initialize(self, group_id: str) -> None:
-        """Initializes the state of the partitions that have none. What fails is tried again after a later heartbeat."""
+        """Initializes the state of the partitions that have none. What fails is tried again by a later heartbeat."""
         with contextlib.suppress(KafkaError):
             async with self._alone(group_id):
                 while plan := await self._submit(
@@ -213,6 +213,9 @@ class ShareGroupCoordinator:
                             group_id,
                             len(errors),
                             errors[0],
+                        )
+                        await self._submit(
+                            group_id, lambda shard: state_operations.initialization_failed(shard, group_id)
                         )
                         return
 

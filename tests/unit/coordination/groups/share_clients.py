@@ -169,6 +169,7 @@ NOT_LOGGED = (
     "assigning",
     "assignable_at",
     "may_lack_state",
+    "initializable_at",
     "new_topics",
     "assigned_states",
 )

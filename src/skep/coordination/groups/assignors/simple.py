@@ -22,7 +22,11 @@ from collections.abc import Collection, Iterator, Sequence
 from skep.base.loop.slicer import Work
 from skep.coordination.groups.assignors.spec import Assignment, Partitions, Subscribers, Working, assignment_of
 
-Place = tuple[uuid.UUID, int]
+PLACES_AT_ONCE = 16
+"""Places in one step of the work: some 0.02 ms."""
+
+Place = tuple[int, int]
+"""The number of a topic in the order of their ids, and a partition. UUIDs take ten times as long to compare."""
 
 
 def assign(subscribers: Subscribers, assignable: Partitions) -> Work[Assignment]:
@@ -33,26 +37,56 @@ def assign(subscribers: Subscribers, assignable: Partitions) -> Work[Assignment]
     subscriptions = {subscriber.topic_ids for subscriber in subscribers.values()}
     topics = sorted(frozenset().union(*subscriptions) & assignable.keys())
     if len(subscriptions) == 1:
-        yield from _share_out(_Shares(members, _places(topics, assignable)), subscribers, working)
+        yield from _share_out(members, topics, assignable, subscribers, working)
     else:
         for topic in topics:
             among = [member for member in members if topic in subscribers[member].topic_ids]
-            yield from _share_out(_Shares(among, _places([topic], assignable)), subscribers, working)
+            yield from _share_out(among, [topic], assignable, subscribers, working)
     return (yield from assignment_of(working, subscribers))
 
 
-def _places(topics: Sequence[uuid.UUID], assignable: Partitions) -> list[Place]:
-    return [(topic, partition) for topic in topics for partition in sorted(assignable[topic])]
+def _share_out(
+    members: Sequence[str],
+    topics: Sequence[uuid.UUID],
+    assignable: Partitions,
+    subscribers: Subscribers,
+    working: Working,
+) -> Work[None]:
+    """Adds the shares of these members in these topics to ``working``."""
+    shares = _Shares(members, sum(len(assignable[topic]) for topic in topics))
+    for number, topic in enumerate(topics):
+        for partition in sorted(assignable[topic]):
+            shares.of_place[number, partition] = set()
+            if not partition % PLACES_AT_ONCE:
+                yield
+    numbers = {topic: number for number, topic in enumerate(topics)}
+    for member in members:
+        for topic, partitions in subscribers[member].partitions.items():
+            if topic in numbers:
+                for partition in partitions & assignable[topic]:
+                    shares.give(member, (numbers[topic], partition))
+                    if not partition % PLACES_AT_ONCE:
+                        yield
+        yield
+    yield from _take_back(shares)
+    yield from _fill_members(shares)
+    yield from _fill_places(shares)
+    for member, places in shares.of_member.items():
+        for number, partition in places:
+            working[member].setdefault(topics[number], set()).add(partition)
+            if not partition % PLACES_AT_ONCE:
+                yield
+        yield
 
 
 class _Shares:
-    """Who has which of ``places``. No member has a place twice."""
+    """Who has which of so many ``places``. No member has a place twice."""
 
-    def __init__(self, members: Sequence[str], places: Sequence[Place]) -> None:
-        self.sharing = -(-len(members) // len(places)) if places else 0
-        self.low, self.extra = divmod(self.sharing * len(places), len(members))
+    def __init__(self, members: Sequence[str], places: int) -> None:
+        self.sharing = -(-len(members) // places) if places else 0
+        self.low, self.extra = divmod(self.sharing * places, len(members))
         self.of_member: dict[str, set[Place]] = {member: set() for member in members}
-        self.of_place: dict[Place, set[str]] = {place: set() for place in places}
+        self.of_place: dict[Place, set[str]] = {}
 
     def give(self, member: str, place: Place) -> None:
         self.of_member[member].add(place)
@@ -66,44 +100,31 @@ class _Shares:
         """Returns the members, those with the most places first."""
         return sorted(members, key=lambda member: (-len(self.of_member[member]), member))
 
-    def open_places(self) -> list[tuple[int, Place]]:
+    def open_places(self) -> Work[list[tuple[int, Place]]]:
         """Returns the places with room for a member, as a heap: those with the fewest members first."""
-        heap = [(len(members), place) for place, members in self.of_place.items() if len(members) < self.sharing]
+        heap = []
+        for place, members in self.of_place.items():
+            if len(members) < self.sharing:
+                heap.append((len(members), place))
+            if not place[1] % PLACES_AT_ONCE:
+                yield
         heapq.heapify(heap)
         return heap
-
-
-def _share_out(shares: _Shares, subscribers: Subscribers, working: Working) -> Work[None]:
-    yield from _keep(shares, subscribers)
-    yield from _take_back(shares)
-    yield from _fill_members(shares)
-    yield from _fill_places(shares)
-    for member, places in shares.of_member.items():
-        for topic, partition in places:
-            working[member].setdefault(topic, set()).add(partition)
-        yield
-
-
-def _keep(shares: _Shares, subscribers: Subscribers) -> Work[None]:
-    for member in shares.of_member:
-        for topic, partitions in subscribers[member].partitions.items():
-            for partition in partitions:
-                if (topic, partition) in shares.of_place:
-                    shares.give(member, (topic, partition))
-        yield
 
 
 def _take_back(shares: _Shares) -> Work[None]:
     """Takes places from those who have too many, and members from places that have too many."""
     for place, members in shares.of_place.items():
-        for member in shares.by_size(members)[: max(0, len(members) - shares.sharing)]:
-            shares.take(member, place)
-        yield
+        if len(members) > shares.sharing:
+            for member in shares.by_size(members)[: len(members) - shares.sharing]:
+                shares.take(member, place)
+            yield
     for number, member in enumerate(shares.by_size(shares.of_member)):
         places = shares.of_member[member]
         over = len(places) - shares.low - (number < shares.extra)
-        for place in sorted(places, reverse=True)[: max(0, over)]:
-            shares.take(member, place)
+        if over > 0:
+            for place in sorted(places, reverse=True)[:over]:
+                shares.take(member, place)
         yield
 
 
@@ -113,20 +134,24 @@ def _fill_members(shares: _Shares) -> Work[None]:
     There are enough: a member with fewer than ``low`` places means that some place has room. With M greater than P,
     ``low`` is 1 and such a member has none; otherwise a place with room has no member at all.
     """
-    heap = shares.open_places()
+    heap = yield from shares.open_places()
     for member, places in shares.of_member.items():
         while len(places) < shares.low:
             has, place = heapq.heappop(heap)
             shares.give(member, place)
             if has + 1 < shares.sharing:
                 heapq.heappush(heap, (has + 1, place))
+            if not place[1] % PLACES_AT_ONCE:
+                yield
         yield
 
 
 def _fill_places(shares: _Shares) -> Work[None]:
     """Gives the places that are left to members that have ``low``, as many as may have one more."""
     left = shares.extra - sum(len(places) > shares.low for places in shares.of_member.values())
-    heap = shares.open_places()
+    if left <= 0:
+        return
+    heap = yield from shares.open_places()
     candidates = [member for member, places in shares.of_member.items() if len(places) <= shares.low]
     while left > 0 and heap:
         has, place = heapq.heappop(heap)

@@ -11,6 +11,9 @@ from skep.coordination.groups.share.share_group import ShareGroup
 from skep.coordination.groups.share.share_member import ShareMember
 from skep.coordination.groups.topic_patterns.topic_matches import Topics
 
+PLACE_COST = 8
+"""In partitions of a consumer group: the assignor takes that many times as long for a partition."""
+
 
 class ShareChange(ModernChange[ShareGroup]):
     """``lacks_state``: the state of some partitions of subscribed topics has to be initialized."""
@@ -75,9 +78,9 @@ class ShareChange(ModernChange[ShareGroup]):
             )
             for member in group.members.values()
         }
-        partitions = sum(map(len, assignable.values()))
-        # A partition may have as many members as it takes for every member to have one.
-        self.make_assignment(subscribers, max(partitions, len(subscribers)), simple.assign(subscribers, assignable))
+        # A partition has as many members as it takes for every member to have one.
+        places = max(sum(map(len, assignable.values())), len(subscribers))
+        self.make_assignment(subscribers, places * PLACE_COST, simple.assign(subscribers, assignable))
 
     def _topic_ids(self, names: frozenset[str]) -> frozenset[uuid.UUID]:
         return frozenset(self.topics[name].topic_id for name in names if name in self.topics)

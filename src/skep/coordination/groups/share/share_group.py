@@ -21,14 +21,15 @@ from skep.coordination.group_records import (
 from skep.coordination.groups.consumer.modern_group import GroupLayouts, ModernGroup, count
 from skep.coordination.groups.metadata_size import ENTRY_BYTES
 from skep.coordination.groups.share.share_member import ShareMember
-from skep.coordination.groups.share.share_partitions import SharePartitions
+from skep.coordination.groups.share.state_partitions import StatePartitions
 
 
 class ShareGroup(ModernGroup[ShareMember]):
     """Between calls ``name_counts`` agrees with the members.
 
     Not in the log, besides what the base class has: ``may_lack_state`` is False when all partitions of the subscribed
-    topics are known to be initialized. ``new_topics`` are those whose first initialization is not complete.
+    topics are known to be initialized. After a failure the next attempt to initialize some starts at
+    ``initializable_at``, on the monotonic clock. ``new_topics`` are those whose first initialization is not complete.
     ``assigned_states`` are the ``states`` with which the last assignment was compared.
     """
 
@@ -48,12 +49,13 @@ class ShareGroup(ModernGroup[ShareMember]):
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
-        self.states = SharePartitions()
+        self.states = StatePartitions()
         self.assigned_at_ms = 0
         """The time of the last assignment; 0: the next one need not wait for the assignment interval."""
         self.may_lack_state = True
+        self.initializable_at = 0.0
         self.new_topics: frozenset[uuid.UUID] = frozenset()
-        self.assigned_states: SharePartitions | None = None
+        self.assigned_states: StatePartitions | None = None
 
     @property
     def state_name(self) -> str:
@@ -101,7 +103,7 @@ class ShareGroup(ModernGroup[ShareMember]):
 
     def _replay_states(self, key: Any, value: Any) -> None:
         self.metadata_bytes -= _size(self.states)
-        self.states = SharePartitions() if value is None else SharePartitions.of(value)
+        self.states = StatePartitions() if value is None else StatePartitions.of(value)
         self.metadata_bytes += _size(self.states)
 
     def _replay_member(self, key: Any, value: Any) -> None:
@@ -136,5 +138,5 @@ ShareGroup.replays = {
 }
 
 
-def _size(states: SharePartitions) -> int:
+def _size(states: StatePartitions) -> int:
     return ENTRY_BYTES * (len(states.names) + sum(map(len, states.initialized.values())))

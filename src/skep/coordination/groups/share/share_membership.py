@@ -51,10 +51,10 @@ class ShareHeartbeatRequest(NamedTuple):
 
 
 class ShareHeartbeat(NamedTuple):
-    """``body`` is that of the response. ``lacks_state``: partitions have to be initialized before they are assigned."""
+    """``body`` is that of the response. ``is_state_due``: more partitions have to be initialized, now."""
 
     body: Mapping[str, Any]
-    lacks_state: bool = False
+    is_state_due: bool = False
 
 
 def share_group(table: GroupTable, group_id: str) -> ShareGroup:
@@ -113,7 +113,8 @@ def heartbeat(table: GroupTable, request: ShareHeartbeatRequest) -> Outcome:
         "heartbeat_interval": datetime.timedelta(milliseconds=interval_ms),
         "assignment": {"topic_partitions": shown(moved.assigned)} if has_assignment else None,
     }
-    return Outcome(ShareHeartbeat(body, change.lacks_state), change.records, then=then)
+    is_state_due = change.lacks_state and table.clock.monotonic() >= group.initializable_at
+    return Outcome(ShareHeartbeat(body, is_state_due), change.records, then=then)
 
 
 def _updated(member: ShareMember, request: ShareHeartbeatRequest) -> ShareMember:

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.loop.slicer import Work
 from skep.coordination.groups.assignors.spec import Partitions
 from skep.coordination.groups.group_table import GroupTable
 from skep.coordination.groups.share.share_change import missing_partitions
@@ -24,8 +25,13 @@ from skep.coordination.groups.share.share_membership import share_group, share_g
 from skep.coordination.shard import Outcome
 from skep.coordination.share.share_state import UNINITIALIZED, SharePartitionKey
 
+PAUSE_S = 5
+"""After a failure partitions are not initialized again before this, however many members send heartbeats."""
 PARTITIONS_AT_ONCE = 1_000
 """Partitions initialized at once. A group that subscribes to more is initialized in several rounds."""
+
+GROUPS_AT_ONCE = 100
+"""Groups visited without a pause: 0.01 ms."""
 
 StartOffsets = Sequence[tuple[str, int, int]]
 """Topic names, partitions, and where to start in them."""
@@ -80,6 +86,13 @@ def initialized(table: GroupTable, group_id: str, keys: Collection[SharePartitio
         return Outcome()
     done = group.states.done(_by_topic(keys))
     return Outcome(records=[] if done == group.states else [done.record(group_id)])
+
+
+def initialization_failed(table: GroupTable, group_id: str) -> Outcome:
+    group = table.groups.get(group_id)
+    if isinstance(group, ShareGroup):
+        group.initializable_at = table.clock.monotonic() + PAUSE_S
+    return Outcome()
 
 
 def _first(partitions: Partitions) -> dict[uuid.UUID, frozenset[int]]:
@@ -188,12 +201,14 @@ def delete_group(table: GroupTable, group_id: str) -> Outcome:
 # Deleted topics.
 
 
-def groups_with_state_of(table: GroupTable, topics: Collection[uuid.UUID]) -> list[str]:
-    return [
-        group.group_id
-        for group in table.groups.values()
-        if isinstance(group, ShareGroup) and not group.states.names.keys().isdisjoint(topics)
-    ]
+def groups_with_state_of(table: GroupTable, topics: Collection[uuid.UUID]) -> Work[list[str]]:
+    found = []
+    for number, group in enumerate(list(table.groups.values())):
+        if isinstance(group, ShareGroup) and not group.states.names.keys().isdisjoint(topics):
+            found.append(group.group_id)
+        if not number % GROUPS_AT_ONCE:
+            yield
+    return found
 
 
 def state_of(table: GroupTable, group_id: str, topics: Collection[uuid.UUID]) -> Sequence[SharePartitionKey]:

@@ -14,6 +14,7 @@ from tests.unit.coordination.groups.consumer_clients import GROUP
 from tests.unit.coordination.groups.share_clients import ShareWorld, code_of
 
 INTERVAL_MS = 1_000
+PAUSE_MS = state_operations.PAUSE_S * 1_000
 
 
 def alter(world: ShareWorld, *offsets: tuple[str, int, int], group_id: str = GROUP) -> dict[tuple[str, int], Any]:
@@ -75,6 +76,7 @@ def test_a_partition_is_recorded_as_initializing_before_it_is_initialized_and_as
     assert seen == [(partitions, {})]
     assert member.partitions("t") == set()
     world.persister.failures = {}
+    world.driver.pass_ms(PAUSE_MS)
     assert member.beat().partitions("t") == {0}
     states = world.share_group().states
     assert (states.initializing, states.initialized) == ({}, partitions)
@@ -87,10 +89,21 @@ def test_partitions_that_fail_do_not_keep_the_others_from_being_assigned_and_sta
     assert member.partitions("t") == {0, 2}
     assert world.beat("a", member.epoch)["heartbeat_interval"].total_seconds() == 1
     world.persister.failures = {}
-    world.driver.pass_ms(INTERVAL_MS)
+    world.driver.pass_ms(PAUSE_MS)
     assert member.beat().partitions("t") == {0, 1, 2}
     # Not 0: the topic is as new to this partition as to the others.
     assert world.starts("t")[1] == UNINITIALIZED
+
+
+def test_members_do_not_make_a_persister_that_fails_busy():
+    world = ShareWorld(t=1)
+    world.persister.failures = {0: ErrorCode.policy_violation}
+    members = [world.member(name, "t").beat() for name in "abcdef"]
+    assert len(world.persister.calls) == 1
+    world.driver.pass_ms(PAUSE_MS)
+    for member in members:
+        member.beat()
+    assert len(world.persister.calls) == 2
 
 
 def test_an_initialization_that_a_restart_interrupts_is_taken_up():

@@ -23,7 +23,7 @@ from skep.coordination.shard import CoordinatorRecord
 _NOTHING: Partitions = MappingProxyType({})
 
 
-class SharePartitions(NamedTuple):
+class StatePartitions(NamedTuple):
     """Immutable. ``names`` has the names of all topics in the three lists."""
 
     initializing: Partitions = _NOTHING
@@ -42,7 +42,7 @@ class SharePartitions(NamedTuple):
         # Partitions are never removed, so equal sizes mean that all are there.
         return frozenset() if len(initialized) >= count else frozenset(range(count)) - initialized
 
-    def begun(self, partitions: Partitions, names: Mapping[uuid.UUID, str]) -> "SharePartitions":
+    def begun(self, partitions: Partitions, names: Mapping[uuid.UUID, str]) -> "StatePartitions":
         """Returns this with partitions that are to be initialized."""
         return self._replace(
             initializing=_union(self.initializing, partitions),
@@ -50,7 +50,7 @@ class SharePartitions(NamedTuple):
             names={**self.names, **names},
         )
 
-    def done(self, partitions: Partitions) -> "SharePartitions":
+    def done(self, partitions: Partitions) -> "StatePartitions":
         """Returns this with partitions that have state now. Those that were not initializing are left out: their topic
         was deleted meanwhile."""
         existing = {
@@ -61,14 +61,14 @@ class SharePartitions(NamedTuple):
         left = {topic: numbers - existing.get(topic, frozenset()) for topic, numbers in self.initializing.items()}
         return self._replace(initializing=_not_empty(left), initialized=_union(self.initialized, _not_empty(existing)))
 
-    def to_delete(self, topics: Collection[uuid.UUID]) -> "SharePartitions":
+    def to_delete(self, topics: Collection[uuid.UUID]) -> "StatePartitions":
         """Returns this with ``topics`` in the state deleting, and nowhere else."""
         gone = self.without(topics)
         names = {topic: name for topic, name in self.names.items() if topic in topics}
         return gone._replace(deleting=gone.deleting.union(topics), names={**gone.names, **names})
 
-    def without(self, topics: Collection[uuid.UUID]) -> "SharePartitions":
-        return SharePartitions(
+    def without(self, topics: Collection[uuid.UUID]) -> "StatePartitions":
+        return StatePartitions(
             {topic: numbers for topic, numbers in self.initializing.items() if topic not in topics},
             {topic: numbers for topic, numbers in self.initialized.items() if topic not in topics},
             self.deleting.difference(topics),
@@ -98,7 +98,7 @@ class SharePartitions(NamedTuple):
         )
 
     @classmethod
-    def of(cls, value: ShareGroupStatePartitionMetadataValue) -> "SharePartitions":
+    def of(cls, value: ShareGroupStatePartitionMetadataValue) -> "StatePartitions":
         topics: Iterable[StateTopic | StateTopicPartitions] = (
             *value.initializing_topics,
             *value.initialized_topics,
