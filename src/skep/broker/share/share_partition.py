@@ -92,6 +92,8 @@ class SharePartition:
         self.window: ShareWindow | None = None
         self.error: KafkaError | None = None
         self.delayed_fetches: set[DelayedFetch] = set()
+        self.check_ms: int | None = None
+        """When ``expire`` will be called; set by the owner of the timer."""
         self._context = context
         self._state_epoch = 0
         self._waiting: list[_Waiting] = []

@@ -336,6 +336,22 @@ def test_later_locks_expire_later_and_renewed_ones_later_still() -> None:
     run(scenario)
 
 
+def test_a_shorter_lock_expires_before_a_longer_one_that_began_earlier() -> None:
+    async def scenario(scene: ShareScene) -> None:
+        scene.append(5)
+        share = await scene.loaded()
+        deliver(share)
+        scene.image = scene.image.with_group_config(GROUP, {"share.record.lock.duration.ms": "15000"})
+        scene.append(5)
+        deliver(share)
+        await scene.pass_ms(15_000)
+        assert deliver(share, "m2") == [(5, 9, 2)]
+        await scene.pass_ms(15_000)
+        assert deliver(share, "m2") == [(0, 4, 2), (5, 9, 3)]
+
+    run(scenario)
+
+
 # The end.
 
 
