@@ -3,6 +3,7 @@
 Needs Apache Kafka's jars, which Maven downloads: ``make test-kafka``. ``make test`` leaves this out.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -14,8 +15,12 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from bench.kafka.nodes import jars
+from skep.base.errors import ErrorCode
+from skep.metadata.model import id_text
 from skep.testing import EmbeddedBroker
 from skep.zookeeper_server import find_java
+from tests.raw_client import RawClient
+from tests.scenario.test_share_state import GROUP, STATE_TOPIC, ShareClient, find
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.kafka
@@ -83,6 +88,33 @@ def test_a_compacted_log(broker: EmbeddedBroker) -> None:
     assert len(kept) < 2000
 
 
+def test_the_state_of_share_groups(broker: EmbeddedBroker) -> None:
+    with RawClient(broker.bootstrap_servers) as client:
+        topic_id = client.create_topic("orders")
+        find(client, topic_id)
+        share = ShareClient(client, topic_id)
+        assert share.initialize(start_offset=5) is ErrorCode.none
+        assert share.write(10, 19, start_offset=7) is ErrorCode.none
+        assert share.delete() is ErrorCode.none
+    [files] = [path.parent for path in broker.data_dir.glob(f"{STATE_TOPIC}-*/*.log") if path.stat().st_size]
+
+    printed = _dump(broker, STATE_TOPIC, int(files.name.rpartition("-")[2]), "--share-group-state-decoder")
+
+    keys = [json.loads(found) for found in re.findall(r" key: (\{.*?\}) payload:", printed)]
+    assert [key["type"] for key in keys] == ["0", "1", "0"]
+    place = {"groupId": GROUP, "topicId": id_text(topic_id), "partition": 0}
+    assert [key["data"] for key in keys] == [place] * 3
+    snapshot, update = (
+        json.loads(found)["data"] for found in re.findall(r" payload: (\{.*\})$", printed, re.MULTILINE)
+    )
+    assert (snapshot["stateEpoch"], snapshot["leaderEpoch"], snapshot["startOffset"]) == (0, -1, 5)
+    assert snapshot["deliveryCompleteCount"] == 0
+    assert snapshot["stateBatches"] == []
+    assert (update["leaderEpoch"], update["startOffset"], update["deliveryCompleteCount"]) == (0, 7, 10)
+    batch = {"firstOffset": 10, "lastOffset": 19, "deliveryState": 2, "deliveryCount": 1}
+    assert update["stateBatches"] == [batch]
+
+
 def _cleaned_up_to(broker: EmbeddedBroker, topic: str) -> int:
     checkpoint = broker.data_dir / "cleaner-offset-checkpoint"
     found = re.search(rf"^{topic} 0 (\d+)$", checkpoint.read_text(), re.MULTILINE) if checkpoint.exists() else None
@@ -100,10 +132,11 @@ def _producer(broker: EmbeddedBroker, **config: str) -> Producer:
     )
 
 
-def _dump(broker: EmbeddedBroker, topic: str) -> str:
-    """What the tool prints of all files of partition 0. Fails when it complains about one."""
-    files = sorted(str(path) for path in (broker.data_dir / f"{topic}-0").iterdir() if path.suffix in DUMPED)
-    command = [find_java(), "-cp", f"{jars()}/*", "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration"]
+def _dump(broker: EmbeddedBroker, topic: str, partition: int = 0, *options: str) -> str:
+    """What the tool prints of all files of a partition. Fails when it complains about one."""
+    files = sorted(str(path) for path in (broker.data_dir / f"{topic}-{partition}").iterdir() if path.suffix in DUMPED)
+    tool = ["org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", *options]
+    command = [find_java(), "-cp", f"{jars()}/*", *tool]
     done = subprocess.run([*command, "--files", ",".join(files)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     complaints = [line for line in (done.stdout + done.stderr).splitlines() if any(c in line for c in COMPLAINTS)]

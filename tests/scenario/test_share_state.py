@@ -120,6 +120,21 @@ def test_each_partition_has_its_own_result(share: ShareClient) -> None:
     assert "does not exist" in results[1].partitions[0].error_message
 
 
+def test_many_partitions_are_answered_in_their_order(share: ShareClient) -> None:
+    assert share.initialize() is ErrorCode.none
+    partitions = [{"partition": index, "leader_epoch": 0} for index in range(130)]
+    topics = [{"topic_id": share.topic_id, "partitions": partitions}, {"topic_id": UUID(int=5), "partitions": []}] * 2
+    results = share.client.ask(apis.READ_SHARE_GROUP_STATE, 0, group_id=GROUP, topics=topics).results
+    assert [topic.topic_id for topic in results] == [share.topic_id, UUID(int=5)] * 2
+    assert [len(topic.partitions) for topic in results] == [130, 0] * 2
+    for topic in results[::2]:
+        assert [one.partition for one in topic.partitions] == list(range(130))
+        assert [one.error_code for one in topic.partitions[:2]] == [
+            ErrorCode.none,
+            ErrorCode.unknown_topic_or_partition,
+        ]
+
+
 def test_a_state_that_does_not_exist_is_refused(share: ShareClient) -> None:
     assert share.initialize() is ErrorCode.none
     batch = {"first_offset": 0, "last_offset": 1, "delivery_state": 9, "delivery_count": 1}

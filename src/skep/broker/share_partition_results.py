@@ -2,7 +2,8 @@
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
 from typing import Any
 
 from skep.base.errors import ErrorCode
@@ -22,21 +23,22 @@ _NO_TOPIC = uuid.UUID(int=0)
 
 
 async def results(request: Request, ask: Ask) -> Body:
-    """Returns the response. Many share partitions wait for their replicas together."""
-    group_id = request.body.group_id
-    wanted = [(topic.topic_id, partition) for topic in request.body.topics for partition in topic.partitions]
-    found: list[Body] = []
-    for begin in range(0, len(wanted), PARTITIONS_AT_ONCE):
-        found += await asyncio.gather(
-            *(_result(group_id, *one, ask) for one in wanted[begin : begin + PARTITIONS_AT_ONCE])
-        )
-    left = iter(found)
-    return {
-        "results": [
-            {"topic_id": topic.topic_id, "partitions": [next(left) for _ in topic.partitions]}
-            for topic in request.body.topics
-        ]
-    }
+    """Returns the response. Share partitions wait for their replicas together, a hundred at a time."""
+    group_id, topics = request.body.group_id, []
+
+    def wanted() -> Iterator[tuple[list[Body], uuid.UUID | None, Any]]:
+        for topic in request.body.topics:
+            partitions: list[Body] = []
+            topics.append({"topic_id": topic.topic_id, "partitions": partitions})
+            for partition in topic.partitions:
+                yield partitions, topic.topic_id, partition
+
+    left = wanted()
+    while some := list(islice(left, PARTITIONS_AT_ONCE)):
+        found = await asyncio.gather(*(_result(group_id, topic_id, one, ask) for _, topic_id, one in some))
+        for (partitions, _, _), result in zip(some, found, strict=True):
+            partitions.append(result)
+    return {"results": topics}
 
 
 async def _result(group_id: str, topic_id: uuid.UUID | None, partition: Any, ask: Ask) -> Body:

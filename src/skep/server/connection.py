@@ -3,7 +3,8 @@
 Order. Kafka sends the responses of a connection in the order of its requests, and clients rely on it. So a request that
 waits (a fetch for data, a topic that is created) holds back the requests behind it. Produce requests are the exception:
 they overlap. They are appended in the order of arrival and only their acknowledgements wait, in the same order.
-Otherwise a pipelining producer would pay for one sync per request.
+Otherwise a pipelining producer would pay for one sync per request. So do writes of share states, of which a broker
+sends one for each group.
 
 Turns. Requests that arrive together are handled one after the other, for ``TURN_S`` at most. The rest waits for the
 next turn of the event loop, so that other connections are served in between. A request that takes longer by itself
@@ -26,7 +27,7 @@ from skep.base.clock import Clock
 from skep.base.errors import DecodeError, StorageError
 from skep.broker.request import CloseConnection, Parts, Request
 from skep.server.sender import Sender
-from skep.wire.apis import PRODUCE
+from skep.wire.apis import PRODUCE, WRITE_SHARE_GROUP_STATE
 from skep.wire.frame_reader import FrameReader, LargeBuffers, ReceiveBudget
 
 logger = logging.getLogger(__name__)
@@ -249,7 +250,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, request: Request) -> bool:
         """Handles or defers one request. Returns whether another may be taken."""
-        overlaps = request.api is PRODUCE and not request.is_exclusive
+        api = request.api
+        overlaps = (api is PRODUCE or api is WRITE_SHARE_GROUP_STATE) and not request.is_exclusive
         if self._pending and not overlaps:
             self._deferred = request
             return False

@@ -51,6 +51,10 @@ class FakeTransport:
     abort = close
 
 
+APIS = {"produce": apis.PRODUCE, "share": apis.WRITE_SHARE_GROUP_STATE}
+"""Those that overlap."""
+
+
 class FakeListener:
     """A request is its text: ``produce-1`` is a produce, all else is not. Those in ``waiting`` are answered later."""
 
@@ -72,7 +76,7 @@ class FakeListener:
         text = bytes(frame).decode()
         if text == "nonsense":
             raise DecodeError(text)
-        api = apis.PRODUCE if text.startswith("produce") else apis.METADATA
+        api = APIS.get(text.partition("-")[0], apis.METADATA)
         undecoded = (step for step in ()) if "long" in text else None
         return Request(api, 0, 0, None, client_host, text, len(frame), undecoded, undecoded is not None)
 
@@ -141,14 +145,16 @@ def client() -> Client:
     return Client()
 
 
-async def test_produce_requests_overlap_and_are_answered_in_their_order(client: Client) -> None:
-    client.send("produce-1", "produce-2")
-    assert client.listener.handled == ["produce-1", "produce-2"]
+@pytest.mark.parametrize("api", APIS)
+async def test_produce_requests_overlap_and_are_answered_in_their_order(client: Client, api: str) -> None:
+    first, second = f"{api}-1", f"{api}-2"
+    client.send(first, second)
+    assert client.listener.handled == [first, second]
     await turns(2)
-    await client.answer("produce-2")
+    await client.answer(second)
     assert client.answers() == []
-    await client.answer("produce-1")
-    assert client.answers() == ["produce-1", "produce-2"]
+    await client.answer(first)
+    assert client.answers() == [first, second]
 
 
 async def test_a_produce_that_is_answered_at_once_waits_for_those_before_it(client: Client) -> None:

@@ -32,8 +32,8 @@ from skep.metadata.model import BrokerRecord, PartitionRecord
 from skep.replication.partition.partition import Partition
 from skep.replication.replica_manager import ReplicaManager
 
-ATTEMPTS_S = 2
-"""How often the timeout of a share state's write goes into the time after which a silent coordinator is given up."""
+SILENT_TIMEOUTS = 2
+"""A share coordinator that is silent for so many of its write timeouts is given up, and looked for again."""
 
 
 class Coordinators:
@@ -100,7 +100,7 @@ class Coordinators:
         self.share = ShareCoordinator(self._share_runtime, config, self._delete_share_records)
         self._sharing = Peers(
             client_id=f"broker-{node_id}-share-state",
-            timeout_s=ATTEMPTS_S * config.value.coordinator.share_write_timeout_ms / 1000,
+            timeout_s=SILENT_TIMEOUTS * config.value.coordinator.share_write_timeout_ms / 1000,
         )
         self.share_persister = RoutedPersister(
             node_id, lambda: catalog.image, self.share, RemoteShareState(self._sharing, supervisor), clock

@@ -6,6 +6,7 @@ write at once. Nothing is sent twice here; ``routed_persister.py`` finds the coo
 """
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -73,14 +74,16 @@ class RemoteShareState:
         waiting = self._waiting.get(broker.id)
         if waiting is None:
             waiting = self._waiting[broker.id] = []
-            self._supervisor.spawn(f"share state to broker {broker.id}", self._send_all(broker.id))
+            sending = self._supervisor.spawn(f"share state to broker {broker.id}", self._send_all(broker.id, waiting))
+            # A task that is cancelled before its first step runs none of its code.
+            sending.add_done_callback(functools.partial(self._ended, broker.id, waiting))
         waiting.append(_PendingWrite(key, state, done))
         await done
 
-    async def _send_all(self, broker_id: BrokerId) -> None:
+    async def _send_all(self, broker_id: BrokerId, waiting: list[_PendingWrite]) -> None:
         try:
-            while waiting := self._waiting[broker_id]:
-                this_round, self._waiting[broker_id] = _next_round(waiting)
+            while waiting:
+                this_round, waiting[:] = _next_round(waiting)
                 by_group: dict[str, list[_PendingWrite]] = {}
                 for one in this_round:
                     by_group.setdefault(one.key.group_id, []).append(one)
@@ -91,8 +94,13 @@ class RemoteShareState:
                     # Also when this is cancelled or fails unexpectedly: no caller may wait for ever.
                     _refuse(this_round, ErrorCode.network_exception, f"broker {broker_id} sent no result for the state")
         finally:
-            rest = self._waiting.pop(broker_id)
-            _refuse(rest, ErrorCode.network_exception, f"sending share state to broker {broker_id} has ended")
+            self._ended(broker_id, waiting)
+
+    def _ended(self, broker_id: BrokerId, waiting: list[_PendingWrite], _: object = None) -> None:
+        if self._waiting.get(broker_id) is waiting:
+            del self._waiting[broker_id]
+        _refuse(waiting, ErrorCode.network_exception, f"sending share state to broker {broker_id} has ended")
+        waiting.clear()
 
     async def _send(self, broker: BrokerRecord, group_id: str, writes: Sequence[_PendingWrite]) -> None:
         body = request_for(group_id, [(one.key, _write_fields(one.state)) for one in writes])

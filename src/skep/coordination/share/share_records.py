@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from skep.base.errors import DecodeError
 from skep.coordination import schema
-from skep.coordination.share.share_state import UNINITIALIZED, DeliveryState, SharePartitionKey, StateBatch
+from skep.coordination.share.share_state import DELIVERY_STATES, UNINITIALIZED, SharePartitionKey, StateBatch
 from skep.wire.primitives import read_uvarint, uvarint
 
 _KEY_START = struct.Struct(">hh")
@@ -147,7 +147,9 @@ def _decode_rest(data: bytes, position: int) -> tuple[list[StateBatch], int]:
     for first, last, state, count, tagged_fields in _BATCH.iter_unpack(view[position:end]):
         if tagged_fields:
             raise ValueError("a state batch with tagged fields, which this version does not know")
-        batches.append(StateBatch(first, last, DeliveryState(state), count))
+        if (known := DELIVERY_STATES.get(state)) is None:
+            raise ValueError(f"delivery state {state} does not exist")
+        batches.append(StateBatch(first, last, known, count))
     return batches, _decode_complete_count(view, end)
 
 

@@ -4,16 +4,20 @@ Of two states of one offset the one with the higher delivery count is further, a
 higher number: available, acknowledged, archiving, archived (Kafka: PersisterStateBatchCombiner). So a write that is
 repeated, or arrives behind a later one, changes nothing. Nothing is kept below the start offset.
 
-A merge visits the batches that it changes and no others. Worked example, with (first, last, state, count):
+A small change visits the batches that it touches, and no others. Worked example, with (first, last, state, count):
 
     [(10, 19, AVAILABLE, 1)] merged with (15, 24, ACKNOWLEDGED, 1)
     [(10, 14, AVAILABLE, 1), (15, 24, ACKNOWLEDGED, 1)]
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
-from skep.coordination.share.share_state import StateBatch
+from skep.coordination.share.share_state import DeliveryState, StateBatch
+
+MANY_TIMES = 16
+"""Visiting so many batches in order costs about as much as finding the place of one change."""
 
 
 def merge(batches: list[StateBatch], changes: Iterable[StateBatch], start_offset: int) -> None:
@@ -22,64 +26,76 @@ def merge(batches: list[StateBatch], changes: Iterable[StateBatch], start_offset
     Neighbours of the same state and count become one batch.
     """
     _prune(batches, start_offset)
-    for change in changes:
-        if change.last >= start_offset:
-            _merge_one(batches, change if change.first >= start_offset else change._replace(first=start_offset))
+    wanted = [
+        change if change.first >= start_offset else change._replace(first=start_offset)
+        for change in changes
+        if change.last >= start_offset
+    ]
+    if not wanted:
+        return
+    if all(before.last < after.first for before, after in pairwise(wanted)):
+        low, high = _reach(batches, wanted[0].first, wanted[-1].last)
+        if high - low <= MANY_TIMES * len(wanted):
+            batches[low:high] = _combined(batches[low:high], wanted)
+            return
+    for change in wanted:
+        low, high = _reach(batches, change.first, change.last)
+        batches[low:high] = _combined(batches[low:high], [change])
 
 
 def _prune(batches: list[StateBatch], start_offset: int) -> None:
-    del batches[: _index_at(batches, start_offset)]
     if batches and batches[0].first < start_offset:
-        batches[0] = batches[0]._replace(first=start_offset)
+        del batches[: bisect_left(batches, start_offset, key=_last)]
+        if batches and batches[0].first < start_offset:
+            batches[0] = batches[0]._replace(first=start_offset)
 
 
-def _index_at(batches: Sequence[StateBatch], offset: int) -> int:
-    """Returns the index of the first batch that ends at ``offset`` or later."""
-    return bisect_left(batches, offset, key=_last)
+def _reach(batches: Sequence[StateBatch], first: int, last: int) -> tuple[int, int]:
+    """Returns the range of indexes of the batches that overlap the offsets, or that they continue."""
+    if not batches or batches[-1].last + 1 < first:
+        return len(batches), len(batches)
+    return bisect_left(batches, first - 1, key=_last), bisect_right(batches, last + 1, key=_first)
+
+
+def _first(batch: StateBatch) -> int:
+    return batch.first
 
 
 def _last(batch: StateBatch) -> int:
     return batch.last
 
 
-def _merge_one(batches: list[StateBatch], change: StateBatch) -> None:
-    if not batches or batches[-1].last + 1 < change.first:
-        batches.append(change)
-        return
-    # The neighbours on both sides are taken too: the change may continue them.
-    low = _index_at(batches, change.first - 1)
-    high = low
-    while high < len(batches) and batches[high].first <= change.last + 1:
-        high += 1
-    if low == high:
-        batches.insert(low, change)
-        return
-    pieces: list[StateBatch] = []
-    begin = change.first
-    for batch in batches[low:high]:
-        if batch.first < change.first:
-            _add(pieces, batch._replace(last=min(batch.last, change.first - 1)))
-        if begin < batch.first:
-            _add(pieces, change._replace(first=begin, last=min(batch.first - 1, change.last)))
-        first, last = max(batch.first, change.first), min(batch.last, change.last)
-        if first <= last:
-            _add(pieces, (batch if _rank(batch) >= _rank(change) else change)._replace(first=first, last=last))
-        if batch.last > change.last:
-            _add(pieces, batch._replace(first=max(batch.first, change.last + 1)))
-        begin = max(begin, batch.last + 1)
-    if begin <= change.last:
-        _add(pieces, change._replace(first=begin))
-    batches[low:high] = pieces
+def _combined(batches: Sequence[StateBatch], changes: Sequence[StateBatch]) -> list[StateBatch]:
+    """Combines two lists of which each is ascending and disjoint."""
+    combined: list[StateBatch] = []
+    left, right = list(reversed(batches)), list(reversed(changes))
+    while left and right:
+        one, other = left.pop(), right.pop()
+        if one.first > other.first:
+            left, right, one, other = right, left, other, one
+        if one.last < other.first:
+            right.append(other)
+            _add(combined, *one)
+            continue
+        if one.first < other.first:
+            _add(combined, one.first, other.first - 1, one.state, one.delivery_count)
+        last = min(one.last, other.last)
+        is_further = (one.delivery_count, one.state) > (other.delivery_count, other.state)
+        further = one if is_further else other
+        _add(combined, other.first, last, further.state, further.delivery_count)
+        if one.last > last:
+            left.append(StateBatch(last + 1, *one[1:]))
+        elif other.last > last:
+            right.append(StateBatch(last + 1, *other[1:]))
+    for rest in reversed(left or right):
+        _add(combined, *rest)
+    return combined
 
 
-def _rank(batch: StateBatch) -> tuple[int, int]:
-    return batch.delivery_count, batch.state
-
-
-def _add(pieces: list[StateBatch], piece: StateBatch) -> None:
-    if pieces:
-        before = pieces[-1]
-        if before.last + 1 == piece.first and before[2:] == piece[2:]:
-            pieces[-1] = before._replace(last=piece.last)
+def _add(combined: list[StateBatch], first: int, last: int, state: DeliveryState, count: int) -> None:
+    if combined:
+        before = combined[-1]
+        if before.last + 1 == first and before.state is state and before.delivery_count == count:
+            combined[-1] = StateBatch(before.first, last, state, count)
             return
-    pieces.append(piece)
+    combined.append(StateBatch(first, last, state, count))

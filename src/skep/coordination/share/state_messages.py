@@ -5,10 +5,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.coordination.share.share_state import DeliveryState, SharePartitionKey, StateBatch
+from skep.coordination.share.share_state import DELIVERY_STATES, SharePartitionKey, StateBatch
 from skep.wire.codec import Body
-
-_STATES = {state.value: state for state in DeliveryState}
 
 
 def request_for(group_id: str, partitions: Iterable[tuple[SharePartitionKey, Body]]) -> Body:
@@ -33,7 +31,7 @@ def batches_received(batches: Iterable[Any]) -> list[StateBatch]:
     """Raises INVALID_REQUEST for a state that does not exist."""
     received = []
     for batch in batches:
-        state = _STATES.get(batch.delivery_state)
+        state = DELIVERY_STATES.get(batch.delivery_state)
         if state is None:
             raise KafkaError(ErrorCode.invalid_request, f"delivery state {batch.delivery_state} does not exist")
         received.append(StateBatch(batch.first_offset, batch.last_offset, state, batch.delivery_count))

@@ -65,6 +65,14 @@ class ShareScene(ShardDriver):
         """(key, value) of each record in the log."""
         return [decode_share_record(key, value) for key, value, _ in self.log]
 
+    def delete_before(self, offset: int) -> None:
+        """Deletes records as DeleteRecords does: the others keep their offsets."""
+        self.log[:offset] = [None] * offset
+
+    def _replay(self, shard: Any, offset: int) -> None:
+        if self.log[offset] is not None:
+            super()._replay(shard, offset)
+
 
 def fields(state: KeptState) -> dict[str, Any]:
     """Everything that follows from the log."""
