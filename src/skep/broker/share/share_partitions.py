@@ -161,7 +161,7 @@ class SharePartitions:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self.expire_due)
 
     def expire_due(self) -> None:
-        """Lets share partitions release what is held for too long. If there are very many, the rest has another turn."""
+        """Lets share partitions release what is held for too long; if they are many, a few milliseconds at a time."""
         until = self._clock.monotonic() + _TURN_S
         for expire in self._timers.take_due():
             expire(None)
