@@ -51,7 +51,7 @@ from skep.broker.share.acknowledgements import (
     session_key,
     written,
 )
-from skep.broker.share.share_partition import SharePartition
+from skep.broker.share.share_partition import Mark, SharePartition
 from skep.broker.share.share_partitions import TopicIdPartition
 from skep.broker.share.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, SessionKey, ShareSession
 from skep.broker.topics.current_leaders import current_leader, endpoints_of
@@ -148,14 +148,17 @@ async def _fetch(fetch: _ShareFetch, results: _Results) -> None:
     """Adds what is delivered, and share partitions that have ended, to ``results``. Returns when there is either, or
     the time is up."""
     clock, slicer = fetch.services.clock, fetch.services.slicer
+    marks: dict[TopicIdPartition, Mark] = {}
     while True:
         left_s = fetch.deadline - clock.monotonic()
-        missing = await slicer.finish(_deliver(fetch, results, is_last=left_s <= 0))
+        missing = await slicer.finish(_deliver(fetch, results, marks, is_last=left_s <= 0))
         if results or left_s <= 0 or not fetch.shares:
             return
         delayed = DelayedFetch(missing, read_committed=_reads_committed(fetch))
         try:
-            await slicer.finish(_delay(fetch, delayed, missing))
+            await slicer.finish(_delay(fetch, delayed, marks))
+            # Others have their turn even if there is something to read again at once, e.g. behind aborted transactions.
+            await asyncio.sleep(0)
             await delayed.wait(left_s * 1000)
         finally:
             delayed.leave()
@@ -165,11 +168,15 @@ def _reads_committed(fetch: _ShareFetch) -> bool:
     return next(iter(fetch.shares.values())).options.isolation_level == "read_committed"
 
 
-def _deliver(fetch: _ShareFetch, results: _Results, *, is_last: bool) -> Work[int]:
-    """Delivers from each share partition in its turn. Returns how many bytes were missing to do so."""
+def _deliver(fetch: _ShareFetch, results: _Results, marks: dict[TopicIdPartition, Mark], *, is_last: bool) -> Work[int]:
+    """Delivers from each share partition in its turn. Returns how many bytes were missing to do so.
+
+    ``marks`` are set to those of share partitions without anything to deliver.
+    """
     if fetch.min_bytes > 1 and not is_last:
         readable = 0
         for key, share in fetch.shares.items():
+            marks[key] = share.mark
             try:
                 readable += share.readable_bytes(fetch.max_bytes)
             except (KafkaError, StorageError) as error:
@@ -182,6 +189,7 @@ def _deliver(fetch: _ShareFetch, results: _Results, *, is_last: bool) -> Work[in
         if share.error is not None:
             results[key] = _refused(fetch.services, *key, share.error)
         elif order.max_records > 0 and left > 0:
+            marks[key] = share.mark
             max_bytes = max(1, left // (len(fetch.shares) - number))
             try:
                 delivery = share.deliver(order, max_bytes, at_least_one=left == fetch.max_bytes)
@@ -197,18 +205,13 @@ def _deliver(fetch: _ShareFetch, results: _Results, *, is_last: bool) -> Work[in
     return 1
 
 
-def _delay(fetch: _ShareFetch, delayed: DelayedFetch, missing: int) -> Work[None]:
+def _delay(fetch: _ShareFetch, delayed: DelayedFetch, marks: dict[TopicIdPartition, Mark]) -> Work[None]:
     """Registers the delayed fetch where it can be woken, and wakes it if something has changed since the reading."""
-    readable = 0
-    for share in fetch.shares.values():
+    for key, share in fetch.shares.items():
         delayed.watch(share)
         if share.window is not None and share.window.can_acquire:
             delayed.watch(share.partition)
-        try:
-            readable += share.readable_bytes(fetch.max_bytes)
-        except (KafkaError, StorageError):
-            delayed.wake()
-        if share.error is not None or readable >= max(missing, fetch.min_bytes):
+        if share.mark != marks.get(key):
             delayed.wake()
         if delayed.is_woken:
             return

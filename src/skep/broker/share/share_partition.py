@@ -71,6 +71,9 @@ class ShareContext(NamedTuple):
     """Called when nothing is being read or written any more."""
 
 
+Mark = tuple[int | None, bool, int, int, int]
+
+
 class _Waiting(NamedTuple):
     """An acknowledgement whose result has to be written."""
 
@@ -89,6 +92,8 @@ class SharePartition:
         self.window: ShareWindow | None = None
         self.error: KafkaError | None = None
         self.delayed_fetches: set[DelayedFetch] = set()
+        self.check_ms: int | None = None
+        """When ``expire`` will be called; set by the owner of the timer."""
         self._context = context
         self._state_epoch = 0
         self._waiting: list[_Waiting] = []
@@ -167,6 +172,20 @@ class SharePartition:
 
     # Delivering.
 
+    @property
+    def mark(self) -> Mark:
+        """What decides whether something can be delivered."""
+        window, partition = self.window, self.partition
+        if window is None or self.error is not None:
+            return None, self.error is None, 0, 0, 0
+        return (
+            window.next_fetch_offset,
+            window.can_acquire,
+            partition.high_watermark,
+            partition.last_stable_offset,
+            partition.log.log_start_offset,
+        )
+
     def readable_bytes(self, max_bytes: int) -> int:
         """Returns how many bytes a delivery could have, about."""
         found = self._read(max_bytes, at_least_one=True)
@@ -211,7 +230,10 @@ class SharePartition:
         reach, end = window.reach(order.max_records), found.position + found.size
         hops = hop(found.file, found.position, end)  # type: ignore[arg-type]  # the slice is not empty
         # The first one in any case: a hole in the log may be larger than what can be acquired.
-        places = [*filter(None, [next(hops, None)]), *takewhile(lambda place: place.base_offset <= reach, hops)]
+        first = next(hops, None)
+        if first is None:
+            raise KafkaError(ErrorCode.corrupt_message, f"no batch is at position {found.position} of {found.file}")
+        places = [first, *takewhile(lambda place: place.base_offset <= reach, hops)]
         aborted = aborted_batches(self.partition.log, found, places) if self._reads_committed else []
         due_ms = self._now_ms() + self.options.record_lock_duration_ms
         acquired = window.acquire(

@@ -20,6 +20,8 @@ from skep.replication.partition.partition import Partition
 from skep.replication.partition.time_lookups import TimeLookups
 from skep.replication.replica_manager import ReplicaManager
 
+_TURN_S = 0.002
+
 TopicIdPartition = tuple[UUID, int]
 
 
@@ -60,7 +62,8 @@ class SharePartitions:
         known = self._options.get(group_id)
         if known is None or known[0] is not overrides or known[1] is not broker:
             known = (overrides, broker, share_group_config(overrides, broker))
-            self._options[group_id] = known
+            if group_id in self._of_group:  # otherwise clients could fill the memory with names
+                self._options[group_id] = known
         return known[2]
 
     # Lookup.
@@ -115,7 +118,6 @@ class SharePartitions:
 
         Not before their last write has ended: what is read now would not have it.
         """
-        self._options.pop(group_id, None)
         if group_id in self._of_group:
             self._unused_groups.add(group_id)
         for share in tuple(self._of_group.get(group_id, ())):
@@ -139,12 +141,15 @@ class SharePartitions:
             del self._of_partition[share.partition]
         if not of_group:
             del self._of_group[group_id]
+            self._options.pop(group_id, None)
             self._unused_groups.discard(group_id)
 
     # The timer.
 
     def _check_at(self, share: SharePartition, at_ms: int) -> None:
-        if share not in self._timers:
+        # Locks mostly expire in the order of their beginning, so the earliest check finds when the next one is due.
+        if share.check_ms is None or at_ms < share.check_ms:
+            share.check_ms = at_ms
             self._timers.schedule(share, max(0, at_ms - round(self._clock.monotonic() * 1000)), partial(_expire, share))
 
     def _arm(self) -> None:
@@ -156,9 +161,12 @@ class SharePartitions:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self.expire_due)
 
     def expire_due(self) -> None:
-        """Lets share partitions release what is held for too long."""
+        """Lets share partitions release what is held for too long; if they are many, a few milliseconds at a time."""
+        until = self._clock.monotonic() + _TURN_S
         for expire in self._timers.take_due():
             expire(None)
+            if self._clock.monotonic() > until:
+                break
         self._arm()
 
     def stop(self) -> None:
@@ -168,6 +176,7 @@ class SharePartitions:
 
 
 def _expire(share: SharePartition, _: object) -> None:
+    share.check_ms = None
     share.expire()
 
 

@@ -2,9 +2,10 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from skep.coordination.share.delivery_runs import DeliveryRuns, OffsetRange, Run, done
+from skep.coordination.share.delivery_runs import Changed, OffsetRange, Run, archived
 from skep.coordination.share.share_state import DeliveryState
 
 
@@ -28,7 +29,10 @@ class Order(NamedTuple):
 
 
 class Acquisition:
-    """One ``acquire`` in progress. Owns what was acquired so far, and how many more may be."""
+    """One ``acquire`` in progress. Owns what was acquired so far, and how many more may be.
+
+    ``changes`` of the runs are ascending, and made all at once by the caller.
+    """
 
     def __init__(
         self, order: Order, batches: Sequence[OffsetRange], due: float, aborted: Sequence[OffsetRange]
@@ -39,7 +43,7 @@ class Acquisition:
         self._aborted = aborted
         self.left = order.max_records
         self.acquired: list[Acquired] = []
-        self.has_taken = False
+        self.changes: list[tuple[int, int, Changed]] = []
         self.is_isolated = False
 
     def last_of(self, run: Run, most: int) -> int:
@@ -53,40 +57,44 @@ class Acquisition:
             last = max(last, self._batches[number][1]) if number >= 0 else last
         return min(last, run.last)
 
-    def take(self, runs: DeliveryRuns, run: Run) -> None:
+    def take(self, run: Run) -> None:
         """Acquires the run. Its aborted batches are archived instead."""
-        self.has_taken = True
         self.left -= run.last - run.first + 1
         first = run.first
         for aborted_first, aborted_last in self._aborted:
             if aborted_last < first or aborted_first > run.last:
                 continue
             if aborted_first > first:
-                self._acquire(runs, run._replace(first=first, last=aborted_first - 1))
-            first = min(aborted_last, run.last) + 1
-            runs.change(max(run.first, aborted_first), first - 1, lambda run: done(run, DeliveryState.ARCHIVED))
+                self._acquire(run, first, aborted_first - 1)
+            begin, first = max(first, aborted_first), min(aborted_last, run.last) + 1
+            self.changes.append((begin, first - 1, archived))
         if first <= run.last:
-            self._acquire(runs, run._replace(first=first))
+            self._acquire(run, first, run.last)
 
-    def _acquire(self, runs: DeliveryRuns, run: Run) -> None:
+    def _acquire(self, run: Run, first: int, last: int) -> None:
         member, due, count = self._order.member, self._due, run.delivery_count + 1
-        for first, last in self._groups(run):
-            size = run.size if count > 1 else last - first + 1
-            runs.put(Run(first, last, DeliveryState.ACQUIRED, count, member, due, size))
-            self.acquired.append(Acquired(first, last, count))
+        for group_first, group_last in self._groups(first, last):
+            size = run.size if count > 1 else group_last - group_first + 1
+            acquired = Run(group_first, group_last, DeliveryState.ACQUIRED, count, member, due, size)
+            self.changes.append((group_first, group_last, partial(_instead, acquired)))
+            self.acquired.append(Acquired(group_first, group_last, count))
 
-    def _groups(self, run: Run) -> Iterator[OffsetRange]:
+    def _groups(self, first: int, last: int) -> Iterator[OffsetRange]:
         """Yields parts of at least ``batch_size`` offsets that begin where batches of the log begin."""
-        first, size = run.first, self._order.batch_size
-        if not self._order.is_record_limit and run.last - first >= size:
-            for base, _ in self._batches:
-                if base > run.last:
+        size = self._order.batch_size
+        if not self._order.is_record_limit and last - first >= size:
+            for base, _ in self._batches[bisect_right(self._batches, first, key=_first) :]:
+                if base > last:
                     break
                 if base - first >= size:
                     yield first, base - 1
                     first = base
-        yield first, run.last
+        yield first, last
 
 
 def _first(batch: OffsetRange) -> int:
     return batch[0]
+
+
+def _instead(acquired: Run, piece: Run) -> Run:
+    return acquired

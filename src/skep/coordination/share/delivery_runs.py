@@ -8,7 +8,7 @@ memory and the work follow the number of differences, not the number of records:
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -48,6 +48,9 @@ class Run(NamedTuple):
         return self.state is DeliveryState.ACQUIRED and self.target is None
 
 
+Changed = Callable[[Run], Run]
+
+
 class DeliveryRuns:
     """Owns the runs. Between calls they are ascending, follow each other without a gap from ``start`` to ``end`` (which
     is exclusive), and no two neighbours could be one."""
@@ -68,27 +71,61 @@ class DeliveryRuns:
         """Returns the runs of these offsets, cut to them; none if ``last`` is below ``first``."""
         if last < first:
             return []
-        return [_cut(run, first, last) for run in self._runs[self._index(first) : self._index(last) + 1]]
+        found = self._runs[self._index(first) : self._index(last) + 1]
+        return [_cut(run, max(run.first, first), min(run.last, last)) for run in found]
 
     def append(self, run: Run) -> None:
         assert run.first == self.end and run.first <= run.last
         self.end = run.last + 1
-        self._splice(len(self._runs), len(self._runs), [run])
+        _add(self._runs, run)
 
-    def change(self, first: int, last: int, changed: Callable[[Run], Run]) -> None:
+    def change(self, first: int, last: int, changed: Changed) -> None:
         """Replaces each run of these offsets, cut to them, by what ``changed`` returns. It keeps first and last."""
-        runs = self._runs
-        begin, end = self._index(first), self._index(last) + 1
-        pieces = [changed(_cut(run, first, last)) for run in runs[begin:end]]
-        if (before := runs[begin]).first < first:
-            pieces.insert(0, before._replace(last=first - 1))
-        if (after := runs[end - 1]).last > last:
-            pieces.append(after._replace(first=last + 1))
-        self._splice(begin, end, pieces)
+        self.change_each([(first, last, changed)])
 
-    def put(self, run: Run) -> None:
-        """Replaces what is known of the run's offsets."""
-        self.change(run.first, run.last, lambda piece: run._replace(first=piece.first, last=piece.last))
+    def change_each(self, changes: Sequence[tuple[int, int, Changed]]) -> None:
+        """Makes many changes, which are ascending and disjoint, in one pass.
+
+        A member may acknowledge thousands of records in as many ways, and each of them may divide a run.
+        """
+        if not changes:
+            return
+        runs = self._runs
+        number = begin = self._index(changes[0][0])
+        out = runs[begin - 1 : begin]
+        begin -= len(out)
+        run: Run | None = runs[number]
+        for first, last, changed in changes:
+            while run is not None and run.last < first:
+                _add(out, run)
+                number, run = number + 1, runs[number + 1]
+            while run is not None and run.first <= last:
+                if run.first < first:
+                    _add(out, _cut(run, run.first, first - 1))
+                    run = _cut(run, first, run.last)
+                if run.last > last:
+                    _add(out, changed(_cut(run, run.first, last)))
+                    run = _cut(run, last + 1, run.last)
+                    break
+                _add(out, changed(run))
+                number += 1
+                run = runs[number] if number < len(runs) else None
+        if run is not None:
+            _add(out, run)
+        for after in runs[number + 1 : number + 2]:
+            _add(out, after)
+        runs[begin : number + 2] = out
+
+    def overlapping(self, ranges: Iterable[OffsetRange]) -> Iterator[Run]:
+        """Yields the whole runs that have offsets of these ranges, which are ascending; each once or more often."""
+        runs, number = self._runs, 0
+        for first, last in ranges:
+            number = bisect_right(runs, first, number, key=_FIRST)
+            number = max(0, number - 1)
+            while runs[number].last < last:
+                yield runs[number]
+                number += 1
+            yield runs[number]
 
     def drop_below(self, offset: int) -> None:
         """Moves the start up to ``offset``, and the end too if it is below."""
@@ -106,34 +143,27 @@ class DeliveryRuns:
         """Returns the number of the run that has ``offset``; the ends are taken as if the runs went on."""
         return max(0, bisect_right(self._runs, offset, key=_FIRST) - 1)
 
-    def _splice(self, begin: int, end: int, pieces: list[Run]) -> None:
-        """Replaces the runs from ``begin`` to ``end``, and merges the pieces with each other and their neighbours."""
-        runs = self._runs
-        if begin > 0:
-            begin -= 1
-            pieces.insert(0, runs[begin])
-        if end < len(runs):
-            pieces.append(runs[end])
-            end += 1
-        merged = pieces[:1]
-        for piece in pieces[1:]:
-            before = merged[-1]
-            if piece[2:] == before[2:]:
-                merged[-1] = before._replace(last=piece.last)
-            else:
-                merged.append(piece)
-        runs[begin:end] = merged
+
+def _add(runs: list[Run], run: Run) -> None:
+    """Appends a run, or makes the last one longer."""
+    if runs and (before := runs[-1])[2:] == run[2:]:
+        runs[-1] = _cut(before, before.first, run.last)
+    else:
+        runs.append(run)
 
 
 def _cut(run: Run, first: int, last: int) -> Run:
-    if first <= run.first and run.last <= last:
-        return run
-    return run._replace(first=max(run.first, first), last=min(run.last, last))
+    """Returns the run with these ends. As ``_replace``, in a fifth of the time."""
+    return tuple.__new__(Run, (first, last, *run[2:]))
 
 
 def done(run: Run, state: DeliveryState) -> Run:
     """Returns the run in a final state."""
     return Run(run.first, run.last, state, run.delivery_count)
+
+
+def archived(run: Run) -> Run:
+    return done(run, DeliveryState.ARCHIVED)
 
 
 def merged(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:

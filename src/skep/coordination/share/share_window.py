@@ -24,12 +24,13 @@ Left out
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.share.acknowledgement import Acknowledgement, AcknowledgeType
 from skep.coordination.share.acquisition import Acquired, Acquisition, Order
-from skep.coordination.share.delivery_runs import DeliveryRuns, OffsetRange, Run, done, merged
+from skep.coordination.share.delivery_runs import DeliveryRuns, OffsetRange, Run, archived, done, merged
 from skep.coordination.share.share_state import DeliveryState, StateBatch
 
 _AVAILABLE, _ACQUIRED = DeliveryState.AVAILABLE, DeliveryState.ACQUIRED
@@ -167,7 +168,8 @@ class ShareWindow:
         if taking.left > 0 and not taking.is_isolated and last >= runs.end and room > 0:
             run = Run(runs.end, last, _AVAILABLE)
             runs.append(run._replace(last=taking.last_of(run, min(taking.left, room))))
-            taking.take(runs, run._replace(last=runs.end - 1))
+            taking.take(run._replace(last=runs.end - 1))
+        runs.change_each(taking.changes)
         self._advance()
         return taking.acquired
 
@@ -175,15 +177,12 @@ class ShareWindow:
         """Acquires a run of the window, or its beginning. Returns whether more may follow."""
         most = self._isolated_size(run)
         if most is None:
-            taking.take(self._runs, run._replace(last=taking.last_of(run, taking.left)))
+            taking.take(run._replace(last=taking.last_of(run, taking.left)))
             return True
         # A record that fails a member, or crashes it, fails all that are delivered with it. Alone and in ever smaller
         # parts it cannot take hundreds of good ones to the archive. The last delivery is of one record.
-        if taking.has_taken:
-            taking.is_isolated = True
-            return False
-        last = min(run.last, run.first + min(most, taking.left) - 1)
-        taking.take(self._runs, run._replace(last=last))
+        if not taking.changes:
+            taking.take(run._replace(last=min(run.last, run.first + min(most, taking.left) - 1)))
         taking.is_isolated = True
         return False
 
@@ -197,9 +196,7 @@ class ShareWindow:
 
     def _archive_available(self, first: int, last: int) -> None:
         if first <= last:
-            self._runs.change(
-                first, last, lambda run: done(run, DeliveryState.ARCHIVED) if run.state is _AVAILABLE else run
-            )
+            self._runs.change(first, last, lambda run: archived(run) if run.state is _AVAILABLE else run)
 
     # Results.
 
@@ -212,46 +209,49 @@ class ShareWindow:
         effect at once: the locks expire at ``due``. Raises INVALID_REQUEST for offsets past the window, and
         INVALID_RECORD_STATE for those that the member does not hold.
         """
-        ranges: list[tuple[int, int, int]] = []
-        previous_last = -1
-        for batch in batches:
-            if batch.last < self._runs.start:
+        start = self._runs.start
+        known = [batch for batch in batches if batch.last >= start]
+        self._check_held(member, known, can_renew=can_renew)
+        changes, changed = [], []
+        for first, last, kind in chain.from_iterable(batch.by_type() for batch in known):
+            if last < start:
                 continue
-            self._check_held(member, batch, previous_last)
-            previous_last = batch.last
-            if AcknowledgeType.RENEW in batch.types and not can_renew:
-                raise _wrong_state("the group does not allow renewals (share.renew.acknowledge.enable)")
-            ranges.extend(batch.by_type())
-        changed = []
-        for first, last, kind in ranges:
-            first = max(first, self._runs.start)
-            if last < first:
-                continue
+            first = max(first, start)
             if kind == AcknowledgeType.RENEW:
-                self._runs.change(first, last, lambda run: run._replace(due=due))
-                continue
-            self._runs.change(first, last, partial(self._aimed, kind))
-            changed.append((first, last))
+                changes.append((first, last, partial(_renewed, due)))
+            else:
+                changes.append((first, last, partial(self._aimed, kind)))
+                changed.append((first, last))
+        self._runs.change_each(changes)
         return changed
 
-    def _check_held(self, member: str, batch: Acknowledgement, previous_last: int) -> None:
-        runs, (first, last, _) = self._runs, batch
-        if runs.start == runs.end:
-            raise _wrong_state(f"{first}-{last} is not in flight")
-        if last >= runs.end:
-            raise KafkaError(
-                ErrorCode.invalid_request,
-                f"{first}-{last} ends past the records in flight, which end at {runs.end - 1}",
-            )
-        if first == previous_last:
-            raise _wrong_state(f"offset {first} is acknowledged twice")
-        for run in runs.between(max(first, runs.start), last):
+    def _check_held(self, member: str, batches: Sequence[Acknowledgement], *, can_renew: bool) -> None:
+        """Raises the error of the first batch that has one, as Kafka does."""
+        for run in self._runs.overlapping(self._in_flight(batches, can_renew=can_renew)):
             if run.state is not _ACQUIRED:
                 raise _wrong_state(f"{run.first}-{run.last} is {run.state.name}, not ACQUIRED")
             if run.target is not None:
                 raise _wrong_state(f"{run.first}-{run.last} is being acknowledged already")
             if run.member != member:
                 raise _wrong_state(f"{run.first}-{run.last} was acquired by another member")
+
+    def _in_flight(self, batches: Sequence[Acknowledgement], *, can_renew: bool) -> Iterator[OffsetRange]:
+        """Yields the offsets of each batch that are in the window."""
+        runs, previous_last = self._runs, -1
+        for first, last, types in batches:
+            if runs.start == runs.end:
+                raise _wrong_state(f"{first}-{last} is not in flight")
+            if last >= runs.end:
+                raise KafkaError(
+                    ErrorCode.invalid_request,
+                    f"{first}-{last} ends past the records in flight, which end at {runs.end - 1}",
+                )
+            if first == previous_last:
+                raise _wrong_state(f"offset {first} is acknowledged twice")
+            if AcknowledgeType.RENEW in types and not can_renew:
+                raise _wrong_state("the group does not allow renewals (share.renew.acknowledge.enable)")
+            previous_last = last
+            yield max(first, runs.start), last
 
     def _aimed(self, kind: int, run: Run) -> Run:
         if kind == AcknowledgeType.ACCEPT:
@@ -264,8 +264,7 @@ class ShareWindow:
 
     def commit(self, ranges: Sequence[OffsetRange]) -> None:
         """The result of these offsets, as ``acknowledge`` has returned them, is written."""
-        for first, last in self._in_window(ranges):
-            self._runs.change(first, last, lambda run: _settled(run, run.outcome))
+        self._runs.change_each([(first, last, _committed) for first, last in self._in_window(ranges)])
         self._advance()
 
     def roll_back(self, ranges: Sequence[OffsetRange], now: float) -> list[OffsetRange]:
@@ -273,21 +272,16 @@ class ShareWindow:
 
         Returns the offsets that were released because of that.
         """
-        for first, last in self._in_window(ranges):
-            self._runs.change(first, last, lambda run: run._replace(target=None))
+        self._runs.change_each([(first, last, _rolled_back) for first, last in self._in_window(ranges)])
         return self.expire(now)
 
     def release(self, member: str) -> list[OffsetRange]:
         """The member is gone: releases what it holds and returns it. What it has acknowledged is released too if the
         write fails."""
-        released = []
-        for run in tuple(self._runs):
-            if run.state is not _ACQUIRED or run.member != member:
-                continue
-            if run.target is None:
-                released.append((run.first, run.last))
-            else:
-                self._runs.change(run.first, run.last, lambda run: run._replace(due=0.0))
+        acquired = [run for run in self._runs if run.state is _ACQUIRED and run.member == member]
+        acknowledged = [(run.first, run.last, partial(_renewed, 0.0)) for run in acquired if run.target is not None]
+        self._runs.change_each(acknowledged)
+        released = [(run.first, run.last) for run in acquired if run.target is None]
         self._release(released)
         return released
 
@@ -298,8 +292,8 @@ class ShareWindow:
         return expired
 
     def _release(self, ranges: Sequence[OffsetRange]) -> None:
-        for first, last in ranges:
-            self._runs.change(first, last, lambda run: _settled(run, self._released(run)))
+        changes = [(first, last, lambda run: _settled(run, self._released(run))) for first, last in ranges]
+        self._runs.change_each(changes)
         self._advance()
 
     @property
@@ -323,7 +317,7 @@ class ShareWindow:
 
     def _in_window(self, ranges: Sequence[OffsetRange]) -> Iterator[OffsetRange]:
         start = self._runs.start
-        return ((max(first, start), last) for first, last in ranges if last >= start)
+        return ((max(first, start), last) for first, last in sorted(ranges) if last >= start)
 
     # Writing.
 
@@ -347,6 +341,18 @@ class ShareWindow:
                 else:
                     batches.append(StateBatch(run.first, run.last, state, run.delivery_count))
         return Write(start, complete, batches)
+
+
+def _renewed(due: float, run: Run) -> Run:
+    return run._replace(due=due)
+
+
+def _committed(run: Run) -> Run:
+    return _settled(run, run.outcome)
+
+
+def _rolled_back(run: Run) -> Run:
+    return run._replace(target=None)
 
 
 def _settled(run: Run, state: DeliveryState) -> Run:
