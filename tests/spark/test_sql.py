@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from skep.cli import output
 from skep.cli.failures import CommandError
-from skep.cli.spark.sql_command import _print_csv, _print_json, _print_table, _query_errors
-from skep.cli.spark.sql_views import add_view
+from skep.cli.sql.sql_command import _print_csv, _print_json, _print_table, _query_errors
+from skep.cli.sql.sql_views import add_view
 from skep.testing import EmbeddedBroker
 from tests.spark.conftest import Topics
 from tests.spark.pipelining import skep

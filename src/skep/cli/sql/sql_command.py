@@ -23,7 +23,7 @@ from skep.cli.failures import CommandError, UsageError
 from skep.cli.output import Json
 from skep.cli.spark.spark_driver import check_java, import_pyspark, spark_driver
 from skep.cli.spark.spark_failures import one_line
-from skep.cli.spark.sql_views import add_view, given_schemas, topics_named
+from skep.cli.sql.sql_views import add_view, given_schemas, topics_named
 
 SHOWN_ROWS = 1000
 """The limit of a table, which is printed when all its rows have arrived."""

@@ -3,7 +3,7 @@
 import pytest
 
 from skep.cli.failures import UsageError
-from skep.cli.spark.sql_views import columns_of, given_schemas, topics_named
+from skep.cli.sql.sql_views import columns_of, given_schemas, topics_named
 
 
 @pytest.mark.parametrize(
