@@ -1,32 +1,28 @@
-"""``skep sql``: query topics in SQL with Spark."""
+"""``skep sql``: query topics in SQL, with Spark or DuckDB."""
 
-import base64
-import contextlib
-import csv
-import datetime
-import decimal
-import io
-import json as jsonlib
-import math
-import os
-import tempfile
-import time
-from collections.abc import Collection, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from skep.cli import output
-from skep.cli.connection import DEFAULT_BOOTSTRAP, Cluster, unknown_topic
+from skep.cli.connection import DEFAULT_BOOTSTRAP, unknown_topic
 from skep.cli.failures import CommandError, UsageError
 from skep.cli.output import Json
-from skep.cli.spark.spark_driver import check_java, import_pyspark, spark_driver
-from skep.cli.spark.spark_failures import one_line
-from skep.cli.sql.sql_views import add_view, given_schemas, topics_named
+from skep.cli.spark.spark_driver import check_java, import_pyspark
+from skep.cli.sql.prompt import Engine, Prompt, completions
+from skep.cli.sql.query_result import QueryResult, print_csv, print_json, print_table
+from skep.cli.sql.query_text import Dialect, given_schemas, missing_table, tables_named
+from skep.cli.sql.table_catalog import TableCatalog
+from skep.cli.sql.topic_tables import TopicTables
+from skep.cli.sql.value_schema import shown_name
 
-SHOWN_ROWS = 1000
-"""The limit of a table, which is printed when all its rows have arrived."""
+
+class EngineName(StrEnum):
+    spark = "spark"
+    duckdb = "duckdb"
 
 
 def register(app: typer.Typer) -> None:
@@ -34,12 +30,21 @@ def register(app: typer.Typer) -> None:
 
 
 def sql(
-    query: Annotated[str, typer.Argument(metavar="QUERY")],
+    query: Annotated[
+        str | None, typer.Argument(metavar="QUERY", help="A statement; without one they are read from a prompt.")
+    ] = None,
+    engine: Annotated[
+        EngineName, typer.Option("--engine", "-e", help="What runs the query; duckdb starts at once.")
+    ] = EngineName.spark,
     schema: Annotated[
         list[str] | None,
         typer.Option(
             "--schema", "-s", metavar="TOPIC='NAME TYPE, ...'", help="The fields of a topic's JSON values. Repeatable."
         ),
+    ] = None,
+    archive: Annotated[
+        Path | None,
+        typer.Option("--archive", metavar="DIR", help="Read also the records that skep archive has written to DIR."),
     ] = None,
     json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header line.")] = False,
@@ -56,135 +61,98 @@ def sql(
         ),
     ] = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Run a Spark SQL query in which topics are tables.
+    """Run a SQL query in which topics are tables. Without a query, open a prompt.
 
     The columns are the fields of the JSON values, inferred from the records or given by --schema, and _key, _value,
     _partition, _offset and _timestamp. The query reads each topic up to its current end, without records of open or
     aborted transactions. Names with dots or dashes need backticks. Times are UTC. The output is a table of at most
     1,000 rows; --json (one object per line) and --csv print all rows.
 
+    Spark takes 10 to 30 s to start. --engine duckdb takes less than a second, reads topics into memory, and speaks the
+    SQL of DuckDB. Tables, columns and types are the same.
+
+    The prompt keeps its session. Statements end with a semicolon, \\d lists topics, \\d NAME lists columns, Tab
+    completes names, Ctrl-C cancels a query and Ctrl-D ends. Statements are also read from a pipe.
+
     \b
     Examples:
       skep sql "SELECT product, sum(quantity) FROM orders GROUP BY product"
       skep sql 'SELECT * FROM `orders.large` WHERE _timestamp > now() - INTERVAL 1 HOUR' --json
       skep sql "SELECT id, price * 2 FROM orders" --schema orders='id INT, price DOUBLE' --csv
+      skep sql "SELECT count(*) FROM orders" --engine duckdb --archive lake
+      skep sql --engine duckdb
     """
     if json and as_csv:
         raise UsageError("--json and --csv cannot be used together")
-    check_java()
-    import_pyspark()
+    if engine is EngineName.spark:
+        check_java()
+        import_pyspark()
     schemas = given_schemas(schema)
-    topics = set(Cluster(bootstrap).metadata().topics)
-    named = topics_named(query, topics)
-    for topic in schemas:
-        if topic not in named.values():
-            raise UsageError(f"--schema {topic}=...: the query does not use topic '{topic}'")
-    printed = _print_json if json else _print_csv if as_csv else _print_table
-    with _session(master) as spark, _query_errors(topics):
-        for name, topic in named.items():
-            add_view(spark, name, topic, {"kafka.bootstrap.servers": bootstrap}, schemas.get(topic))
-        printed(spark.sql(query))
-
-
-@contextlib.contextmanager
-def _session(master: str) -> Iterator[Any]:
-    # Rows contain timestamps in the time zone of this process; queries use UTC.
-    os.environ["TZ"] = "UTC"
-    time.tzset()
-    with tempfile.TemporaryDirectory(prefix="skep-sql-") as folder:
-        settings = {
-            "spark.master": master,
-            "spark.app.name": "skep sql",
-            "spark.sql.session.timeZone": "UTC",
-            "spark.sql.warehouse.dir": Path(folder, "warehouse").as_uri(),
-            "spark.sql.shuffle.partitions": "4",
-        }
-        with Path(folder, "spark.log").open("wb") as log, spark_driver(settings, log) as context:
-            from pyspark.sql import SparkSession
-
-            yield SparkSession(context)
-
-
-@contextlib.contextmanager
-def _query_errors(topics: Collection[str]) -> Iterator[None]:
-    """Turns errors of Spark into CommandErrors of one line; an unknown table is reported as an unknown topic."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except PySparkException as error:
-        if error.getCondition() in ("TABLE_OR_VIEW_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND.WITHOUT_SUGGESTION"):
-            name = (error.getMessageParameters() or {}).get("relationName", "").replace("`", "")
-            if name in topics:
-                raise CommandError(f"write the name of topic '{name}' in backticks: `{name}`") from None
-            raise CommandError(str(unknown_topic(name, topics))) from None
-        raise CommandError(one_line(error)) from None
-    except Py4JError as error:
-        raise CommandError(one_line(error)) from None
-
-
-def _print_table(result: Any) -> None:
-    rows = result.limit(SHOWN_ROWS + 1).collect()
-    if not result.columns:
+    catalog = TableCatalog(TopicTables(bootstrap, schemas, _archive(archive)))
+    catalog.check_schemas(schemas)
+    chosen = _engine(engine, catalog, master)
+    printed = print_json if json else print_csv if as_csv else print_table
+    if query is None:
+        _prompt(chosen, catalog, printed)
         return
-    numbers = [field.name for field in result.schema if field.dataType.typeName() in _NUMBERS]
-    output.table(result.columns, ([_cell(v) for v in row] for row in rows[:SHOWN_ROWS]), right=numbers)
-    if len(rows) > SHOWN_ROWS:
-        output.note(f"Only the first {SHOWN_ROWS:,} rows are shown; use --json or --csv for all rows.")
+    _check(query, engine, catalog, schemas, chosen.dialect)
+    with chosen:
+        printed(chosen.run(query))
 
 
-_NUMBERS = ("byte", "short", "integer", "long", "float", "double", "decimal")
+def _engine(name: EngineName, catalog: TableCatalog, master: str) -> Engine:
+    # Imported here: each takes a while, and only one is used.
+    if name is EngineName.duckdb:
+        from skep.cli.sql.duckdb_engine import DuckdbEngine
+
+        return DuckdbEngine(catalog)
+    from skep.cli.sql.spark_engine import SparkEngine
+
+    return SparkEngine(catalog, master)
 
 
-def _print_json(result: Any) -> None:
-    names = result.columns
-    if duplicates := [name for name in names if names.count(name) > 1]:
-        raise CommandError(f"two columns are named {duplicates[0]}, which JSON does not allow; rename one with AS")
-    for row in result.toLocalIterator(prefetchPartitions=True):
-        output.write(output.json_bytes({name: _plain(v) for name, v in zip(names, row, strict=True)}))
+def _check(query: str, engine: EngineName, catalog: TableCatalog, schemas: Iterable[str], dialect: Dialect) -> None:
+    """Checks what can be checked before the engine starts. Raises CommandError."""
+    named = tables_named(query, catalog.names(), dialect).values()
+    for topic in schemas:
+        if topic not in named:
+            raise UsageError(f"--schema {topic}=...: the query does not use topic '{topic}'")
+    if engine is EngineName.spark and (name := missing_table(query, catalog.names())) is not None:
+        raise unknown_topic(name, catalog.names())
 
 
-def _print_csv(result: Any) -> None:
-    _csv_line(result.columns)
-    for row in result.toLocalIterator(prefetchPartitions=True):
-        _csv_line(["" if value is None else _cell(value) for value in row])
+def _prompt(engine: Engine, catalog: TableCatalog, printed: Callable[[QueryResult], None]) -> None:
+    prompt = Prompt(engine, catalog, printed)
+    with engine:
+        if not sys.stdin.isatty():
+            prompt.read_pipe()
+            return
+        from skep.cli.sql.line_editor import LineEditor, history_path
+
+        known: dict[str, list[str]] = {}
+
+        def columns(table: str) -> list[str]:
+            if table not in known:
+                try:
+                    known[table] = [shown_name(name) for name, _ in catalog.described(table)]
+                except CommandError:
+                    return []
+            return known[table]
+
+        def complete(text: str, before: str) -> list[str]:
+            return list(dict.fromkeys(completions(text, prompt.pending() + before, catalog, columns)))
+
+        prompt.talk(LineEditor(complete, history_path()))
 
 
-def _csv_line(cells: Sequence[object]) -> None:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(cells)
-    output.write(line.getvalue().encode(errors="surrogateescape"))
+def _archive(folder: Path | None) -> Path | None:
+    if folder is None:
+        return None
+    # Path has collapsed the two slashes of s3:// into one.
+    if ":/" in str(folder):
+        raise UsageError(f"--archive {folder}: expected a local folder, not a URL; mount remote storage as a folder")
+    from skep.client.archive.archive_folder import find_archives
 
-
-def _cell(value: Any) -> object:
-    """Returns a value for a table or CSV: itself if it is simple, else JSON."""
-    plain = _plain(value)
-    return jsonlib.dumps(plain, ensure_ascii=False) if isinstance(plain, list | dict | bool) else plain
-
-
-def _plain(value: Any) -> Any:
-    """Returns a value of a row as a JSON value."""
-    from pyspark.sql import Row
-
-    if isinstance(value, Row):
-        return {name: _plain(field) for name, field in value.asDict().items()}
-    if isinstance(value, dict):
-        return {str(_plain(key)): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, datetime.datetime):
-        # Timestamps of records have milliseconds; three more zeros would only widen the table.
-        return value.isoformat(" ", "microseconds" if value.microsecond % 1000 else "milliseconds")
-    if isinstance(value, datetime.date):
-        return value.isoformat()
-    if isinstance(value, bytes | bytearray):
-        try:
-            return bytes(value).decode()
-        except UnicodeDecodeError:
-            return base64.b64encode(value).decode()
-    if isinstance(value, decimal.Decimal):
-        return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")  # as in Spark's to_json
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+    if not find_archives(folder):
+        raise UsageError(f"--archive {folder}: there is no archive in this folder (skep archive TOPIC --to {folder})")
+    return folder

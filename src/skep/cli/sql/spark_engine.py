@@ -1,0 +1,196 @@
+"""``--engine spark``: queries in Spark SQL. The JVM is started by the first query, and kept until the engine is closed.
+
+A query is parsed as soon as Spark runs, before topics are looked at: an error in it does not wait for them. The fields
+of a topic are inferred by this process (``topic_tables``), once in the life of the engine; the rows are read by Spark.
+"""
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skep.cli import output
+from skep.cli.connection import unknown_topic
+from skep.cli.failures import CommandError
+from skep.cli.spark.pipeline_display import STARTING
+from skep.cli.spark.spark_driver import RunAbandoned, spark_driver
+from skep.cli.spark.spark_failures import one_line
+from skep.cli.spark.table_files import files_of_table
+from skep.cli.sql.query_text import SPARK, tables_named
+from skep.cli.sql.value_schema import columns_of
+
+if TYPE_CHECKING:
+    from skep.cli.sql.table_catalog import TableCatalog
+
+_NUMBERS = ("byte", "short", "integer", "long", "float", "double", "decimal")
+CANCEL_EVERY_S = 0.5
+
+
+class SparkResult:
+    """The rows of a DataFrame."""
+
+    def __init__(self, frame: Any, tables: Collection[str] = ()) -> None:
+        self._frame = frame
+        self._tables = tables
+        self.columns: Sequence[str] = frame.columns
+        self.numbers = [field.name for field in frame.schema if field.dataType.typeName() in _NUMBERS]
+
+    def first(self, limit: int) -> Sequence[Sequence[Any]]:
+        with query_errors(self._tables):
+            rows: Sequence[Sequence[Any]] = self._frame.limit(limit).collect()
+            return rows
+
+    def rows(self) -> Iterable[Sequence[Any]]:
+        with query_errors(self._tables):
+            yield from self._frame.toLocalIterator(prefetchPartitions=True)
+
+
+class SparkEngine:
+    """A Spark of its own. The caller has called ``check_java`` before."""
+
+    dialect = SPARK
+
+    def __init__(self, catalog: "TableCatalog", master: str) -> None:
+        self._catalog = catalog
+        self._master = master
+        self._running = contextlib.ExitStack()
+        self._session: Any = None
+        self._fields: dict[str, str] = {}
+
+    def run(self, query: str) -> SparkResult:
+        session = self._started()
+        names = self._catalog.names()
+        with query_errors(names):
+            session._jsparkSession.sessionState().sqlParser().parsePlan(query)
+            for name, table in tables_named(query, names).items():
+                self._add_view(session, name, table)
+            return SparkResult(session.sql(query), names)
+
+    def attempt(self, work: Callable[[], None]) -> None:
+        """Calls ``work``, which runs a query. Ctrl-C cancels its jobs, and Spark stays; a second Ctrl-C ends Spark.
+
+        A signal in the middle of a call to Java would break the connection to the JVM, so another thread makes them.
+        """
+        self._started()
+        with ThreadPoolExecutor(1, "skep-sql") as thread:
+            working = thread.submit(work)
+            try:
+                working.result()
+            except KeyboardInterrupt:
+                self._cancel(working)
+                raise
+            except CommandError as error:
+                if self._session.sparkContext._gateway.proc.poll() is not None:
+                    # Raises an error that says how the JVM ended. The next query starts another.
+                    self.__exit__(type(error), error, error.__traceback__)
+                raise
+
+    def _cancel(self, working: "Future[None]") -> None:
+        try:
+            # Again and again: a query has several jobs, and may be between two of them.
+            while not working.done():
+                self._session.sparkContext.cancelAllJobs()
+                wait([working], CANCEL_EVERY_S)
+        except KeyboardInterrupt:
+            abandoned = RunAbandoned()
+            with contextlib.suppress(RunAbandoned):
+                self.__exit__(RunAbandoned, abandoned, None)
+
+    def forget(self, table: str) -> None:
+        """The fields of a topic are inferred again by the next query that uses it."""
+        self._fields.pop(table, None)
+
+    def __enter__(self) -> "SparkEngine":
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        """Ends Spark, after Ctrl-C at once. Raises CommandError if its JVM had ended: that explains an error."""
+        self._session = None
+        self._running.__exit__(*raised)
+
+    def _started(self) -> Any:
+        if self._session is None:
+            output.note(STARTING)
+            self._session = self._running.enter_context(_session(self._master))
+        return self._session
+
+    def _add_view(self, session: Any, name: str, table: str) -> None:
+        if (folder := self._catalog.folders.get(table)) is not None:
+            files = [str(path) for path in files_of_table(folder)]
+            view = session.read.option("mergeSchema", "true").option("basePath", str(folder)).parquet(*files)
+            view.createOrReplaceTempView(_quoted(name))
+            return
+        topics = self._catalog.topics
+        if table not in self._fields:
+            self._fields[table] = topics.ddl(table)
+        options = {"kafka.bootstrap.servers": topics.bootstrap}
+        if topics.archived(table):
+            options["archive"] = str(Path(topics.archive or "").resolve())
+        add_view(session, name, table, options, self._fields[table])
+
+
+def add_view(spark: Any, name: str, topic: str, options: dict[str, str], ddl: str) -> None:
+    """Creates a temporary view ``name`` of the current records of ``topic``, with the fields of ``ddl``."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    records = spark.read.format("skep").options(**options).option("subscribe", topic).load()
+    text = records["value"].cast("string")
+    fields: Any = StructType.fromDDL(ddl) if ddl else StructType()
+    columns, _ = columns_of(fields.fieldNames())
+    data = F.from_json(text, StructType([fields[column] for column in columns])) if columns else None
+    view = records.select(
+        *((data[column].alias(column) for column in columns) if data is not None else ()),
+        records["key"].cast("string").alias("_key"),
+        text.alias("_value"),
+        records["partition"].alias("_partition"),
+        records["offset"].alias("_offset"),
+        records["timestamp"].alias("_timestamp"),
+    )
+    view.createOrReplaceTempView(_quoted(name))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+@contextlib.contextmanager
+def _session(master: str) -> Iterator[Any]:
+    # Rows contain timestamps in the time zone of this process; queries use UTC.
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    with tempfile.TemporaryDirectory(prefix="skep-sql-") as folder:
+        settings = {
+            "spark.master": master,
+            "spark.app.name": "skep sql",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.warehouse.dir": Path(folder, "warehouse").as_uri(),
+            "spark.sql.shuffle.partitions": "4",
+        }
+        with Path(folder, "spark.log").open("wb") as log, spark_driver(settings, log) as context:
+            from pyspark.sql import SparkSession
+
+            yield SparkSession(context)
+
+
+@contextlib.contextmanager
+def query_errors(tables: Collection[str]) -> Iterator[None]:
+    """Turns errors of Spark into CommandErrors of one line; an unknown table is reported as an unknown topic."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        if error.getCondition() in ("TABLE_OR_VIEW_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND.WITHOUT_SUGGESTION"):
+            name = (error.getMessageParameters() or {}).get("relationName", "").replace("`", "")
+            if name in tables:
+                raise CommandError(f"write the name of topic '{name}' in backticks: `{name}`") from None
+            raise CommandError(str(unknown_topic(name, tables))) from None
+        raise CommandError(one_line(error)) from None
+    except Py4JError as error:
+        raise CommandError(one_line(error)) from None
