@@ -5,11 +5,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from skep.cli.failures import CommandError
+from skep.cli.spark.last_run import save_last_run, table_folder
+from skep.cli.spark.pipeline_graph import SINK, TABLE, TOPIC, VIEW, Dataset, FlowGraph
+from skep.cli.spark.pipeline_project import Project, load_project
+from skep.cli.spark.pipeline_template import write_project
 from skep.client.archive import archive_folder
 from skep.testing import EmbeddedBroker
 from tests.scenario.archive_topics import done, skep
@@ -176,3 +182,62 @@ def test_a_missing_file_of_an_archive_is_told(broker: EmbeddedBroker, topic: str
     for file in archive_folder.list_files(lake / f"topic={topic}"):
         Path(file.path).unlink()
     assert "has 0 of the 1 files" in refused(f"SELECT count(*) FROM `{topic}`", "--archive", lake)
+
+
+def _table(project: Project, name: str, rows: pa.Table, file: str = "part-0.parquet") -> None:
+    folder = table_folder(project, name)
+    assert folder is not None
+    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows, folder / file)
+
+
+@pytest.fixture
+def project(broker: EmbeddedBroker, tmp_path: Path) -> Project:
+    """The example after a run, as far as its files go."""
+    loaded = load_project(write_project(tmp_path / "shop", broker.bootstrap_servers), {})
+    _table(loaded, "revenue", pa.table({"product": ["eggs", "hen"], "total": [7.5, 21.0]}))
+    _table(loaded, "daily", pa.table({"n": [1]}), "day=1/part-0.parquet")
+    _table(loaded, "daily", pa.table({"n": [2], "new": ["x"]}), "day=2/part-0.parquet")
+    graph = FlowGraph()
+    graph.add(Dataset("parsed", VIEW))
+    graph.add_flow("parsed", "parsed", [Dataset("orders", TOPIC)])
+    graph.add(Dataset("bad_orders", SINK, "orders.bad"))
+    graph.add_flow("to_bad", "bad_orders", [Dataset("parsed", TABLE)])
+    graph.add_flow("revenue", "revenue", [Dataset("parsed", TABLE)])
+    graph.add_flow("daily", "daily", [Dataset("parsed", TABLE)])
+    save_last_run(loaded, graph.complete(), [], "done")
+    return loaded
+
+
+def test_tables_and_topics_of_a_pipeline_are_tables(
+    broker: EmbeddedBroker, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SKEP_BOOTSTRAP")  # the project has the address
+    fill(broker, "orders.bad", [b'{"reason": "no product"}'])
+    shop = ("--pipeline", project.folder)
+    assert ask("SELECT * FROM revenue ORDER BY total DESC", *shop) == [
+        {"product": "hen", "total": 21.0},
+        {"product": "eggs", "total": 7.5},
+    ]
+    assert ask("SELECT r.product, b.reason FROM revenue r, bad_orders b WHERE r.total < 10", *shop) == [
+        {"product": "eggs", "reason": "no product"}
+    ]
+    assert ask("SELECT count(*) AS n FROM `orders.bad`", *shop) == [{"n": 1}]
+    # A table with a partition column, which got another column later.
+    assert ask("SELECT * FROM daily ORDER BY n", *shop) == [
+        {"n": 1, "day": 1, "new": None},
+        {"n": 2, "day": 2, "new": "x"},
+    ]
+    assert refused("SELECT * FROM revenu", *shop) == "there is no table or topic 'revenu'; did you mean revenue?"
+    assert "there is no table or topic 'parsed'" in refused("SELECT * FROM parsed", *shop)
+
+
+def test_a_folder_without_a_pipeline_is_refused(tmp_path: Path) -> None:
+    assert "has no spark-pipeline.yml" in refused("SELECT 1", "--pipeline", tmp_path)
+
+
+def test_a_pipeline_that_was_never_run_has_topics_only(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    folder = write_project(tmp_path / "shop", broker.bootstrap_servers)
+    result = skep("sql", "SELECT 1 AS one", "-e", "duckdb", "--pipeline", folder)
+    assert (result.exit_code, result.stdout) == (0, "one\n  1\n")
+    assert f"has no tables yet; to run it: skep pipeline run {folder}" in result.stderr

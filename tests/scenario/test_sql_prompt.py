@@ -53,7 +53,7 @@ def test_statements_are_typed_on_one_line_or_several(environment: dict[str, str]
         assert "plan" in terminal.wait_for(PROMPT)
         terminal.type("SELEC 1;\n")
         assert 'skep: syntax error at or near "SELEC"\n' in terminal.wait_for(PROMPT)
-        terminal.type("\\q\n")
+        terminal.type("exit\n")
         assert terminal.wait_for_end() == 0
 
 
@@ -127,5 +127,7 @@ def _piped(text: str, environment: dict[str, str], *options: str) -> "subprocess
 def test_statements_are_read_from_a_pipe(environment: dict[str, str]) -> None:
     ran = _piped("-- eggs\nSELECT count(*) AS n\nFROM eggs;\n\nSELECT 2 AS two", environment, "--json")
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, '{"n":2}\n{"two":2}\n', "")
+    ran = _piped("\\d eggs.late\n\\q\nSELECT 1", environment)
+    assert (ran.returncode, ran.stdout.splitlines()[:2]) == (0, ["column      type", "colour      STRING"])
     ran = _piped("SELECT 1 AS one; SELEC 2; SELECT 3", environment, "--csv")
     assert (ran.returncode, ran.stdout, ran.stderr) == (1, "one\n1\n", 'skep: syntax error at or near "SELEC"\n')

@@ -1,5 +1,6 @@
 """The two engines of ``skep sql`` give the same results: one topic, one Spark session, a list of queries."""
 
+import datetime
 import json
 import os
 import re
@@ -8,12 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from skep.cli import output
 from skep.cli.sql.duckdb_engine import DuckdbEngine
+from skep.cli.sql.pipeline_tables import PipelineTables
 from skep.cli.sql.query_result import print_csv, print_json, print_table
 from skep.cli.sql.spark_engine import SparkEngine
 from skep.cli.sql.table_catalog import TableCatalog
@@ -27,6 +31,7 @@ from tests.unit.cli.sql.test_value_schema import INFERRED
 
 pytestmark = pytest.mark.xdist_group("spark")
 
+MOMENT = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC)
 FIRST_MS = 1_769_817_600_000  # 2026-01-31 in UTC
 VALUES = [
     b'{"id": 1, "product": "eggs", "price": 0.5, "tags": ["a", "b"], "yard": {"x": 1, "y": "s"}, "fresh": true}',
@@ -173,3 +178,16 @@ def test_the_archive_and_the_log_are_one_table_in_both(
     on_spark, on_duckdb = Engines(spark, catalog, capfdbinary).printed(query, print_json)
     assert on_spark == on_duckdb
     assert [json.loads(line)["n"] for line in on_spark] == [60, 60]
+
+
+def test_tables_of_a_pipeline_are_read_by_both(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    for day, row in enumerate(({"n": [1], "made": [MOMENT]}, {"n": [2], "made": [MOMENT], "new": ["x"]})):
+        (tmp_path / f"day={day}").mkdir()
+        pq.write_table(pa.table(row), tmp_path / f"day={day}" / "part-0.parquet")
+    catalog = TableCatalog(TopicTables(broker.bootstrap_servers), PipelineTables({"daily": tmp_path}))
+    query = "SELECT n, new, day, made FROM Daily ORDER BY n"
+    on_spark, on_duckdb = Engines(spark, catalog, capfdbinary).printed(query, print_json)
+    assert on_spark == on_duckdb
+    assert json.loads(on_spark[1]) == {"n": 2, "new": "x", "day": 1, "made": "2024-05-01 12:00:00.000"}

@@ -65,7 +65,7 @@ def count_rows(files: Iterable[Path]) -> int | None:
         return None
 
 
-def read_rows(files: Iterable[Path], limit: int | None) -> "pa.Table | None":
+def read_rows(files: Iterable[Path], limit: int) -> "pa.Table | None":
     """Returns at most ``limit`` rows, those of the first files first; None if there is no file."""
     import pyarrow as pa
     import pyarrow.parquet

@@ -5,11 +5,10 @@ may be in backticks, times are UTC, and nulls sort as in Spark (first if ascendi
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skep.base.extras import how_to_install
-from skep.cli.connection import unknown_topic
 from skep.cli.failures import CommandError
 from skep.cli.sql.query_text import DUCKDB, in_double_quotes, tables_named
 
@@ -35,7 +34,8 @@ _INTERRUPTED = "Query interrupted"
 class DuckdbResult:
     """The rows of the last query of a connection."""
 
-    def __init__(self, cursor: Any) -> None:
+    def __init__(self, cursor: Any, catalog: "TableCatalog") -> None:
+        self._catalog = catalog
         described = [(name, str(kind).partition("(")[0]) for name, kind, *_ in cursor.description or ()]
         self._cursor = cursor
         # Of EXPLAIN only the plan is worth reading; Spark calls it so.
@@ -44,7 +44,7 @@ class DuckdbResult:
         self.numbers = [name for name, kind in described if kind in _NUMBERS]
 
     def first(self, limit: int) -> Sequence[Sequence[Any]]:
-        with _Errors(()):
+        with _Errors(self._catalog):
             return [row[self._skipped :] for row in self._cursor.fetchmany(limit)]
 
     def rows(self) -> Iterator[Sequence[Any]]:
@@ -68,21 +68,27 @@ class DuckdbEngine:
         self._catalog = catalog
         self._duckdb = duckdb
         self._connection: Any = duckdb.connect(config=SETTINGS)
+        self._views: dict[str, str] = {}
 
     def run(self, query: str) -> DuckdbResult:
         sql = in_double_quotes(query)
         names = self._catalog.names()
-        with _Errors(names):
+        with _Errors(self._catalog):
             # Before the topics are read.
             if len(self._duckdb.extract_statements(sql)) != 1:
                 raise CommandError("expected one statement; type several in the prompt: skep sql")
+        for gone in [name for name, table in self._views.items() if table not in names]:
+            # A topic that was deleted: a query must not find what was read of it before.
+            self._connection.unregister(gone)
+            del self._views[gone]
         tables: dict[str, Any] = {}
         for name, table in tables_named(query, names, DUCKDB).items():
             if table not in tables:
                 tables[table] = self._catalog.arrow_table(table)
             self._connection.register(name, tables[table])
-        with _Errors(names):
-            return DuckdbResult(self._connection.execute(sql))
+            self._views[name] = table
+        with _Errors(self._catalog):
+            return DuckdbResult(self._connection.execute(sql), self._catalog)
 
     def attempt(self, work: Callable[[], None]) -> None:
         """Calls ``work``, which runs a query. DuckDB notices Ctrl-C itself."""
@@ -101,8 +107,8 @@ class DuckdbEngine:
 class _Errors:
     """Turns errors of DuckDB into CommandErrors of one line; an unknown table is reported as an unknown topic."""
 
-    def __init__(self, tables: Collection[str]) -> None:
-        self._tables = tables
+    def __init__(self, catalog: "TableCatalog") -> None:
+        self._catalog = catalog
 
     def __enter__(self) -> None:
         pass
@@ -114,15 +120,13 @@ class _Errors:
             # DuckDB has taken the signal.
             raise KeyboardInterrupt from None
         if isinstance(error, duckdb.Error):
-            raise CommandError(self._line(error)) from None
+            raise self._told(error) from None
 
-    def _line(self, error: BaseException) -> str:
+    def _told(self, error: BaseException) -> CommandError:
         text = str(error)
         found = re.search(r'Table with name (?:"([^"]*)"|(\S+)) does not exist', text)
         if found is None:
             paragraph = " ".join(text.partition("\n\n")[0].split())
-            return re.sub(r"^[A-Z]\w+(?: [A-Z]\w+)* Error: ", "", paragraph)
+            return CommandError(re.sub(r"^[A-Z]\w+(?: [A-Z]\w+)* Error: ", "", paragraph))
         name = found[1] or found[2]
-        if name in self._tables:
-            return f"write the name of topic '{name}' in backticks: `{name}`"
-        return str(unknown_topic(name, self._tables))
+        return self._catalog.unknown(name)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from skep.cli import output
-from skep.cli.connection import unknown_topic
 from skep.cli.failures import CommandError
 from skep.cli.sql.query_result import QueryResult
 from skep.cli.sql.query_text import Dialect, is_blank, statements, tables_named
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from skep.cli.sql.line_editor import LineEditor
     from skep.cli.sql.table_catalog import TableCatalog
 
+ENDS = (["exit"], ["quit"])
 FIRST, FURTHER = "skep> ", "   -> "
 GREETING = "SQL ends with ; and \\? shows help. Ctrl-D ends."
 HELP = """\
@@ -88,8 +88,9 @@ class Prompt:
 
     def _takes(self, line: str, run: Callable[[str], None]) -> bool:
         """Handles a line. Returns whether it ends the prompt."""
-        if not self._pending and line.lstrip().startswith("\\"):
-            return self._command(line.strip().rstrip(";").split(maxsplit=1))
+        words = line.strip().rstrip(";").split(maxsplit=1)
+        if not self._pending and words and (words[0].startswith("\\") or words in ENDS):
+            return self._command(words)
         complete, rest = statements(self._pending + line, self._engine.dialect)
         # Before they run: if one fails, the others are not a part of what is typed next.
         self._pending = "" if is_blank(rest, self._engine.dialect) else rest
@@ -108,7 +109,7 @@ class Prompt:
 
     def _command(self, words: list[str]) -> bool:
         match words:
-            case ["\\q"]:
+            case ["\\q"] | ["exit"] | ["quit"]:
                 return True
             case ["\\?"]:
                 output.line(HELP)
@@ -127,7 +128,7 @@ class Prompt:
         plain = name.strip('`"')
         found = tables_named("`" + plain.replace("`", "``") + "`", self._catalog.names())
         if not found:
-            raise unknown_topic(plain, self._catalog.names())
+            raise self._catalog.unknown(plain)
         [table] = found.values()
         self._engine.forget(table)
         output.table(("column", "type"), self._catalog.described(table))

@@ -69,7 +69,7 @@ def tables_named(query: str, tables: Collection[str], dialect: Dialect = SPARK) 
     return named
 
 
-_NOT_A_TABLE = ("select", "values", "lateral", "table", "stream", "only", "unnest", "with", "from", "map", "reduce")
+_NOT_A_TABLE = ("select", "values", "lateral", "table", "stream", "only", "unnest", "with", "from", "as", "map")
 _TAKE_FROM = ("extract", "trim", "ltrim", "rtrim", "btrim", "substring", "substr", "overlay", "position")
 
 
@@ -90,7 +90,7 @@ def missing_table(query: str, tables: Collection[str]) -> str | None:
             callers.append(words[place - 1] if place else "")
         elif word == ")" and callers:
             callers.pop()
-        if word not in ("from", "join") or place + 1 == len(tokens) or words[place - 1] == "distinct":
+        if word not in ("from", "join") or place + 1 == len(tokens) or words[place - 1] in ("distinct", "."):
             continue
         if callers and callers[-1] in _TAKE_FROM:
             continue
@@ -107,17 +107,13 @@ _JOINED = (["("], ["."], [":"], ["-"])
 
 
 def _defined(tokens: list[tuple[str, str]]) -> set[str]:
-    """Returns the names that the query may define: those before AS, and before a list of columns and AS."""
+    """Returns the names that WITH may define: ``WITH a AS (...), b (x, y) AS (...)``."""
+    texts = [text.lower() for _, text in tokens]
     return {
-        text.lower()
-        for place, (kind, text) in enumerate(tokens)
-        if kind in ("name", "word") and tokens[place + 1 : place + 2] in ([("word", "AS")], [("word", "as")], _OPEN)
-    } | {
-        text.lower() for place, (_, text) in enumerate(tokens) if tokens[place - 1][1].lower() in ("with", "recursive")
+        name
+        for before, name, after in zip(texts, texts[1:], texts[2:], strict=False)
+        if before in ("with", "recursive", ",") and after in ("as", "(")
     }
-
-
-_OPEN = [("sign", "(")]
 
 
 def statements(text: str, dialect: Dialect = SPARK) -> tuple[list[str], str]:

@@ -8,18 +8,16 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skep.cli import output
-from skep.cli.connection import unknown_topic
 from skep.cli.failures import CommandError
 from skep.cli.spark.pipeline_display import STARTING
 from skep.cli.spark.spark_driver import RunAbandoned, spark_driver
 from skep.cli.spark.spark_failures import one_line
-from skep.cli.spark.table_files import files_of_table
 from skep.cli.sql.query_text import SPARK, tables_named
 from skep.cli.sql.value_schema import columns_of
 
@@ -33,19 +31,19 @@ CANCEL_EVERY_S = 0.5
 class SparkResult:
     """The rows of a DataFrame."""
 
-    def __init__(self, frame: Any, tables: Collection[str] = ()) -> None:
+    def __init__(self, frame: Any, catalog: "TableCatalog") -> None:
         self._frame = frame
-        self._tables = tables
+        self._catalog = catalog
         self.columns: Sequence[str] = frame.columns
         self.numbers = [field.name for field in frame.schema if field.dataType.typeName() in _NUMBERS]
 
     def first(self, limit: int) -> Sequence[Sequence[Any]]:
-        with query_errors(self._tables):
+        with query_errors(self._catalog):
             rows: Sequence[Sequence[Any]] = self._frame.limit(limit).collect()
             return rows
 
     def rows(self) -> Iterable[Sequence[Any]]:
-        with query_errors(self._tables):
+        with query_errors(self._catalog):
             yield from self._frame.toLocalIterator(prefetchPartitions=True)
 
 
@@ -63,12 +61,11 @@ class SparkEngine:
 
     def run(self, query: str) -> SparkResult:
         session = self._started()
-        names = self._catalog.names()
-        with query_errors(names):
+        with query_errors(self._catalog):
             session._jsparkSession.sessionState().sqlParser().parsePlan(query)
-            for name, table in tables_named(query, names).items():
+            for name, table in tables_named(query, self._catalog.names()).items():
                 self._add_view(session, name, table)
-            return SparkResult(session.sql(query), names)
+            return SparkResult(session.sql(query), self._catalog)
 
     def attempt(self, work: Callable[[], None]) -> None:
         """Calls ``work``, which runs a query. Ctrl-C cancels its jobs, and Spark stays; a second Ctrl-C ends Spark.
@@ -119,18 +116,19 @@ class SparkEngine:
         return self._session
 
     def _add_view(self, session: Any, name: str, table: str) -> None:
-        if (folder := self._catalog.folders.get(table)) is not None:
-            files = [str(path) for path in files_of_table(folder)]
-            view = session.read.option("mergeSchema", "true").option("basePath", str(folder)).parquet(*files)
-            view.createOrReplaceTempView(_quoted(name))
+        topics, topic = self._catalog.topics, self._catalog.topic(table)
+        if topic is None:
+            pipeline = self._catalog.pipeline
+            options = {"mergeSchema": "true", "basePath": str(pipeline.folders[table])}
+            rows = session.read.options(**options).parquet(*map(str, pipeline.files(table)))
+            rows.createOrReplaceTempView(_quoted(name))
             return
-        topics = self._catalog.topics
         if table not in self._fields:
-            self._fields[table] = topics.ddl(table)
+            self._fields[table] = topics.ddl(topic)
         options = {"kafka.bootstrap.servers": topics.bootstrap}
-        if topics.archived(table):
+        if topics.archived(topic):
             options["archive"] = str(Path(topics.archive or "").resolve())
-        add_view(session, name, table, options, self._fields[table])
+        add_view(session, name, topic, options, self._fields[table])
 
 
 def add_view(spark: Any, name: str, topic: str, options: dict[str, str], ddl: str) -> None:
@@ -178,7 +176,7 @@ def _session(master: str) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def query_errors(tables: Collection[str]) -> Iterator[None]:
+def query_errors(catalog: "TableCatalog") -> Iterator[None]:
     """Turns errors of Spark into CommandErrors of one line; an unknown table is reported as an unknown topic."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -188,9 +186,7 @@ def query_errors(tables: Collection[str]) -> Iterator[None]:
     except PySparkException as error:
         if error.getCondition() in ("TABLE_OR_VIEW_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND.WITHOUT_SUGGESTION"):
             name = (error.getMessageParameters() or {}).get("relationName", "").replace("`", "")
-            if name in tables:
-                raise CommandError(f"write the name of topic '{name}' in backticks: `{name}`") from None
-            raise CommandError(str(unknown_topic(name, tables))) from None
+            raise catalog.unknown(name) from None
         raise CommandError(one_line(error)) from None
     except Py4JError as error:
         raise CommandError(one_line(error)) from None

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from skep.cli.connection import DEFAULT_BOOTSTRAP, unknown_topic
+from skep.cli.connection import DEFAULT_BOOTSTRAP
 from skep.cli.failures import CommandError, UsageError
 from skep.cli.output import Json
 from skep.cli.spark.spark_driver import check_java, import_pyspark
+from skep.cli.sql.pipeline_tables import PipelineTables
 from skep.cli.sql.prompt import Engine, Prompt, completions
 from skep.cli.sql.query_result import QueryResult, print_csv, print_json, print_table
 from skep.cli.sql.query_text import Dialect, given_schemas, missing_table, tables_named
@@ -46,20 +47,24 @@ def sql(
         Path | None,
         typer.Option("--archive", metavar="DIR", help="Read also the records that skep archive has written to DIR."),
     ] = None,
+    pipeline: Annotated[
+        Path | None,
+        typer.Option("--pipeline", metavar="DIR", help="Query also the tables of the pipeline project in DIR."),
+    ] = None,
     json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header line.")] = False,
     master: Annotated[str, typer.Option("--master", metavar="URL", help="The Spark master.")] = "local[*]",
     bootstrap: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--bootstrap-server",
             "--bootstrap",
             "-b",
             envvar="SKEP_BOOTSTRAP",
             metavar="HOST:PORT",
-            help="Broker addresses, separated by commas.",
+            help=f"Broker addresses, separated by commas; those of the pipeline, or {DEFAULT_BOOTSTRAP}.",
         ),
-    ] = DEFAULT_BOOTSTRAP,
+    ] = None,
 ) -> None:
     """Run a SQL query in which topics are tables. Without a query, open a prompt.
 
@@ -80,6 +85,7 @@ def sql(
       skep sql 'SELECT * FROM `orders.large` WHERE _timestamp > now() - INTERVAL 1 HOUR' --json
       skep sql "SELECT id, price * 2 FROM orders" --schema orders='id INT, price DOUBLE' --csv
       skep sql "SELECT count(*) FROM orders" --engine duckdb --archive lake
+      skep sql "SELECT * FROM revenue" --pipeline shop
       skep sql --engine duckdb
     """
     if json and as_csv:
@@ -88,7 +94,9 @@ def sql(
         check_java()
         import_pyspark()
     schemas = given_schemas(schema)
-    catalog = TableCatalog(TopicTables(bootstrap, schemas, _archive(archive)))
+    tables = None if pipeline is None else PipelineTables.load(pipeline)
+    address = bootstrap or (tables.bootstrap if tables is not None else None) or DEFAULT_BOOTSTRAP
+    catalog = TableCatalog(TopicTables(address, schemas, _archive(archive)), tables)
     catalog.check_schemas(schemas)
     chosen = _engine(engine, catalog, master)
     printed = print_json if json else print_csv if as_csv else print_table
@@ -118,7 +126,7 @@ def _check(query: str, engine: EngineName, catalog: TableCatalog, schemas: Itera
         if topic not in named:
             raise UsageError(f"--schema {topic}=...: the query does not use topic '{topic}'")
     if engine is EngineName.spark and (name := missing_table(query, catalog.names())) is not None:
-        raise unknown_topic(name, catalog.names())
+        raise catalog.unknown(name)
 
 
 def _prompt(engine: Engine, catalog: TableCatalog, printed: Callable[[QueryResult], None]) -> None:

@@ -3,13 +3,13 @@
 A table of the pipeline comes before a topic of the same name, as in ``skep pipeline show``.
 """
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from skep.cli.connection import Cluster
+from skep.base.unknown_names import did_you_mean
+from skep.cli.connection import Cluster, unknown_topic
 from skep.cli.failures import CommandError, UsageError
-from skep.cli.spark.table_files import files_of_table, read_rows
+from skep.cli.sql.pipeline_tables import PipelineTables
 from skep.cli.sql.topic_tables import TopicTables
 from skep.cli.sql.value_schema import UnknownType, parse_ddl, shown_name
 
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 class TableCatalog:
     """Names are looked up when it is created and by ``refresh``."""
 
-    def __init__(self, topics: TopicTables, folders: Mapping[str, Path] | None = None) -> None:
+    def __init__(self, topics: TopicTables, pipeline: PipelineTables | None = None) -> None:
         self.topics = topics
-        self.folders = dict(folders or {})
-        """The tables of a pipeline, each with the folder of its files."""
+        self.pipeline = pipeline or PipelineTables()
         self._cluster = Cluster(topics.bootstrap)
         self._names: set[str] = set()
         self.refresh()
@@ -33,16 +32,24 @@ class TableCatalog:
         self._names = set(self._cluster.metadata().topics)
 
     def names(self) -> set[str]:
-        return self._names | self.folders.keys()
+        return self._names | self.pipeline.folders.keys() | self.pipeline.sinks.keys()
 
     def listed(self) -> list[tuple[str, str]]:
         """Returns the names that a reader looks for, each with its kind; internal topics are left out."""
-        topics = {name for name in self._names - self.folders.keys() if not name.startswith("__")}
-        return sorted([*((name, "topic") for name in topics), *((name, "table") for name in self.folders)])
+        names = (name for name in self.names() if not name.startswith("__"))
+        return sorted((name, "table" if name in self.pipeline.folders else "topic") for name in names)
 
     def shown_names(self) -> list[str]:
         """Returns the names as a query writes them, some in backticks."""
         return [shown_name(name) for name, _ in self.listed()]
+
+    def unknown(self, name: str) -> CommandError:
+        """Returns the error for a name that a query uses: it is not a table, or has to be quoted."""
+        if name in self.names():
+            return CommandError(f"write the name of topic '{name}' in backticks: `{name}`")
+        if self.pipeline.folders:
+            return CommandError(f"there is no table or topic '{name}'{did_you_mean(name, self.names())}")
+        return unknown_topic(name, self._names)
 
     def check_schemas(self, topics: Iterable[str]) -> None:
         """Raises UsageError for a given schema that cannot be right, before an engine is started."""
@@ -55,23 +62,17 @@ class TableCatalog:
             except UsageError as error:
                 raise UsageError(f"--schema {topic}: {error}") from None
 
+    def topic(self, name: str) -> str | None:
+        """Returns the topic that a name stands for; None for a table of the pipeline."""
+        return None if name in self.pipeline.folders else self.pipeline.sinks.get(name, name)
+
     def described(self, name: str) -> list[tuple[str, str]]:
         """Returns the names and types of the columns of a table."""
-        if name not in self.folders:
-            return self.topics.described(name)
-        schema = self.arrow_table(name, limit=0).schema
-        return [(field.name, str(field.type).upper()) for field in schema]
+        topic = self.topic(name)
+        if topic is not None:
+            return self.topics.described(topic)
+        return [(field.name, str(field.type).upper()) for field in self.pipeline.arrow_table(name).schema]
 
-    def arrow_table(self, name: str, limit: int | None = None) -> "pa.Table":
-        if name not in self.folders:
-            return self.topics.table(name)
-        import pyarrow as pa
-
-        folder = self.folders[name]
-        try:
-            rows = read_rows(files_of_table(folder), limit)
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise CommandError(f"cannot read the files of {name} in {folder}: {' '.join(str(error).split())}") from None
-        if rows is None:
-            raise CommandError(f"the table {name} has no files yet; run the pipeline")
-        return rows
+    def arrow_table(self, name: str) -> "pa.Table":
+        topic = self.topic(name)
+        return self.pipeline.arrow_table(name) if topic is None else self.topics.table(topic)

@@ -58,6 +58,7 @@ def test_a_query_cannot_name_two_topics_that_differ_only_in_case() -> None:
     [
         ("SELECT * FROM ordrs", "ordrs"),
         ("SELECT * FROM `ordrs` WHERE a = 'x'", "ordrs"),
+        ("SELECT * FROM ordrs AS o", "ordrs"),
         ("WITH o AS (SELECT 1) SELECT * FROM o JOIN nothing USING (a)", "nothing"),
         ("SELECT (SELECT max(id) FROM nothing) FROM orders", "nothing"),
     ],
@@ -76,6 +77,8 @@ def test_a_table_that_nothing_can_be_is_found_without_an_engine(query: str, miss
         "SELECT a IS DISTINCT FROM b FROM orders",
         "SELECT * FROM range(10) JOIN LATERAL (SELECT 1) JOIN VALUES (1) AS t(x)",
         "SELECT * FROM (SELECT 1)",
+        "SELECT m.from AS sender, m.join, x.from y FROM orders m",
+        "With a As (SELECT 1) SELECT * FROM a",
         "SELECT * FROM parquet.`/tmp/x`",
         "SELECT * FROM some.thing",
         "SELECT 'FROM nothing' -- FROM nothing",
