@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,12 +12,16 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from skep.base.ids import TopicPartition as BaseTopicPartition
 from skep.cli.failures import CommandError
 from skep.cli.spark.last_run import save_last_run, table_folder
 from skep.cli.spark.pipeline_graph import SINK, TABLE, TOPIC, VIEW, Dataset, FlowGraph
 from skep.cli.spark.pipeline_project import Project, load_project
 from skep.cli.spark.pipeline_template import write_project
+from skep.cli.sql import topic_tables
 from skep.client.archive import archive_folder
+from skep.client.cluster_client import ClusterClient
+from skep.client.list_offsets import EARLIEST, list_offsets
 from skep.testing import EmbeddedBroker
 from tests.scenario.archive_topics import done, skep
 
@@ -158,6 +163,28 @@ def test_the_archive_and_the_log_are_one_table(broker: EmbeddedBroker, topic: st
     assert ask(query) == [
         {"rows": 90, "values": 90, "total": sum(range(40, 160)) - sum(range(41, 100, 2)), "first": 20}
     ]
+
+
+def test_records_that_retention_deletes_meanwhile_come_from_the_archive(
+    broker: EmbeddedBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = tmp_path / "lake"
+    fill(broker, topic, [b'{"n": 1}'] * 50)
+    done("archive", topic, "--to", lake)
+    fill(broker, topic, [b'{"n": 1}'] * 10)
+    delete(broker, topic, [20])
+
+    def as_before(cluster: ClusterClient, wanted: dict[BaseTopicPartition, int], **options: Any) -> dict[Any, Any]:
+        """The log start as it was before the records were deleted."""
+        found = list_offsets(cluster, wanted, **options)
+        return {one: 0 if wanted[one] == EARLIEST else offset for one, offset in found.items()}
+
+    monkeypatch.setattr(topic_tables, "list_offsets", as_before)
+    query = f"SELECT count(*) AS n, count(DISTINCT _offset) AS offsets FROM `{topic}`"
+    assert ask(query, "--archive", lake) == [{"n": 60, "offsets": 60}]
+    assert refused(query) == (
+        f"retention deleted offsets 0 to 19 of partition {topic}-0 while they were read; run the query again"
+    )
 
 
 def test_records_that_are_nowhere_are_told(broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:

@@ -73,8 +73,8 @@ def sql(
     aborted transactions. Names with dots or dashes need backticks. Times are UTC. The output is a table of at most
     1,000 rows; --json (one object per line) and --csv print all rows.
 
-    Spark takes 10 to 30 s to start. --engine duckdb takes less than a second, reads topics into memory, and speaks the
-    SQL of DuckDB. Tables, columns and types are the same.
+    Spark takes 10 to 30 s to start. --engine duckdb takes about a second, reads topics into memory, and speaks the SQL
+    of DuckDB. Tables, columns and types are the same.
 
     The prompt keeps its session. Statements end with a semicolon, \\d lists topics, \\d NAME lists columns, Tab
     completes names, Ctrl-C cancels a query and Ctrl-D ends. Statements are also read from a pipe.
@@ -101,6 +101,8 @@ def sql(
     chosen = _engine(engine, catalog, master)
     printed = print_json if json else print_csv if as_csv else print_table
     if query is None:
+        for topic in sorted(schemas.keys() - catalog.names()):
+            raise catalog.unknown(topic)
         _prompt(chosen, catalog, printed)
         return
     _check(query, engine, catalog, schemas, chosen.dialect)

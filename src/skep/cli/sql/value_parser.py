@@ -88,7 +88,7 @@ def arrow_type(kind: Kind) -> Any:
 def _field(value: Any, convert: Converter) -> Any:
     try:
         return None if value is None else convert(value)
-    except Mismatch:
+    except (Mismatch, RecursionError):
         return None
 
 

@@ -17,6 +17,8 @@ from skep.cli.failures import UsageError
 
 RECORD_COLUMNS = ("_key", "_value", "_partition", "_offset", "_timestamp")
 MAX_PRECISION = 38
+MAX_DEPTH = 50
+"""What is nested deeper is a STRING. Values come from anybody, and types of a thousand levels end in a crash."""
 _CORRUPT = "_corrupt_record"
 _LONG = range(-(1 << 63), 1 << 63)
 
@@ -108,7 +110,7 @@ def inferred(values: Iterable[Any]) -> Struct:
     return _tidy(found, nested=False) or Struct(())
 
 
-def _kind_of(value: Any) -> Kind:
+def _kind_of(value: Any, depth: int = 0) -> Kind:
     match value:
         case None | "":
             return VOID
@@ -121,11 +123,13 @@ def _kind_of(value: Any) -> Kind:
         case int():
             digits = len(str(abs(value)))
             return BIGINT if value in _LONG else Decimal(digits) if digits <= MAX_PRECISION else DOUBLE
+        case _ if depth == MAX_DEPTH:
+            return STRING
         case list():
             nothing: Kind = VOID
-            return Array(reduce(_joined, map(_kind_of, value), nothing))
+            return Array(reduce(_joined, (_kind_of(item, depth + 1) for item in value), nothing))
         case _:
-            return Struct(tuple(sorted((name, _kind_of(item)) for name, item in value.items() if name)))
+            return Struct(tuple(sorted((name, _kind_of(item, depth + 1)) for name, item in value.items() if name)))
 
 
 def _joined(one: Kind, other: Kind) -> Kind:

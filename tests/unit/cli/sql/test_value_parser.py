@@ -82,6 +82,12 @@ def test_what_is_no_object_has_no_fields(text: str | None) -> None:
     assert [column.to_pylist() for column in columns([decoded(text)], parse_ddl("a STRING"))] == [[None]]
 
 
+def test_a_value_of_many_levels_is_no_error() -> None:
+    for depth in (900, 100_000):
+        text = '{"b": 1, "a": ' + "[" * depth + "]" * depth + "}"
+        assert len(columns([decoded(text)], parse_ddl("a STRING"))[0]) == 1
+
+
 @pytest.mark.parametrize("text", [' {"a": 1}', '{"a": 1} rest', '\ufeff{"a": 1}', '{"a": 7, "a": 1}'])
 def test_what_stands_around_an_object_does_not_matter(text: str) -> None:
     assert columns([decoded(text)], parse_ddl("a BIGINT"))[0].to_pylist() == [1]

@@ -41,6 +41,13 @@ def test_fields_and_types_are_inferred(values: list[str], ddl: str) -> None:
     assert inferred(map(json.loads, values)).columns() == ddl
 
 
+def test_a_value_of_many_levels_has_a_type_of_few() -> None:
+    fields = inferred([json.loads("[" * 400 + '{"a": ' + "[" * 400 + "]" * 400 + "}" + "]" * 400)])
+    assert fields.columns() == ""
+    fields = inferred([{"a": json.loads("[" * 900 + "1" + "]" * 900)}])
+    assert fields.columns() == "a " + "ARRAY<" * 49 + "STRING" + ">" * 49
+
+
 def test_of_fields_of_a_struct_that_differ_in_case_only_one_is_kept() -> None:
     assert inferred([{"a": {"X": 1, "x": "s"}}]).columns() == "a STRUCT<x: STRING>"
 
