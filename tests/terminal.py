@@ -19,6 +19,7 @@ class Terminal:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.screen = ""
+        self._printed = b""
         self._seen = 0
         self._master, slave = pty.openpty()
         # A terminal without escape sequences: what is printed is plain text.
@@ -46,21 +47,28 @@ class Terminal:
         """Returns what was printed since the last call, up to ``text``."""
         deadline = time.monotonic() + timeout_s
         while (found := self.screen.find(text, self._seen)) < 0:
-            self._read(deadline, text)
+            assert self._read(deadline), f"{text!r} was not printed after {self.screen[self._seen :]!r}"
         before, self._seen = self._seen, found + len(text)
         return self.screen[before : self._seen]
 
     def wait_for_end(self, timeout_s: float = PATIENCE_S) -> int:
-        return self.process.wait(timeout_s)
+        """Returns the exit code, when all that the command printed is on the screen."""
+        deadline = time.monotonic() + timeout_s
+        while self._read(deadline):
+            pass
+        return self.process.wait(max(0.0, deadline - time.monotonic()))
 
-    def _read(self, deadline: float, awaited: str) -> None:
+    def _read(self, deadline: float) -> bool:
+        """Reads what is printed next. Returns whether there was something before the deadline and the end."""
         ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
         try:
             data = os.read(self._master, 65536) if ready else b""
         except OSError:
             data = b""  # the command has ended
-        assert data, f"{awaited!r} was not printed after {self.screen[self._seen :]!r}"
-        self.screen += data.decode(errors="replace").replace("\r\n", "\n").replace(BELL, "")
+        # As a whole: a piece may end inside of a character, or between carriage return and line feed.
+        self._printed += data
+        self.screen = self._printed.decode(errors="replace").replace("\r\n", "\n").replace(BELL, "")
+        return bool(data)
 
 
 def _take_terminal() -> None:

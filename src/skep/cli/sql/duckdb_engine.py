@@ -70,6 +70,9 @@ class DuckdbEngine:
         self._connection: Any = duckdb.connect(config=SETTINGS)
         self._views: dict[str, str] = {}
 
+    def prepare(self) -> None:
+        """There is nothing to start."""
+
     def run(self, query: str) -> DuckdbResult:
         sql = in_double_quotes(query)
         names = self._catalog.names()

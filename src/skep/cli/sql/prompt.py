@@ -38,6 +38,9 @@ class Engine(Protocol):
     @property
     def dialect(self) -> Dialect: ...
 
+    def prepare(self) -> None:
+        """Starts in the background what the first query needs."""
+
     def run(self, query: str) -> QueryResult: ...
 
     def attempt(self, work: Callable[[], None]) -> None:
@@ -74,6 +77,7 @@ class Prompt:
 
     def talk(self, editor: "LineEditor") -> None:
         output.note(GREETING)
+        self._engine.prepare()
         while True:
             try:
                 line = editor.line(FURTHER if self._pending else FIRST)

@@ -1,11 +1,15 @@
 """``--engine spark``: queries in Spark SQL. The JVM is started by the first query, and kept until the engine is closed.
 
+A prompt starts it before, in a thread, while the user types. If the prompt is left meanwhile, the JVM is killed.
+
 A query is parsed as soon as Spark runs, before topics are looked at: an error in it does not wait for them. The fields
 of a topic are inferred by this process (``topic_tables``), once in the life of the engine; the rows are read by Spark.
 """
 
 import contextlib
 import os
+import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,7 +61,15 @@ class SparkEngine:
         self._master = master
         self._running = contextlib.ExitStack()
         self._session: Any = None
+        self._starting: Future[Any] | None = None
+        self._process: subprocess.Popen[Any] | None = None
+        self._ended = False
         self._fields: dict[str, str] = {}
+
+    def prepare(self) -> None:
+        """Starts Spark in the background. The first query waits for it."""
+        output.note(STARTING)
+        self._starting = ThreadPoolExecutor(1, "skep-sql-start").submit(self._start)
 
     def run(self, query: str) -> SparkResult:
         session = self._started()
@@ -106,14 +118,37 @@ class SparkEngine:
 
     def __exit__(self, *raised: Any) -> None:
         """Ends Spark, after Ctrl-C at once. Raises CommandError if its JVM had ended: that explains an error."""
-        self._session = None
+        self._ended = True
+        if self._starting is not None:
+            # Nobody waits for a Spark that is still starting. Its error says no more than that it was killed.
+            if not self._starting.done() and self._process is not None:
+                _kill(self._process)
+            wait([self._starting])
+        self._session = self._starting = None
         self._running.__exit__(*raised)
 
     def _started(self) -> Any:
         if self._session is None:
-            output.note(STARTING)
-            self._session = self._running.enter_context(_session(self._master))
+            starting = self._starting
+            if starting is None:
+                output.note(STARTING)
+                self._session = self._start()
+            else:
+                # Ctrl-C here does not end the start: the next query waits again.
+                wait([starting])
+                self._starting = None
+                self._session = starting.result()
         return self._session
+
+    def _start(self) -> Any:
+        self._ended = False
+        return self._running.enter_context(_session(self._master, self._launched))
+
+    def _launched(self, process: "subprocess.Popen[Any]") -> None:
+        self._process = process
+        if self._ended:
+            # The engine was closed before there was a process to kill.
+            _kill(process)
 
     def _add_view(self, session: Any, name: str, table: str) -> None:
         topics, topic = self._catalog.topics, self._catalog.topic(table)
@@ -152,12 +187,17 @@ def add_view(spark: Any, name: str, topic: str, options: dict[str, str], ddl: st
     view.createOrReplaceTempView(_quoted(name))
 
 
+def _kill(process: "subprocess.Popen[Any]") -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
 @contextlib.contextmanager
-def _session(master: str) -> Iterator[Any]:
+def _session(master: str, launched: Callable[["subprocess.Popen[Any]"], None]) -> Iterator[Any]:
     # Rows contain timestamps in the time zone of this process; queries use UTC.
     os.environ["TZ"] = "UTC"
     time.tzset()
@@ -169,7 +209,7 @@ def _session(master: str) -> Iterator[Any]:
             "spark.sql.warehouse.dir": Path(folder, "warehouse").as_uri(),
             "spark.sql.shuffle.partitions": "4",
         }
-        with Path(folder, "spark.log").open("wb") as log, spark_driver(settings, log) as context:
+        with Path(folder, "spark.log").open("wb") as log, spark_driver(settings, log, launched) as context:
             from pyspark.sql import SparkSession
 
             yield SparkSession(context)
