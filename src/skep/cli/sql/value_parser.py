@@ -4,7 +4,8 @@ A field that does not match its type is null, the others keep their values: 1.5 
 takes everything: another value becomes its JSON text, with numbers as Java writes them. An array with an element that
 does not match is null. Text that is not JSON has no fields, and text after the first JSON value is ignored.
 
-Unlike Spark this reads neither strings in single quotes nor the fields before the place where JSON is broken.
+Unlike Spark this reads neither strings in single quotes nor the fields before the place where JSON is broken, and a
+Java before 19 writes some numbers of a STRING with more digits than are needed.
 """
 
 import base64
@@ -32,6 +33,8 @@ _MOMENT = re.compile(
     re.ASCII,
 )
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_ESCAPED = re.compile(r'["\\\x00-\x1f\U00010000-\U0010ffff]')
+_SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infinity": -math.inf}
 _WHOLE = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 
@@ -149,8 +152,19 @@ def _json_text(value: Any) -> str:
             return f"[{','.join(map(_json_text, value))}]"
         case dict():
             return "{" + ",".join(f"{_json_text(name)}:{_json_text(item)}" for name, item in value.items()) + "}"
+        case str():
+            return '"' + _ESCAPED.sub(_escape, value).encode("utf-8", "replace").decode() + '"'
         case _:
-            return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()
+            return json.dumps(value)
+
+
+def _escape(found: re.Match[str]) -> str:
+    """Escapes what Spark's library escapes: also characters beyond 16 bits, as two surrogates."""
+    letter = found[0]
+    if letter in _SHORT:
+        return _SHORT[letter]
+    units = letter.encode("utf-16-be")
+    return "".join(f"\\u{units[place]:02X}{units[place + 1]:02X}" for place in range(0, len(units), 2))
 
 
 def java_double(value: float) -> str:
