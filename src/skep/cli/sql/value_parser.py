@@ -4,8 +4,10 @@ A field that does not match its type is null, the others keep their values: 1.5 
 takes everything: another value becomes its JSON text, with numbers as Java writes them. An array with an element that
 does not match is null. Text that is not JSON has no fields, and text after the first JSON value is ignored.
 
-Unlike Spark this reads neither strings in single quotes nor the fields before the place where JSON is broken, and a
-Java before 19 writes some numbers of a STRING with more digits than are needed.
+Unlike Spark this reads neither strings in single quotes nor the fields before the place where JSON is broken. Spark
+drops all fields of a record because of one BINARY that is not base64, reads time zones by name, and rounds a DECIMAL
+from all digits of a number, not from the nearest DOUBLE. A Java before 19 writes some numbers of a STRING with more
+digits than are needed.
 """
 
 import base64
@@ -28,10 +30,13 @@ Converter = Callable[[Any], Any]
 _decode = json.JSONDecoder().raw_decode
 _SPACE = " \t\r\n"
 _MOMENT = re.compile(
-    r"\s*(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})"
-    r"(?:[ T](?:(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?\s*(Z|UTC|[+-]\d{1,2}(?::?\d{2})?)?)?)?)?)?\s*",
+    r"\s*\+?(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T](\d{1,2})"
+    r"(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?)?\s*(Z|UTC|[+-]\d{1,2}(?::?\d{2})?)?)?)?)?\s*",
     re.ASCII,
 )
+_DAYS = re.compile(r"[+-]?\d{1,3}|[+-]?\d{5,7}", re.ASCII)
+_AFTER_DAY = re.compile(r"(?<=\d)[ T].*$", re.DOTALL)
+_NUMBER = re.compile(r"[+-]?(?:[\d,]+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _ESCAPED = re.compile(r'["\\\x00-\x1f\U00010000-\U0010ffff]')
 _SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
@@ -199,9 +204,13 @@ def _boolean(value: Any) -> Any:
 
 
 def _decimal(value: Any, precision: int, scale: int) -> decimal.Decimal:
+    # Python's Decimal also takes spaces and underscores.
+    _checked(
+        value, not isinstance(value, bool | str) or (isinstance(value, str) and _NUMBER.fullmatch(value) is not None)
+    )
     try:
-        number = decimal.Decimal(value if isinstance(value, int | str) else repr(value))
-        _checked(value, number.is_finite() and not isinstance(value, bool))
+        number = decimal.Decimal(value.replace(",", "") if isinstance(value, str) else repr(value))
+        _checked(value, number.is_finite())
         with decimal.localcontext(prec=2 * precision + 2):
             rounded = number.quantize(decimal.Decimal(1).scaleb(-scale), decimal.ROUND_HALF_UP)
     except decimal.InvalidOperation:
@@ -248,7 +257,11 @@ def _timestamp_ntz(value: Any) -> datetime.datetime:
 
 
 def _date(value: Any) -> datetime.date:
-    return _moment(value, zone=False)[0].date()
+    """Returns the day of a text, whatever follows it; a text of digits counts days since 1970."""
+    text = _checked(value, isinstance(value, str))
+    if _DAYS.fullmatch(text):
+        return _timestamp(int(text) * 86_400).date()
+    return _moment(_AFTER_DAY.sub("", text.strip()), zone=False)[0].date()
 
 
 def _binary(value: Any) -> bytes:
