@@ -1,5 +1,6 @@
 """``skep sql --engine duckdb``: topics as tables, without Spark; the archive and the log as one table."""
 
+import datetime
 import json
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,9 @@ from skep.cli.spark.pipeline_graph import SINK, TABLE, TOPIC, VIEW, Dataset, Flo
 from skep.cli.spark.pipeline_project import Project, load_project
 from skep.cli.spark.pipeline_template import write_project
 from skep.cli.sql import topic_tables
+from skep.cli.sql.pipeline_tables import PipelineTables
+from skep.cli.sql.table_catalog import TableCatalog
+from skep.cli.sql.topic_tables import TopicTables
 from skep.client.archive import archive_folder
 from skep.client.cluster_client import ClusterClient
 from skep.client.list_offsets import EARLIEST, list_offsets
@@ -215,7 +219,7 @@ def _table(project: Project, name: str, rows: pa.Table, file: str = "part-0.parq
     folder = table_folder(project, name)
     assert folder is not None
     (folder / file).parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(rows, folder / file)
+    pq.write_table(rows, folder / file, use_deprecated_int96_timestamps=True)  # as Spark writes them
 
 
 @pytest.fixture
@@ -223,7 +227,8 @@ def project(broker: EmbeddedBroker, tmp_path: Path) -> Project:
     """The example after a run, as far as its files go."""
     loaded = load_project(write_project(tmp_path / "shop", broker.bootstrap_servers), {})
     _table(loaded, "revenue", pa.table({"product": ["eggs", "hen"], "total": [7.5, 21.0]}))
-    _table(loaded, "daily", pa.table({"n": [1]}), "day=1/part-0.parquet")
+    made = pa.array([datetime.datetime(2024, 5, 1, 12)], pa.timestamp("ns"))
+    _table(loaded, "daily", pa.table({"n": [1], "made": made}), "day=1/part-0.parquet")
     _table(loaded, "daily", pa.table({"n": [2], "new": ["x"]}), "day=2/part-0.parquet")
     graph = FlowGraph()
     graph.add(Dataset("parsed", VIEW))
@@ -251,9 +256,15 @@ def test_tables_and_topics_of_a_pipeline_are_tables(
     ]
     assert ask("SELECT count(*) AS n FROM `orders.bad`", *shop) == [{"n": 1}]
     # A table with a partition column, which got another column later.
-    assert ask("SELECT * FROM daily ORDER BY n", *shop) == [
+    assert ask("SELECT n, day, new FROM daily ORDER BY n", *shop) == [
         {"n": 1, "day": 1, "new": None},
         {"n": 2, "day": 2, "new": "x"},
+    ]
+    assert TableCatalog(TopicTables(broker.bootstrap_servers), PipelineTables.load(project.folder)).described(
+        "daily"
+    ) == [("n", "BIGINT"), ("made", "TIMESTAMP"), ("day", "INT"), ("new", "STRING")]
+    assert ask("SELECT made FROM daily WHERE made > TIMESTAMP '2024-05-01 11:00:00'", *shop) == [
+        {"made": "2024-05-01 12:00:00.000"}
     ]
     assert refused("SELECT * FROM revenu", *shop) == "there is no table or topic 'revenu'; did you mean revenue?"
     assert "there is no table or topic 'parsed'" in refused("SELECT * FROM parsed", *shop)

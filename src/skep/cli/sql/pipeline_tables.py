@@ -68,7 +68,11 @@ class PipelineTables:
                 ).to_table()
                 for path in self.files(name)
             ]
-            return pa.concat_tables(parts, promote_options="permissive")
+            table = pa.concat_tables(parts, promote_options="permissive")
+            # Spark's timestamps in Parquet (INT96) are UTC and do not say so.
+            instant = pa.timestamp("us", "UTC")
+            fields = [field.with_type(instant) if field.type == pa.timestamp("ns") else field for field in table.schema]
+            return table.cast(pa.schema(fields), safe=False)
         except (OSError, pa.ArrowException) as error:
             raise self._unreadable(name, error) from None
 

@@ -11,6 +11,7 @@ from skep.cli.connection import Cluster, unknown_topic
 from skep.cli.failures import CommandError, UsageError
 from skep.cli.sql.pipeline_tables import PipelineTables
 from skep.cli.sql.topic_tables import TopicTables
+from skep.cli.sql.value_parser import kind_of
 from skep.cli.sql.value_schema import UnknownType, parse_ddl, shown_name
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class TableCatalog:
         topic = self.topic(name)
         if topic is not None:
             return self.topics.described(topic)
-        return [(field.name, str(field.type).upper()) for field in self.pipeline.arrow_table(name).schema]
+        return [(field.name, kind_of(field.type).ddl()) for field in self.pipeline.arrow_table(name).schema]
 
     def arrow_table(self, name: str) -> "pa.Table":
         topic = self.topic(name)

@@ -77,12 +77,7 @@ def arrow_type(kind: Kind) -> Any:
 
     match kind:
         case Simple(name):
-            return {
-                "STRING": pa.string(), "BIGINT": pa.int64(), "INT": pa.int32(), "SMALLINT": pa.int16(),
-                "TINYINT": pa.int8(), "DOUBLE": pa.float64(), "FLOAT": pa.float32(), "BOOLEAN": pa.bool_(),
-                "DATE": pa.date32(), "TIMESTAMP": pa.timestamp("us", "UTC"), "TIMESTAMP_NTZ": pa.timestamp("us"),
-                "BINARY": pa.binary(),
-            }[name]  # fmt: skip
+            return _arrow_types()[name]
         case Decimal(precision, scale):
             return pa.decimal128(precision, scale)
         case Array(element):
@@ -91,6 +86,32 @@ def arrow_type(kind: Kind) -> Any:
             return pa.map_(arrow_type(key), arrow_type(value))
         case Struct(fields):
             return pa.struct([pa.field(name, arrow_type(field)) for name, field in fields])
+
+
+def _arrow_types() -> dict[str, Any]:
+    import pyarrow as pa
+
+    return {
+        "STRING": pa.string(), "BIGINT": pa.int64(), "INT": pa.int32(), "SMALLINT": pa.int16(), "TINYINT": pa.int8(),
+        "DOUBLE": pa.float64(), "FLOAT": pa.float32(), "BOOLEAN": pa.bool_(), "DATE": pa.date32(),
+        "TIMESTAMP": pa.timestamp("us", "UTC"), "TIMESTAMP_NTZ": pa.timestamp("us"), "BINARY": pa.binary(),
+    }  # fmt: skip
+
+
+def kind_of(arrow: Any) -> Kind:
+    """Returns the kind of an Arrow type, the reverse of ``arrow_type``; Arrow's own name for types of others."""
+    import pyarrow as pa
+
+    if pa.types.is_decimal(arrow):
+        return Decimal(arrow.precision, arrow.scale)
+    if pa.types.is_map(arrow):
+        return Map(kind_of(arrow.key_type), kind_of(arrow.item_type))
+    if pa.types.is_list(arrow):
+        return Array(kind_of(arrow.value_type))
+    if pa.types.is_struct(arrow):
+        return Struct(tuple((field.name, kind_of(field.type)) for field in arrow))
+    names = (name for name, known in _arrow_types().items() if known == arrow)
+    return Simple(next(names, str(arrow).upper()))
 
 
 def _field(value: Any, convert: Converter) -> Any:
