@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from skep.cli.failures import INTERRUPTED
+from skep.cli.spark.pipeline_display import STARTING
 from skep.testing import EmbeddedBroker
 from tests.spark.pipelining import ROOT, RUN_TIMEOUT_S, environment
 from tests.waiting import wait_until
@@ -64,11 +65,11 @@ def _java(command: int) -> psutil.Process | None:
     return None
 
 
-def test_ctrl_c_ends_a_query_without_a_word(broker: EmbeddedBroker) -> None:
+def test_ctrl_c_ends_a_query_without_an_error(broker: EmbeddedBroker) -> None:
     with _counting(broker.bootstrap_servers) as (command, java):
         command.send_signal(signal.SIGINT)
         told = command.communicate(timeout=RUN_TIMEOUT_S)
-        assert (command.returncode, *told) == (INTERRUPTED, "", "")
+        assert (command.returncode, *told) == (INTERRUPTED, "", f"{STARTING}\n")
         assert psutil.wait_procs([java], timeout=30)[1] == []
 
 
@@ -79,7 +80,7 @@ def test_a_jvm_that_is_killed_is_told_in_one_line(broker: EmbeddedBroker) -> Non
         assert (command.returncode, *told) == (
             1,
             "",
-            "skep: Spark's JVM ended with exit code -9 before the command was done\n",
+            f"{STARTING}\nskep: Spark's JVM ended with exit code -9 before the command was done\n",
         )
 
 

@@ -9,8 +9,12 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from skep.cli import output
 from skep.cli.failures import CommandError
-from skep.cli.spark.sql_command import _print_csv, _print_json, _print_table, _query_errors
-from skep.cli.spark.sql_views import add_view
+from skep.cli.spark.pipeline_display import STARTING
+from skep.cli.sql.pipeline_tables import PipelineTables
+from skep.cli.sql.query_result import QueryResult, print_csv, print_json, print_table
+from skep.cli.sql.spark_engine import SparkEngine, SparkResult, query_errors
+from skep.cli.sql.table_catalog import TableCatalog
+from skep.cli.sql.topic_tables import TopicTables
 from skep.testing import EmbeddedBroker
 from tests.spark.conftest import Topics
 from tests.spark.pipelining import skep
@@ -26,6 +30,17 @@ ORDERS = [
 ]
 
 
+class Known(TableCatalog):
+    """A catalog without a cluster."""
+
+    def __init__(self) -> None:
+        self._names = {"orders", "a.b"}
+        self.pipeline = PipelineTables()
+
+
+KNOWN = Known()
+
+
 @pytest.fixture
 def orders(topics: Topics, topic: str) -> str:
     """A name with a dash, as many topics have."""
@@ -34,9 +49,11 @@ def orders(topics: Topics, topic: str) -> str:
     return topic
 
 
-def _ask(spark: SparkSession, broker: EmbeddedBroker, topic: str, query: str, schema: str | None = None) -> list[Row]:
-    add_view(spark, topic, topic, {"kafka.bootstrap.servers": broker.bootstrap_servers}, schema)
-    return spark.sql(query.replace("TOPIC", f"`{topic}`")).collect()
+def _ask(spark: SparkSession, broker: EmbeddedBroker, topic: str, query: str, schema: str | None = None) -> list[Any]:
+    topics = TopicTables(broker.bootstrap_servers, {} if schema is None else {topic: schema})
+    engine = SparkEngine(TableCatalog(topics), "")
+    engine._session = spark
+    return list(engine.run(query.replace("TOPIC", f"`{topic}`")).rows())
 
 
 def test_fields_are_found_in_the_values(spark: SparkSession, broker: EmbeddedBroker, orders: str) -> None:
@@ -89,14 +106,16 @@ def test_an_empty_topic_is_an_empty_table(
     ],
 )
 def test_what_is_wrong_with_a_query_is_told_in_one_line(spark: SparkSession, query: str, told: str) -> None:
-    with pytest.raises(CommandError) as refused, _query_errors(["orders", "a.b"]):
+    with pytest.raises(CommandError) as refused, query_errors(KNOWN):
         spark.sql(query).collect()
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def _printed(result: DataFrame, how: Callable[[Any], None], capfdbinary: pytest.CaptureFixture[bytes]) -> list[str]:
-    how(result)
+def _printed(
+    result: DataFrame, how: Callable[[QueryResult], None], capfdbinary: pytest.CaptureFixture[bytes]
+) -> list[str]:
+    how(SparkResult(result, KNOWN))
     output.flush()
     return capfdbinary.readouterr().out.decode().splitlines()
 
@@ -109,17 +128,17 @@ def test_values_of_all_kinds_are_printed_as_a_table_as_json_and_as_csv(
         array(1, 2) AS many, named_struct('x', 'y') AS pair, X'ff' AS raw, DATE'2024-05-01' AS day,
         TIMESTAMP_NTZ'2024-05-01 12:00:00.25' AS at"""
     )
-    assert _printed(result, _print_table, capfdbinary) == [
+    assert _printed(result, print_table, capfdbinary) == [
         "n  none  text    exact  odd  yes   many    pair        raw   day         at",
         '1     -  a, "b"   2.50  NaN  true  [1, 2]  {"x": "y"}  /w==  2024-05-01  2024-05-01 12:00:00.250',
     ]
-    assert [json.loads(line) for line in _printed(result, _print_json, capfdbinary)] == [
+    assert [json.loads(line) for line in _printed(result, print_json, capfdbinary)] == [
         {
             "n": 1, "none": None, "text": 'a, "b"', "exact": "2.50", "odd": "NaN", "yes": True, "many": [1, 2],
             "pair": {"x": "y"}, "raw": "/w==", "day": "2024-05-01", "at": "2024-05-01 12:00:00.250",
         }
     ]  # fmt: skip
-    assert _printed(result, _print_csv, capfdbinary) == [
+    assert _printed(result, print_csv, capfdbinary) == [
         "n,none,text,exact,odd,yes,many,pair,raw,day,at",
         '1,,"a, ""b""",2.50,NaN,true,"[1, 2]","{""x"": ""y""}",/w==,2024-05-01,2024-05-01 12:00:00.250',
     ]
@@ -127,7 +146,7 @@ def test_values_of_all_kinds_are_printed_as_a_table_as_json_and_as_csv(
 
 def test_a_name_that_two_columns_have_is_refused_in_json(spark: SparkSession) -> None:
     with pytest.raises(CommandError, match="two columns are named a"):
-        _print_json(spark.sql("SELECT 1 AS a, 2 AS a"))
+        print_json(SparkResult(spark.sql("SELECT 1 AS a, 2 AS a"), KNOWN))
 
 
 def test_fields_that_differ_in_case_only_are_one_column_and_a_word(
@@ -150,7 +169,7 @@ def test_fields_that_differ_in_case_only_are_one_column_and_a_word(
 def test_the_command_prints_json_lines(broker: EmbeddedBroker, orders: str) -> None:
     query = f"SELECT id, tags FROM `{orders}` WHERE id < 3 ORDER BY id"
     ran = skep("sql", query, "--json", "--master", "local[2]", "--bootstrap", broker.bootstrap_servers)
-    assert (ran.returncode, ran.stderr) == (0, "")
+    assert (ran.returncode, ran.stderr) == (0, f"{STARTING}\n")
     assert [json.loads(line) for line in ran.stdout.splitlines()] == [{"id": 1, "tags": ["a"]}, {"id": 2, "tags": None}]
 
 
@@ -161,13 +180,32 @@ def test_the_command_prints_csv_of_the_fields_that_a_schema_gives(broker: Embedd
     ran = skep(
         "sql", query, "--schema", fields, "--csv", "--master", "local[2]", "--bootstrap", broker.bootstrap_servers
     )
-    assert (ran.returncode, ran.stderr) == (0, "")
+    assert (ran.returncode, ran.stderr) == (0, f"{STARTING}\n")
     assert ran.stdout == "id,product,price\n5,eggs,\n2,hen,21.0\n1,eggs,0.5\n"
 
 
-def test_a_schema_for_a_topic_that_is_not_asked_for_is_refused(broker: EmbeddedBroker) -> None:
-    ran = skep("sql", "SELECT 1", "--schema", "x=id INT", "--bootstrap", broker.bootstrap_servers)
-    assert (ran.returncode, ran.stderr) == (
-        2,
-        "skep: --schema x=...: the query does not use topic 'x'\n",
-    )
+def test_a_query_is_parsed_before_topics_are_looked_at(
+    spark: SparkSession, broker: EmbeddedBroker, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(TopicTables, "ddl", lambda self, topic: asked.append(topic) or "")
+    with pytest.raises(CommandError, match="Syntax error at or near"):
+        _ask(spark, broker, orders, "SELECT * FRO TOPIC")
+    assert asked == []
+    _ask(spark, broker, orders, "SELECT 1 FROM TOPIC")
+    assert asked == [orders]
+
+
+def test_what_is_wrong_without_spark_is_told_before_it_starts(broker: EmbeddedBroker, orders: str) -> None:
+    there, nowhere = ("--bootstrap", broker.bootstrap_servers), ("--bootstrap", "127.0.0.1:1")
+    query = f"SELECT * FROM `{orders}`"
+    for arguments, code, told in (
+        (("SELECT 1", "--schema", "x=id INT", *there), 2, "--schema x=...: the query does not use topic 'x'"),
+        ((query, "--schema", f"{orders}=id", *there), 2, "a type for the field id is missing at the end"),
+        ((f"SELECT * FROM `{orders}s`", *there), 1, f"there is no topic '{orders}s'"),
+        ((query, *nowhere), 1, "no broker answers at 127.0.0.1:1 (is it running? start one with: skep serve)"),
+    ):
+        ran = skep("sql", *arguments)
+        assert ran.returncode == code, ran.stderr
+        assert told in ran.stderr
+        assert (ran.stderr[:6], ran.stderr.count("\n")) == ("skep: ", 1), ran.stderr

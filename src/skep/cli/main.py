@@ -25,7 +25,7 @@ COMMANDS = {
     "health": ("skep.cli.cluster.health_command", "Tell in one line whether the cluster is healthy."),
     "dump": ("skep.cli.dump.dump_command", "Print segment and index files and check them for damage."),
     "pipeline": ("skep.cli.spark.pipeline_commands", "Create, validate and run data pipelines on Spark."),
-    "sql": ("skep.cli.spark.sql_command", "Query topics in SQL with Spark."),
+    "sql": ("skep.cli.sql.sql_command", "Query topics in SQL, with Spark or DuckDB."),
     "archive": ("skep.cli.archive.archive_command", "Write a topic to Parquet files, in folders by day."),
     "replay": ("skep.cli.archive.replay_command", "Write archived records back to a topic."),
     "compile": ("skep.cli.serve.compile_command", "Compile the loops over records before their first use."),

@@ -1,1 +1,1 @@
-"""``skep pipeline`` and ``skep sql``."""
+"""``skep pipeline``, and how a command starts Spark."""

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -110,10 +110,13 @@ def _is_not_from_py4j(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def spark_driver(settings: Mapping[str, str], log: IO[bytes]) -> Iterator[Any]:
+def spark_driver(
+    settings: Mapping[str, str], log: IO[bytes], launched: Callable[["subprocess.Popen[Any]"], None] = lambda _: None
+) -> Iterator[Any]:
     """Yields a SparkContext with a JVM of its own that logs to ``log``. The JVM is ended in every case.
 
-    The caller has called ``check_java`` before.
+    The caller has called ``check_java`` before. ``launched`` gets the process, the leader of a process group, before
+    Spark has started: who kills the group ends the start with a CommandError.
     """
     import_pyspark()
     from py4j.protocol import Py4JError
@@ -142,7 +145,7 @@ def spark_driver(settings: Mapping[str, str], log: IO[bytes]) -> Iterator[Any]:
     at_once = False
     try:
         try:
-            with _killed_if_interrupted():
+            with _killed_if_interrupted(launched):
                 gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
             gateway.gateway_property.enable_memory_management = False
             with _sigint_handler_kept():
@@ -176,7 +179,7 @@ def spark_driver(settings: Mapping[str, str], log: IO[bytes]) -> Iterator[Any]:
 
 
 @contextmanager
-def _killed_if_interrupted() -> Iterator[None]:
+def _killed_if_interrupted(launched: Callable[["subprocess.Popen[Any]"], None]) -> Iterator[None]:
     """Kills the JVM that is started inside the ``with`` if that fails, as by Ctrl-C.
 
     launch_gateway forgets its process then. The JVM would not end with its pipe either: it fails to write its port into
@@ -191,6 +194,7 @@ def _killed_if_interrupted() -> Iterator[None]:
         with _signals_deferred():
             process = subprocess.Popen(*arguments, start_new_session=True, **settings)
             started.append(process)
+        launched(process)
         return process
 
     spark_own = java_gateway.Popen  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""``skep sql``: queries over topics."""
