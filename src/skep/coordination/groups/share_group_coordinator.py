@@ -175,29 +175,32 @@ class ShareGroupCoordinator:
             run_in_background(shard.timers, key, self._forget_all(shard, topics), lambda shard: Outcome())
 
     def _forget_all(self, shard: GroupShard, topics: frozenset[uuid.UUID]) -> Work[Outcome]:
-        for group_id in (yield from state_operations.groups_with_state_of(shard, topics)):
-            self._supervisor.spawn(f"delete state of share group {group_id}", self._forget(group_id, topics))
+        groups = yield from state_operations.groups_with_state_of(shard, topics)
+        if groups:
+            self._supervisor.spawn("delete share state of deleted topics", self._forget(groups, topics))
         return Outcome()
 
-    async def _forget(self, group_id: str, topics: frozenset[uuid.UUID]) -> None:
-        """Ends when the state is deleted, or the group has moved: its next coordinator begins again."""
-        with contextlib.suppress(KafkaError):
-            while (error := await self._try_to_forget(group_id, topics)) is not None:
-                logger.warning("share group %s: the state of a deleted topic is not deleted yet: %s", group_id, error)
-                await asyncio.sleep(self._config.value.share.initialize_retry_interval_ms / 1000)
+    async def _forget(self, groups: Sequence[str], topics: frozenset[uuid.UUID]) -> None:
+        """Ends when the state is deleted, or the groups have moved: their next coordinator begins again."""
+        while groups := [group_id for group_id in groups if not await self._is_forgotten(group_id, topics)]:
+            logger.warning("the state of deleted topics is not deleted yet in %d share groups", len(groups))
+            await asyncio.sleep(self._config.value.share.initialize_retry_interval_ms / 1000)
 
-    async def _try_to_forget(self, group_id: str, topics: frozenset[uuid.UUID]) -> KafkaError | None:
-        """Returns why the state is not deleted, or None if it is. Raises KafkaError if the group is not here."""
-        async with self._alone(group_id):
-            keys = await self._submit(
-                group_id, lambda shard: Outcome(state_operations.state_of(shard, group_id, topics))
-            )
-            results: dict[SharePartitionKey, KafkaError | None] = await self._each(keys, self._persister.delete)
-            for error in results.values():
-                if error is not None and error.code is not ErrorCode.unknown_topic_or_partition:
-                    return error
-            await self._submit(group_id, lambda shard: state_operations.forget(shard, group_id, topics))
-        return None
+    async def _is_forgotten(self, group_id: str, topics: frozenset[uuid.UUID]) -> bool:
+        """Deletes the state of the topics in one group. Returns whether there is nothing left to do here."""
+        try:
+            async with self._alone(group_id):
+                keys = await self._submit(
+                    group_id, lambda shard: Outcome(state_operations.state_of(shard, group_id, topics))
+                )
+                results: dict[SharePartitionKey, KafkaError | None] = await self._each(keys, self._persister.delete)
+                for error in results.values():
+                    if error is not None and error.code is not ErrorCode.unknown_topic_or_partition:
+                        return False
+                await self._submit(group_id, lambda shard: state_operations.forget(shard, group_id, topics))
+                return True
+        except KafkaError as error:
+            return error.code is ErrorCode.not_coordinator
 
     async def _initialize(self, group_id: str) -> None:
         """Initializes the state of the partitions that have none. What fails is tried again by a later heartbeat."""

@@ -13,7 +13,7 @@ from skep.coordination.groups.share.share_group import ShareGroup
 from skep.coordination.groups.share.share_membership import ShareHeartbeatRequest
 from skep.coordination.groups.share_group_coordinator import ShareGroupCoordinator
 from skep.coordination.share.share_state import SharePartitionKey, ShareState
-from tests.unit.coordination.groups.consumer_clients import GROUP, World
+from tests.unit.coordination.groups.consumer_clients import GROUP, TO_JOIN_AGAIN, World
 
 SESSION_MS = 45_000
 
@@ -139,7 +139,7 @@ class ShareMemberClient:
         try:
             response = self.world.beat(self.member_id, self.epoch, self.group_id, **said)
         except KafkaError as error:
-            if self.epoch == 0 or error.code not in (ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch):
+            if self.epoch == 0 or error.code not in TO_JOIN_AGAIN:
                 raise
             self.epoch, self.assigned = 0, {}
             return self.beat()

@@ -1,5 +1,7 @@
 """Share groups: joining, staying, leaving, epochs, assignments, and who is refused."""
 
+import contextlib
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -283,8 +285,8 @@ def test_a_large_assignment_is_made_in_slices():
 
 
 class ShareGroupMachine(RuleBasedStateMachine):
-    """Members come, go, fall silent and subscribe; topics appear, grow and go; the coordinator moves; the persister
-    fails now and then."""
+    """Members come, go, fall silent and subscribe; topics appear, grow and go; offsets and the group are deleted; the
+    coordinator moves; the persister fails now and then."""
 
     def __init__(self):
         super().__init__()
@@ -306,7 +308,8 @@ class ShareGroupMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def leave(self, data):
         member = self.members.pop(data.draw(st.sampled_from(sorted(self.members))))
-        if member.member_id in self.world.share_group().members:
+        group = self.world.driver.shard.groups.get(GROUP)
+        if group is not None and member.member_id in group.members:
             member.leave()
 
     @precondition(lambda self: self.members)
@@ -336,6 +339,28 @@ class ShareGroupMachine(RuleBasedStateMachine):
                 self.world.driver.pass_ms(0)
 
             self.world.run(delete())
+
+    @rule(name=st.sampled_from("tuv"), partitions=st.sets(st.integers(0, 3)), offset=st.integers(0, 9))
+    def alter(self, name, partitions, offset):
+        with contextlib.suppress(KafkaError):
+            starts = [(name, partition, offset) for partition in sorted(partitions)]
+            altered = self.world.run(self.world.share.alter_offsets(GROUP, starts))
+            for key, error in altered.items():
+                assert error is not None or self.world.persister.states[key].start_offset == offset
+
+    @rule(name=st.sampled_from("tuv"))
+    def delete_offsets(self, name):
+        if (topic := self.world.image.topics.get(name)) is not None:
+            with contextlib.suppress(KafkaError):
+                self.world.run(self.world.share.delete_offsets(GROUP, {topic.topic_id}))
+                assert all(key.topic_id != topic.topic_id for key in self.world.persister.states)
+
+    @rule()
+    def delete_group(self):
+        with contextlib.suppress(KafkaError):
+            self.world.run(self.world.share.delete_group(GROUP))
+            assert GROUP not in self.world.driver.shard.groups
+            assert not self.world.persister.states
 
     @rule(failing=st.sets(st.integers(0, 3)))
     def fail(self, failing):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from skep.base.errors import ErrorCode
+from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.groups.share import state_operations
 from skep.coordination.groups.share.share_membership import ShareHeartbeatRequest
 from skep.coordination.share.share_state import UNINITIALIZED
@@ -287,6 +287,24 @@ def test_a_deletion_that_fails_is_tried_again_unless_the_state_is_gone(code):
     assert not world.share_group().states.names
     deletions = [name for name, _ in world.persister.calls if name == "delete"]
     assert len(deletions) == (1 if code is ErrorCode.unknown_topic_or_partition else 2)
+
+
+def test_a_deletion_that_cannot_be_recorded_is_tried_again():
+    world = ShareWorld(t=1)
+    world.set_option("group.share.initialize.retry.interval.ms", "1")
+    world.member("a", "t").beat().leave()
+    call = world.persister._call
+
+    async def refusing(name, key):
+        await call(name, key)
+        world.driver.refuse_writes = (
+            KafkaError(ErrorCode.coordinator_not_available) if len(world.persister.calls) < 3 else None
+        )
+
+    world.persister._call = refusing
+    delete_topic(world, "t")
+    assert not world.share_group().states.names
+    assert [name for name, _ in world.persister.calls] == ["initialize", "delete", "delete"]
 
 
 def test_a_topic_that_is_deleted_while_it_is_initialized_leaves_nothing_assigned():
