@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import Offset
 from skep.coordination.share.acquisition import Order
 from skep.coordination.share.share_state import UNINITIALIZED, DeliveryState, ShareState, StateBatch
 from skep.replication.partition.delayed_fetch import DelayedFetch
@@ -332,6 +333,43 @@ def test_later_locks_expire_later_and_renewed_ones_later_still() -> None:
         assert deliver(share, "m2") == [(5, 9, 2)]
         await scene.pass_ms(10_000)
         assert deliver(share, "m2") == [(0, 1, 2)]
+
+    run(scenario)
+
+
+def test_a_lock_expires_although_it_was_being_acknowledged_at_the_last_check() -> None:
+    async def scenario(scene: ShareScene) -> None:
+        scene.append(5)
+        share = await scene.loaded()
+        deliver(share)
+        await scene.pass_ms(10_000)
+        scene.append(5)
+        deliver(share)
+        scene.persister.permits = asyncio.Semaphore(0)
+        acknowledge(share, 5, 9, ACCEPT)
+        await scene.pass_ms(LOCK_MS - 10_000)
+        scene.persister.failures = [KafkaError(ErrorCode.coordinator_not_available)]
+        scene.persister.permits.release()
+        await settle()
+        assert deliver(share, "m2") == [(0, 4, 2)], "the lock of the other ones has not expired"
+        await scene.pass_ms(10_000)
+        assert deliver(share, "m2") == [(5, 9, 2)]
+
+    run(scenario)
+
+
+def test_the_start_follows_the_log_start() -> None:
+    async def scenario(scene: ShareScene) -> None:
+        scene.append(5)
+        scene.append(5)
+        share = await scene.loaded()
+        deliver(share)
+        scene.led.log.delete_records_before(Offset(7))
+        written = acknowledge(share, 0, 9, RELEASE)
+        assert written is not None
+        assert await written is None
+        assert scene.persister.writes == [ShareState(0, 3, 7, 0, [StateBatch(7, 9, AVAILABLE, 1)])]
+        assert deliver(share) == [(7, 9, 2)]
 
     run(scenario)
 
