@@ -4,11 +4,14 @@ import asyncio
 
 import pytest
 
+from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import Offset
 from skep.coordination.share.acquisition import Order
 from skep.coordination.share.share_state import UNINITIALIZED, DeliveryState, ShareState, StateBatch
 from skep.replication.partition.delayed_fetch import DelayedFetch
+from skep.storage.segment.batch_scan import hop
+from tests.compacting import compact
 from tests.unit.broker.share.scene import GROUP, LOCK_MS, TWO, ShareScene, acknowledge, deliver, run, settle
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
@@ -163,6 +166,28 @@ def test_long_runs_of_aborted_batches_are_passed_in_one_fetch() -> None:
         assert deliver(share, most=1) == [(6, 6, 1)]
 
     run(scenario, share_isolation_level="read_committed")
+
+
+def test_what_compaction_has_removed_since_it_was_released_is_passed() -> None:
+    async def scenario(scene: ShareScene) -> None:
+        for _ in range(6):
+            scene.append(1, key=b"k")
+            scene.append(1, key=b"k")
+        share = await scene.loaded()
+        assert deliver(share)[0][0] == 0
+        while deliver(share):
+            pass
+        share.release("m1")
+        scene.led.log.flush()
+        assert compact(scene.files, scene.led.log, scene.clock.now_ms()) is not None
+        left = scene.led.log.read(Offset(0), 1 << 20, up_to=scene.led.high_watermark, at_least_one=True)
+        [first, *_] = hop(left.file, left.position, left.position + left.size)  # type: ignore[arg-type]
+        assert first.base_offset > 0, "the pass has removed something"
+        assert deliver(share, "m2")[0][0] == first.base_offset
+        assert share.window is not None
+        assert share.window.start_offset == first.base_offset
+
+    run(scenario, TopicConfig(cleanup_policy=("compact",), segment_bytes=200))
 
 
 def test_the_options_of_the_group_count_when_they_change() -> None:
