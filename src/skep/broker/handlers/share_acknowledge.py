@@ -23,17 +23,20 @@ Left out
 """
 
 import datetime
+from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.loop.slicer import Work
 from skep.broker.refusals import code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.share.acknowledgements import Refusal, begin_acknowledgements, session_key, written
+from skep.broker.share.share_partitions import TopicIdPartition
 from skep.broker.share.share_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from skep.broker.topics.current_leaders import Leader, current_leader, endpoints_of
 from skep.wire.codec import Body
-from skep.wire.leader_hints import NodeEndpoint
 
 _NO_LEADER = (-1, -1)
 
@@ -47,34 +50,35 @@ async def handle(services: Services, request: Request) -> Body:
     begun = await services.slicer.finish(begin_acknowledgements(services.share_partitions, key, request))
     if epoch == FINAL_EPOCH:
         sessions.close(session)
-    results = await written(begun)
-    options = services.share_partitions.options(key.group_id)
+    return await services.slicer.finish(_response(services, key.group_id, await written(begun)))
+
+
+def _response(
+    services: Services, group_id: str, results: Mapping[TopicIdPartition, Refusal | None]
+) -> Work[dict[str, Any]]:
     leaders: list[Leader | None] = []
-
-    def partition(topic_id: Any, index: int, error: Refusal | None) -> dict[str, Any]:
-        code = ErrorCode.none if error is None else code_of(error)
-        leaders.append(current_leader(services, topic_id, index, code))
-        leader_id, leader_epoch = leaders[-1] or _NO_LEADER
-        return {
-            "partition_index": index,
-            "error_code": code,
-            "error_message": None if error is None else message_of(error),
-            "current_leader": {"leader_id": leader_id, "leader_epoch": leader_epoch},
-        }
-
-    topics: dict[Any, list[dict[str, Any]]] = {}
+    topics: dict[UUID, list[dict[str, Any]]] = {}
     for (topic_id, index), error in results.items():
-        topics.setdefault(topic_id, []).append(partition(topic_id, index, error))
+        code = ErrorCode.none if error is None else code_of(error)
+        leader = current_leader(services, topic_id, index, code)
+        leaders.append(leader)
+        leader_id, leader_epoch = leader or _NO_LEADER
+        topics.setdefault(topic_id, []).append(
+            {
+                "partition_index": index,
+                "error_code": code,
+                "error_message": None if error is None else message_of(error),
+                "current_leader": {"leader_id": leader_id, "leader_epoch": leader_epoch},
+            }
+        )
+        yield
+    lock_ms = services.share_partitions.options(group_id).record_lock_duration_ms
     return {
         "error_code": ErrorCode.none,
-        "acquisition_lock_timeout": datetime.timedelta(milliseconds=options.record_lock_duration_ms),
+        "acquisition_lock_timeout": datetime.timedelta(milliseconds=lock_ms),
         "responses": [{"topic_id": topic_id, "partitions": partitions} for topic_id, partitions in topics.items()],
-        "node_endpoints": [_endpoint(one) for one in endpoints_of(services, leaders)],
+        "node_endpoints": [one._asdict() for one in endpoints_of(services, leaders)],
     }
-
-
-def _endpoint(endpoint: NodeEndpoint) -> dict[str, Any]:
-    return endpoint._asdict()
 
 
 def refuse(request: Request, code: ErrorCode) -> Body:

@@ -33,7 +33,7 @@ Left out
 """
 
 import asyncio
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
@@ -86,14 +86,15 @@ async def handle(services: Services, request: Request) -> Parts:
         raise KafkaError(
             ErrorCode.invalid_request, "max_bytes, min_bytes, max_records and max_wait must be 0 in a renewal"
         )
+    named, has_acknowledgements = await services.slicer.finish(named_partitions(body.topics))
     try:
-        session = _session(services, key, request)
+        session = _session(services, key, request, named, has_acknowledgements)
     except KafkaError as error:
         if error.code is ErrorCode.share_session_limit_reached:
             await asyncio.sleep(max(0.0, body.max_wait.total_seconds()))
         raise
     begun: Begun = {}
-    if _has_acknowledgements(body):
+    if has_acknowledgements:
         begun = await services.slicer.finish(begin_acknowledgements(services.share_partitions, key, request))
     results: _Results = {}
     if epoch == FINAL_EPOCH:
@@ -105,22 +106,19 @@ async def handle(services: Services, request: Request) -> Parts:
     return await services.slicer.finish(_respond(services, request, key.group_id, results, acknowledged))
 
 
-def _session(services: Services, key: SessionKey, request: Request) -> ShareSession:
+def _session(
+    services: Services, key: SessionKey, request: Request, named: list[TopicIdPartition], has_acknowledgements: bool
+) -> ShareSession:
     body, sessions = request.body, services.share_sessions
     epoch = body.share_session_epoch
     if epoch == FINAL_EPOCH:
         return sessions.find(key)
-    named = named_partitions(body.topics)
     if epoch != INITIAL_EPOCH:
         forgotten = [(id_of(topic), index) for topic in body.forgotten_topics_data for index in topic.partitions]
         return sessions.update(key, epoch, named, forgotten)
-    if _has_acknowledgements(body):
+    if has_acknowledgements:
         raise KafkaError(ErrorCode.invalid_request, "a request that begins a share session cannot acknowledge records")
     return sessions.begin(key, request.connection, named)
-
-
-def _has_acknowledgements(body: Any) -> bool:
-    return any(partition.acknowledgement_batches for topic in body.topics for partition in topic.partitions)
 
 
 def _begin(

@@ -40,8 +40,15 @@ def is_renewal(request: Request) -> bool:
     return request.version >= HAS_RENEWALS and bool(request.body.is_renew_ack)
 
 
-def named_partitions(topics: Iterable[Any]) -> list[TopicIdPartition]:
-    return [(id_of(topic), partition.partition_index) for topic in topics for partition in topic.partitions]
+def named_partitions(topics: Iterable[Any]) -> Work[tuple[list[TopicIdPartition], bool]]:
+    """Returns the partitions of a request, and whether it has acknowledgements."""
+    named, has_acknowledgements = [], False
+    for topic in topics:
+        for partition in topic.partitions:
+            named.append((id_of(topic), partition.partition_index))
+            has_acknowledgements = has_acknowledgements or bool(partition.acknowledgement_batches)
+            yield
+    return named, has_acknowledgements
 
 
 def id_of(topic: Any) -> UUID:

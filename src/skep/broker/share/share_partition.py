@@ -132,6 +132,14 @@ class SharePartition:
         except (KafkaError, StorageError) as error:
             self.end(_told(error))
             return
+        if start_offset > self.partition.log.log_end_offset:
+            # The store does not let a start move back.
+            logger.warning(
+                "share partition %s begins at offset %d, past the end of the log, %d: the group gets nothing between",
+                self.key.coordinator_key,
+                start_offset,
+                self.partition.log.log_end_offset,
+            )
         if self.error is None:
             self.window = window
             self._wake()
@@ -300,12 +308,13 @@ class SharePartition:
             self._context.supervisor.spawn(f"write the share partition {self.key.coordinator_key}", self._write_all())
 
     async def _write_all(self) -> None:
-        """Writes until nothing has changed. After a failure, changes that nobody waits for stay for the next write."""
+        """Writes until nothing has changed. After a failure, changes that nobody waits for stay for the next write.
+
+        A task begins in the next turn of the event loop, so the first write has everything of the turn before.
+        """
         try:
             has_failed = False
             while self.error is None and (self._waiting or (self._unwritten and not has_failed)):
-                # What arrives in this turn of the event loop is in the same write.
-                await asyncio.sleep(0)
                 has_failed = not await self._write_once()
         finally:
             self._is_writing = False

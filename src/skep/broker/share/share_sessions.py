@@ -17,7 +17,7 @@ of when the locks expire.
 A session without partitions stays: its client will name some, or close it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
@@ -97,8 +97,8 @@ class ShareSessions:
         self,
         key: SessionKey,
         epoch: int,
-        added: Iterable[TopicIdPartition] = (),
-        forgotten: Iterable[TopicIdPartition] = (),
+        added: Collection[TopicIdPartition] = (),
+        forgotten: Collection[TopicIdPartition] = (),
     ) -> ShareSession:
         """Returns the session of a request with the next epoch. Raises SHARE_SESSION_NOT_FOUND,
         INVALID_SHARE_SESSION_EPOCH and SHARE_SESSION_LIMIT_REACHED."""
@@ -108,16 +108,25 @@ class ShareSessions:
                 ErrorCode.invalid_share_session_epoch,
                 f"the epoch of the share session is {epoch}, expected {session.epoch}",
             )
+        if added or forgotten:
+            self._change(session, added, forgotten)
+        session.epoch = 1 if epoch == _LAST_EPOCH else epoch + 1
+        return session
+
+    def _change(
+        self, session: ShareSession, added: Collection[TopicIdPartition], forgotten: Collection[TopicIdPartition]
+    ) -> None:
         before, partitions = len(session.partitions), dict(session.partitions)
         partitions.update(dict.fromkeys(added))
         for one in forgotten:
             partitions.pop(one, None)
         if self._partition_count + len(partitions) - before > max(self._limits()[1], self._partition_count):
-            raise KafkaError(ErrorCode.share_session_limit_reached, "share sessions have too many partitions")
+            raise KafkaError(
+                ErrorCode.share_session_limit_reached,
+                f"share sessions have {self._partition_count} partitions; this one cannot have {len(partitions)}",
+            )
         self._partition_count += len(partitions) - before
         session.partitions = partitions
-        session.epoch = 1 if epoch == _LAST_EPOCH else epoch + 1
-        return session
 
     def find(self, key: SessionKey) -> ShareSession:
         session = self._sessions.get(key)
@@ -136,9 +145,7 @@ class ShareSessions:
 
     def _connection_lost(self, connection: ClientConnection) -> None:
         for key in self._of_connection.pop(connection, ()):
-            session = self._sessions.get(key)
-            if session is not None and session.connection is connection:
-                self.close(session)
+            self.close(self._sessions[key])
 
     def _remove(self, session: ShareSession) -> None:
         key = session.key

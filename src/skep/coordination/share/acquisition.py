@@ -1,6 +1,6 @@
 """What a member of a share group asks for, and the records that it gets from the runs that are available."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -61,9 +61,9 @@ class Acquisition:
         """Acquires the run. Its aborted batches are archived instead."""
         self.left -= run.last - run.first + 1
         first = run.first
-        for aborted_first, aborted_last in self._aborted:
-            if aborted_last < first or aborted_first > run.last:
-                continue
+        for aborted_first, aborted_last in self._aborted[bisect_left(self._aborted, first, key=_last) :]:
+            if aborted_first > run.last:
+                break
             if aborted_first > first:
                 self._acquire(run, first, aborted_first - 1)
             begin, first = max(first, aborted_first), min(aborted_last, run.last) + 1
@@ -90,6 +90,10 @@ class Acquisition:
                     yield first, base - 1
                     first = base
         yield first, last
+
+
+def _last(batch: OffsetRange) -> int:
+    return batch[1]
 
 
 def _first(batch: OffsetRange) -> int:

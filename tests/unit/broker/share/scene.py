@@ -83,7 +83,7 @@ class Lookups:
 class ShareScene:
     """A broker that leads one partition. Provides what ``SharePartitions`` needs of a ``ReplicaManager``."""
 
-    def __init__(self, **group_options: str) -> None:
+    def __init__(self, topic: TopicConfig | None = None, **group_options: str) -> None:
         self.clock = ManualClock()
         self.topic_id: UUID = uuid4()
         self.persister = MemoryPersister()
@@ -91,9 +91,10 @@ class ShareScene:
         self.supervisor = Supervisor()
         overrides: Mapping[str, str] = {name.replace("_", "."): value for name, value in group_options.items()}
         self.image = ClusterImage.of("c").with_group_config(GROUP, overrides)
-        directory = LogDirectory(MemoryFiles(), "/data", self.clock)
+        self.files = MemoryFiles()
+        directory = LogDirectory(self.files, "/data", self.clock)
         directory.open()
-        log = directory.log(TopicPartition("t", 0), TopicConfig(), self.topic_id)
+        log = directory.log(TopicPartition("t", 0), topic or TopicConfig(), self.topic_id)
         self.led = Partition(log, self.topic_id, LeaderEpoch(0), self.clock, None, Offset(0))  # type: ignore[arg-type]
         self.lead(3)
         self.shares = SharePartitions(
@@ -131,9 +132,9 @@ class ShareScene:
 
     # What happens.
 
-    def append(self, count: int, *, producer: int = -1, sequence: int = 0) -> None:
+    def append(self, count: int, *, producer: int = -1, sequence: int = 0, key: bytes | None = None) -> None:
         batch = build_batch(
-            [(None, b"x" * 20, -1, ())] * count,
+            [(key, b"x" * 20, self.clock.now_ms(), ())] * count,
             producer_id=producer,
             producer_epoch=0 if producer >= 0 else -1,
             base_sequence=sequence if producer >= 0 else -1,
@@ -172,9 +173,11 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def run(scenario: Callable[[ShareScene], Awaitable[None]], **group_options: str) -> None:
+def run(
+    scenario: Callable[[ShareScene], Awaitable[None]], topic: TopicConfig | None = None, **group_options: str
+) -> None:
     async def play() -> None:
-        scene = ShareScene(**group_options)
+        scene = ShareScene(topic, **group_options)
         try:
             await scenario(scene)
         finally:

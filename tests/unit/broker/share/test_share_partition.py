@@ -4,10 +4,14 @@ import asyncio
 
 import pytest
 
+from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import Offset
 from skep.coordination.share.acquisition import Order
 from skep.coordination.share.share_state import UNINITIALIZED, DeliveryState, ShareState, StateBatch
 from skep.replication.partition.delayed_fetch import DelayedFetch
+from skep.storage.segment.batch_scan import hop
+from tests.compacting import compact
 from tests.unit.broker.share.scene import GROUP, LOCK_MS, TWO, ShareScene, acknowledge, deliver, run, settle
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
@@ -162,6 +166,28 @@ def test_long_runs_of_aborted_batches_are_passed_in_one_fetch() -> None:
         assert deliver(share, most=1) == [(6, 6, 1)]
 
     run(scenario, share_isolation_level="read_committed")
+
+
+def test_what_compaction_has_removed_since_it_was_released_is_passed() -> None:
+    async def scenario(scene: ShareScene) -> None:
+        for _ in range(6):
+            scene.append(1, key=b"k")
+            scene.append(1, key=b"k")
+        share = await scene.loaded()
+        assert deliver(share)[0][0] == 0
+        while deliver(share):
+            pass
+        share.release("m1")
+        scene.led.log.flush()
+        assert compact(scene.files, scene.led.log, scene.clock.now_ms()) is not None
+        left = scene.led.log.read(Offset(0), 1 << 20, up_to=scene.led.high_watermark, at_least_one=True)
+        [first, *_] = hop(left.file, left.position, left.position + left.size)  # type: ignore[arg-type]
+        assert first.base_offset > 0, "the pass has removed something"
+        assert deliver(share, "m2")[0][0] == first.base_offset
+        assert share.window is not None
+        assert share.window.start_offset == first.base_offset
+
+    run(scenario, TopicConfig(cleanup_policy=("compact",), segment_bytes=200))
 
 
 def test_the_options_of_the_group_count_when_they_change() -> None:
@@ -332,6 +358,43 @@ def test_later_locks_expire_later_and_renewed_ones_later_still() -> None:
         assert deliver(share, "m2") == [(5, 9, 2)]
         await scene.pass_ms(10_000)
         assert deliver(share, "m2") == [(0, 1, 2)]
+
+    run(scenario)
+
+
+def test_a_lock_expires_although_it_was_being_acknowledged_at_the_last_check() -> None:
+    async def scenario(scene: ShareScene) -> None:
+        scene.append(5)
+        share = await scene.loaded()
+        deliver(share)
+        await scene.pass_ms(10_000)
+        scene.append(5)
+        deliver(share)
+        scene.persister.permits = asyncio.Semaphore(0)
+        acknowledge(share, 5, 9, ACCEPT)
+        await scene.pass_ms(LOCK_MS - 10_000)
+        scene.persister.failures = [KafkaError(ErrorCode.coordinator_not_available)]
+        scene.persister.permits.release()
+        await settle()
+        assert deliver(share, "m2") == [(0, 4, 2)], "the lock of the other ones has not expired"
+        await scene.pass_ms(10_000)
+        assert deliver(share, "m2") == [(5, 9, 2)]
+
+    run(scenario)
+
+
+def test_the_start_follows_the_log_start() -> None:
+    async def scenario(scene: ShareScene) -> None:
+        scene.append(5)
+        scene.append(5)
+        share = await scene.loaded()
+        deliver(share)
+        scene.led.log.delete_records_before(Offset(7))
+        written = acknowledge(share, 0, 9, RELEASE)
+        assert written is not None
+        assert await written is None
+        assert scene.persister.writes == [ShareState(0, 3, 7, 0, [StateBatch(7, 9, AVAILABLE, 1)])]
+        assert deliver(share) == [(7, 9, 2)]
 
     run(scenario)
 
