@@ -9,6 +9,7 @@ times. So a thread asks the broker every two seconds (``BrokerWatch``).
 """
 
 import math
+import re
 import signal
 import threading
 import time
@@ -28,6 +29,8 @@ DEFAULT_PATIENCE_S = 60.0
 PAUSE_S = 2.0
 SLOWEST_ATTEMPT_S = 60.0
 """Spark's attempt at a flow takes at least this long while no broker responds (kafka.default.api.timeout.ms)."""
+_MISSING_TOPIC = re.compile("there is no topic '([^']+)'")
+"""A failure that no further attempt repairs."""
 
 
 class Stopped(RunAbandoned):
@@ -35,7 +38,7 @@ class Stopped(RunAbandoned):
 
 
 class PatienceOver(RunAbandoned, CommandError):
-    """The run is given up: a broker is away, or a flow fails, for longer than the patience."""
+    """The run is given up: a broker is away, or a flow fails, for longer than the patience, or waiting is of no use."""
 
 
 class StopRequest:
@@ -131,6 +134,10 @@ class RunControl:
         self._look_for_the_broker(progress)
         for flow in list(progress.flows.values()):
             # Not while an attempt runs, which may succeed; nor after the last one, while other flows run.
+            if flow.state == "retrying" and (missing := _MISSING_TOPIC.match(flow.reason or "")):
+                raise PatienceOver(
+                    f"flow {flow.name} failed: {flow.reason}; create it with: skep topics create {missing[1]}"
+                )
             if flow.state == "retrying" and self._is_over(flow.failed_s):
                 raise PatienceOver(
                     f"flow {flow.name} failed: {flow.reason} (attempts: {flow.attempts}, within the patience of "

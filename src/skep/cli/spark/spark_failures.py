@@ -13,6 +13,8 @@ from skep.cli.failures import CommandError
 _JAVA_CLASS = r"(?:[a-z_]\w*\.)+[A-Za-z_][\w$]*"
 _QUERY = r"Query .*?\[id = .*?\] terminated with exception: "
 _CONDITION = re.compile(rf"^(?:{_QUERY}|\({_JAVA_CLASS}\)\s*|{_JAVA_CLASS}: |\[[A-Z0-9_.]+\]\s*)+")
+_ADVICE = re.compile(r"(cannot be found)\. Verify the spelling.*?(?=;|$)")
+"""What Spark recommends for a missing table: catalogs, schemas and DROP, which our users have not named."""
 _SQLSTATE = re.compile(r"\s*SQLSTATE: [0-9A-Z]{5}")
 _RAISED = re.compile(r"^(?:(?:[A-Za-z_]\w*\.)+[A-Z]\w*|[A-Z]\w*(?:Error|Exception)): (.+)$")
 _TRACEBACK = "Traceback (most recent call last):"
@@ -47,6 +49,7 @@ def _first_paragraph(text: str) -> str:
 
 def _tidy(sentence: str) -> str:
     sentence = _SQLSTATE.sub("", _CONDITION.sub("", " ".join(sentence.split())))
+    sentence = _ADVICE.sub(r"\1", sentence)
     sentence = sentence.rstrip(" ;.").replace(". (line", " (line").replace(".; line", "; line")
     return sentence if len(sentence) <= MAX_LENGTH else sentence[:MAX_LENGTH] + "..."
 

@@ -106,6 +106,18 @@ def test_a_flow_that_fails_for_longer_than_the_patience_ends_the_run_with_its_re
         control.check(progress)
 
 
+def test_a_topic_that_does_not_exist_ends_the_run_at_once_with_the_command_that_creates_it(
+    told: Told, progress: RunProgress
+) -> None:
+    control = RunControl(StopRequest(), None, 60, clock=lambda: told.now_s)
+    progress.event("Flow orders is RUNNING.")
+    progress.event("Flow 'orders' has FAILED.\nError: there is no topic 'eggs'")
+    with pytest.raises(
+        PatienceOver, match=r"^flow orders failed: there is no topic 'eggs'; .*: skep topics create eggs$"
+    ):
+        control.check(progress)
+
+
 def test_an_attempt_that_runs_and_flows_beside_a_failed_one_are_not_given_up(told: Told, progress: RunProgress) -> None:
     control = RunControl(StopRequest(), None, 60, clock=lambda: told.now_s)
     progress.event("Flow orders is RUNNING.")

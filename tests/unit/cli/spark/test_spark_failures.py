@@ -17,6 +17,11 @@ from skep.cli.spark.spark_failures import MAX_LENGTH, one_line
             "A column `a` cannot be resolved",
         ),
         (
+            "[TABLE_OR_VIEW_NOT_FOUND] The table or view `ordrs` cannot be found. Verify the spelling and correctness "
+            "of the schema and catalog. To tolerate the error on drop use DROP VIEW IF EXISTS. SQLSTATE: 42P01; line 2",
+            "The table or view `ordrs` cannot be found; line 2",
+        ),
+        (
             "[PYTHON_DATA_SOURCE_ERROR] Failed when Python data source skep: Traceback (most recent call last):\n"
             '  File "reader.py", line 3, in partitions\n'
             "skep.base.errors.OptionError: there is no topic 'orders'\n. SQLSTATE: 38000",
