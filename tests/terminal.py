@@ -51,6 +51,16 @@ class Terminal:
         before, self._seen = self._seen, found + len(text)
         return self.screen[before : self._seen]
 
+    def interrupt(self, until: str, timeout_s: float = PATIENCE_S) -> None:
+        """Types Ctrl-C until ``until`` is printed. Python's readline misses a signal that comes while it echoes."""
+        deadline = time.monotonic() + timeout_s
+        while until not in self.screen[self._seen :] and time.monotonic() < deadline:
+            self.type(CTRL_C)
+            again = time.monotonic() + 5.0
+            while until not in self.screen[self._seen :] and self._read(again):
+                pass
+        self.wait_for(until, 0)
+
     def wait_for_end(self, timeout_s: float = PATIENCE_S) -> int:
         """Returns the exit code, when all that the command printed is on the screen."""
         deadline = time.monotonic() + timeout_s

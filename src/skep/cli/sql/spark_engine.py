@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from skep.cli import output
@@ -85,12 +86,19 @@ class SparkEngine:
         A signal in the middle of a call to Java would break the connection to the JVM, so another thread makes them.
         """
         self._started()
+        # The thread begins when it is known here: Ctrl-C while it starts would leave it alone with a query that nobody
+        # cancels. The queue is read once.
+        begins: SimpleQueue[bool] = SimpleQueue()
+        working: Future[None] | None = None
         with ThreadPoolExecutor(1, "skep-sql") as thread:
-            working = thread.submit(work)
             try:
+                working = thread.submit(lambda: work() if begins.get() else None)
+                begins.put(True)
                 working.result()
             except KeyboardInterrupt:
-                self._cancel(working)
+                begins.put(False)
+                if working is not None:
+                    self._cancel(working)
                 raise
             except CommandError as error:
                 if self._session.sparkContext._gateway.proc.poll() is not None:
