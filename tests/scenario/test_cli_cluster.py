@@ -57,10 +57,18 @@ def described() -> dict[str, Any]:
 
 
 def create(topic: str, assignment: str, cluster: EmbeddedCluster) -> None:
-    # On a busy machine a broker may have lost its session a moment ago.
-    wait_until(lambda: len([one for one in described()["brokers"] if one["address"]]) == 4, "four brokers are there")
     arguments = ["--create", "--topic", topic, "--replica-assignment", assignment]
-    kafka_topics.execute([*arguments, "--bootstrap-server", cluster.bootstrap_servers])
+
+    def is_created() -> bool:
+        try:
+            kafka_topics.execute([*arguments, "--bootstrap-server", cluster.bootstrap_servers])
+        except CommandError as error:
+            # On a busy machine a broker may have lost its session a moment ago; Metadata still shows it for a while.
+            assert "no such broker is registered" in str(error), error
+            return False
+        return True
+
+    wait_until(is_created, "all brokers of the assignment are registered")
     cluster.wait_until_in_sync()
     done("cluster", "wait", "--timeout", 60)
 
