@@ -6,10 +6,6 @@ in all its places or in none, and those that the producer was told are committed
 
 import asyncio
 import contextlib
-import itertools
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor, Future
-from typing import Any
 
 import pytest
 
@@ -17,9 +13,7 @@ from skep.base.config.broker_config import read_broker_config
 from skep.base.config.current_config import CurrentConfig
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError, StorageError
-from skep.base.ids import BrokerId, TopicPartition
-from skep.base.loop.slicer import Slicer
-from skep.base.loop.supervisor import Supervisor
+from skep.base.ids import TopicPartition
 from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.group_records import decode_group_record
 from skep.coordination.groups.group_shard import GroupShard
@@ -31,115 +25,48 @@ from skep.coordination.transactions.init_producer import InitProducerRequest
 from skep.coordination.transactions.markers import MarkerWriter
 from skep.coordination.transactions.transaction_coordinator import TransactionCoordinator
 from skep.coordination.transactions.transaction_shard import TransactionShard
-from skep.metadata.cluster_image import ClusterImage
-from skep.metadata.model import PartitionRecord, TopicRecord, random_id
 from skep.records.batch import read_header
 from skep.records.builder import NewRecord, build_batch
 from skep.records.end_txn_marker import read_marker
 from skep.records.record import batches_in, iterate_records
-from skep.replication.replica_manager import ReplicaManager
-from skep.storage.directory.log_directory import LogDirectory
-from tests.manual_clock import ManualClock
+from tests.crash.life import HERE, Life, led_here
 from tests.memory_files import Crashed, MemoryFiles, Survivors
 
-HERE = BrokerId(1)
 GROUPS, TRANSACTIONS, ORDERS = "__consumer_offsets", "__transaction_state", "orders"
 PLACES = [TopicPartition(ORDERS, 0), TopicPartition(ORDERS, 1)]
 ID, GROUP = "till-1", "kitchen"
-TOPICS = [
-    TopicRecord(name, random_id(), tuple(PartitionRecord.new([HERE]) for _ in range(count)))
-    for name, count in ((GROUPS, 1), (TRANSACTIONS, 1), (ORDERS, 2))
-]
+TOPICS = [led_here(GROUPS, 1), led_here(TRANSACTIONS, 1), led_here(ORDERS, 2)]
 SETTINGS = read_broker_config({"group.initial.rebalance.delay.ms": "0"})
-SYNC_TURNS = (12, 1, 5, 12)
-"""That a sync takes, one after the other, in which others get on and sync sooner."""
-TURNS = 200
-"""Of the event loop, within which everything has happened that is going to."""
 
 
-class SlowExecutor(Executor):
-    """Works on the event loop, some turns later: threads would make the order of the steps a matter of chance."""
+class TransactionLife(Life):
+    """With the coordinators of groups and of transactions."""
 
-    def __init__(self) -> None:
-        self._turns = itertools.cycle(SYNC_TURNS)
-
-    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        done: Future[Any] = Future()
-        loop = asyncio.get_running_loop()
-
-        def run(turns: int) -> None:
-            if turns:
-                loop.call_soon(run, turns - 1)
-                return
-            try:
-                done.set_result(work(*args, **kwargs))
-            except BaseException as error:
-                done.set_exception(error)
-
-        run(next(self._turns))
-        return done
-
-
-class Catalog:
-    def __init__(self) -> None:
-        self.image = ClusterImage.of("test", topics=TOPICS)
-        self.pending_deletions: dict[Any, str] = {}
-
-
-class Life:
-    """A broker from its start to its death."""
+    turn_ms = 20
 
     def __init__(self, files: MemoryFiles, config: TopicConfig) -> None:
-        self.clock, self.supervisor, executor = ManualClock(), Supervisor(), SlowExecutor()
-        directory = LogDirectory(files, "/data", self.clock)
-        directory.open()
-        self.replicas = ReplicaManager(directory, Catalog(), config, self.clock, executor, self.supervisor)  # type: ignore[arg-type]
-        rest = (self.replicas, self.clock, executor, self.supervisor, Slicer(self.clock))
+        super().__init__(files, config, TOPICS)
         self.groups: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             GROUPS,
-            lambda context: GroupShard(context, CurrentConfig(SETTINGS), lambda: self.replicas._catalog.image),
+            lambda context: GroupShard(context, CurrentConfig(SETTINGS), lambda: self.catalog.image),
             decode_group_record,
-            *rest,
+            *self.for_runtimes,
         )
         markers = MarkerWriter(TRANSACTIONS, self.replicas, self.groups)
         self.runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
             TRANSACTIONS,
             lambda context: TransactionShard(context, CurrentConfig(SETTINGS), markers),
             decode_transaction_record,
-            *rest,
+            *self.for_runtimes,
         )
         self.transactions = TransactionCoordinator(self.runtime, self.groups, CurrentConfig(SETTINGS))
         self._next_producer_id = 100
-        self.is_dead = False
-        asyncio.get_running_loop().set_exception_handler(self._died)
-
-    def _died(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        assert isinstance(context.get("exception"), Crashed), context
-        self.is_dead = True
 
     async def start(self) -> None:
         await self.replicas.load()
         self.groups.follow(TOPICS[0], HERE)
         self.runtime.follow(TOPICS[1], HERE)
         await self.until(lambda: not self.groups.is_loading and not self.runtime.is_loading)
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        for _ in range(TURNS):
-            if condition():
-                return
-            if self.is_dead:
-                raise Crashed("in the background")
-            self.clock.advance_ms(20)
-            await asyncio.sleep(0)
-        raise AssertionError("it hangs")
-
-    async def settled(self, done: Any) -> Any:
-        """The answer, unless the broker dies first."""
-        if not isinstance(done, Awaitable):
-            return done
-        waiting = asyncio.ensure_future(done)
-        await self.until(waiting.done)
-        return waiting.result()
 
     async def new_producer(self) -> ProducerStamp:
         async def next_id() -> int:
@@ -214,7 +141,7 @@ class Life:
 
 
 async def workload(files: MemoryFiles, config: TopicConfig, promised: list[int]) -> None:
-    life = Life(files, config)
+    life = TransactionLife(files, config)
     try:
         await life.start()
         producer = await life.new_producer()
@@ -229,7 +156,7 @@ async def workload(files: MemoryFiles, config: TopicConfig, promised: list[int])
 
 
 async def check(files: MemoryFiles, config: TopicConfig, promised: list[int]) -> None:
-    life = Life(files, config)
+    life = TransactionLife(files, config)
     await life.start()
     await life.new_producer()
     seen = [life.committed_in(place) for place in PLACES]

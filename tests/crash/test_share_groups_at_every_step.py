@@ -7,7 +7,6 @@ gets all partitions.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -16,8 +15,6 @@ from skep.base.config.broker_config import read_broker_config
 from skep.base.config.current_config import CurrentConfig
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import KafkaError, StorageError
-from skep.base.loop.slicer import Slicer
-from skep.base.loop.supervisor import Supervisor
 from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.group_records import decode_group_record
 from skep.coordination.groups.group_shard import GroupShard
@@ -28,79 +25,40 @@ from skep.coordination.share.share_coordinator import ShareCoordinator
 from skep.coordination.share.share_records import decode_share_record
 from skep.coordination.share.share_shard import ShareShard
 from skep.coordination.share.share_state import SharePartitionKey
-from skep.metadata.cluster_image import ClusterImage
-from skep.metadata.model import PartitionRecord, TopicRecord, random_id
-from skep.replication.replica_manager import ReplicaManager
-from skep.storage.directory.log_directory import LogDirectory
-from tests.crash.test_coordinators_at_every_step import HERE, SlowExecutor
-from tests.manual_clock import ManualClock
+from tests.crash.life import HERE, Life, led_here
 from tests.memory_files import Crashed, MemoryFiles, Survivors
 
 GROUPS, STATES, ORDERS = "__consumer_offsets", "__share_group_state", "orders"
 GROUP = "kitchen"
-TOPICS = [
-    TopicRecord(name, random_id(), tuple(PartitionRecord.new([HERE]) for _ in range(count)))
-    for name, count in ((GROUPS, 1), (STATES, 1), (ORDERS, 2))
-]
+TOPICS = [led_here(GROUPS, 1), led_here(STATES, 1), led_here(ORDERS, 2)]
 TOPIC_ID = TOPICS[2].topic_id
 CONFIG = CurrentConfig(read_broker_config({"group.share.assignment.interval.ms": "0"}))
-TURNS = 400
-"""Of the event loop, within which everything has happened that is going to."""
 
 
-class Catalog:
-    def __init__(self) -> None:
-        self.image = ClusterImage.of("test", topics=TOPICS)
-        self.pending_deletions: dict[Any, str] = {}
+class ShareGroupLife(Life):
+    """With the coordinators of groups and of share states."""
 
-
-class Life:
-    """A broker from its start to its death."""
+    turns = 400
+    turn_ms = 5
 
     def __init__(self, files: MemoryFiles, config: TopicConfig) -> None:
+        super().__init__(files, config, TOPICS)
         self.files = files
-        self.clock, self.supervisor, executor = ManualClock(), Supervisor(), SlowExecutor()
-        directory = LogDirectory(files, "/data", self.clock)
-        directory.open()
-        catalog = Catalog()
-        self.replicas = ReplicaManager(directory, catalog, config, self.clock, executor, self.supervisor)  # type: ignore[arg-type]
-        rest = (self.replicas, self.clock, executor, self.supervisor, Slicer(self.clock))
+        rest = self.for_runtimes
         self.groups: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
-            GROUPS, lambda context: GroupShard(context, CONFIG, lambda: catalog.image), decode_group_record, *rest
+            GROUPS, lambda context: GroupShard(context, CONFIG, lambda: self.catalog.image), decode_group_record, *rest
         )
         self.states: CoordinatorRuntime[ShareShard] = CoordinatorRuntime(
-            STATES, lambda context: ShareShard(context, CONFIG, lambda: catalog.image), decode_share_record, *rest
+            STATES, lambda context: ShareShard(context, CONFIG, lambda: self.catalog.image), decode_share_record, *rest
         )
         persister = ShareCoordinator(self.states, CONFIG, lambda index, before: None)
         self.share = ShareGroupCoordinator(self.groups, CONFIG, persister, self.supervisor)
-        self.is_dead = False
-        asyncio.get_running_loop().set_exception_handler(self._died)
-
-    def _died(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        assert isinstance(context.get("exception"), Crashed), context
-        self.is_dead = True
 
     async def start(self) -> None:
         await self.replicas.load()
         self.groups.follow(TOPICS[0], HERE)
         self.states.follow(TOPICS[1], HERE)
         await self.until(lambda: not self.groups.is_loading and not self.states.is_loading)
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        for _ in range(TURNS):
-            if condition():
-                return
-            if self.is_dead:
-                raise Crashed("in the background")
-            self.clock.advance_ms(5)
-            await asyncio.sleep(0)
-        raise AssertionError("it hangs")
-
-    async def settled(self, work: Awaitable[Any]) -> Any:
-        """The response, unless the broker dies first."""
-        waiting = asyncio.ensure_future(work)
-        await self.until(waiting.done)
-        return waiting.result()
 
     async def beat(self, member_id: str, epoch: int) -> Any:
         names = None if epoch else frozenset({ORDERS})
@@ -140,7 +98,7 @@ class Life:
 
 
 async def workload(files: MemoryFiles, config: TopicConfig, done: list[str]) -> None:
-    life = Life(files, config)
+    life = ShareGroupLife(files, config)
     try:
         await life.start()
         await life.joined("a")
@@ -163,7 +121,7 @@ async def workload(files: MemoryFiles, config: TopicConfig, done: list[str]) -> 
 
 
 async def check(files: MemoryFiles, config: TopicConfig, done: list[str]) -> None:
-    life = Life(files, config)
+    life = ShareGroupLife(files, config)
     await life.start()
     life.check_states()
     last = done[-1] if done else "nothing"

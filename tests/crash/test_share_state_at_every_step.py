@@ -16,27 +16,18 @@ from skep.base.config.broker_config import BrokerConfig
 from skep.base.config.current_config import CurrentConfig
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import KafkaError, StorageError
-from skep.base.ids import BrokerId, Offset
-from skep.base.loop.slicer import Slicer
-from skep.base.loop.supervisor import Supervisor
+from skep.base.ids import Offset
 from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.share import share_upkeep
 from skep.coordination.share.share_coordinator import ShareCoordinator
 from skep.coordination.share.share_records import decode_share_record
 from skep.coordination.share.share_shard import ShareShard
 from skep.coordination.share.share_state import DeliveryState, SharePartitionKey, ShareState, StateBatch
-from skep.metadata.cluster_image import ClusterImage
-from skep.metadata.model import PartitionRecord, TopicRecord, random_id
-from skep.replication.replica_manager import ReplicaManager
-from skep.storage.directory.log_directory import LogDirectory
-from tests.crash.test_coordinators_at_every_step import TURNS, SlowExecutor
-from tests.manual_clock import ManualClock
+from tests.crash.life import HERE, Life, led_here
 from tests.memory_files import Crashed, MemoryFiles, Survivors
 
-HERE = BrokerId(1)
 STATE_TOPIC = "__share_group_state"
-STATE = TopicRecord(STATE_TOPIC, random_id(), (PartitionRecord.new([HERE]),))
-ORDERS = TopicRecord("orders", random_id(), tuple(PartitionRecord.new([HERE]) for _ in range(2)))
+STATE, ORDERS = led_here(STATE_TOPIC, 1), led_here("orders", 2)
 KEYS = [SharePartitionKey("kitchen", ORDERS.topic_id, index) for index in range(2)]
 UPDATES_PER_SNAPSHOT = 2
 INTERVAL_MS = 300_000
@@ -45,63 +36,28 @@ SMALL_SEGMENTS = TopicConfig(segment_bytes=400, file_delete_delay_ms=0, retentio
 Visible = dict[SharePartitionKey, ShareState]
 
 
-class Catalog:
-    def __init__(self) -> None:
-        self.image = ClusterImage.of("test", topics=[STATE, ORDERS])
-        self.pending_deletions: dict[Any, str] = {}
-
-
-class Life:
-    """A broker from its start to its death."""
+class ShareStateLife(Life):
+    """With the share coordinator."""
 
     def __init__(self, files: MemoryFiles, config: TopicConfig) -> None:
-        self.clock, self.supervisor, executor = ManualClock(), Supervisor(), SlowExecutor()
-        directory = LogDirectory(files, "/data", self.clock)
-        directory.open()
-        catalog = Catalog()
-        self.replicas = ReplicaManager(directory, catalog, config, self.clock, executor, self.supervisor)  # type: ignore[arg-type]
+        super().__init__(files, config, [STATE, ORDERS])
         options = replace(BrokerConfig().coordinator, share_snapshot_update_records_per_snapshot=UPDATES_PER_SNAPSHOT)
         current = CurrentConfig(replace(BrokerConfig(), coordinator=options))
         self.runtime: CoordinatorRuntime[ShareShard] = CoordinatorRuntime(
             STATE_TOPIC,
-            lambda context: ShareShard(context, current, lambda: catalog.image),
+            lambda context: ShareShard(context, current, lambda: self.catalog.image),
             decode_share_record,
-            self.replicas,
-            self.clock,
-            executor,
-            self.supervisor,
-            Slicer(self.clock),
+            *self.for_runtimes,
         )
         self.share = ShareCoordinator(self.runtime, current, self._delete_records)
-        self.is_dead = False
-        asyncio.get_running_loop().set_exception_handler(self._died)
 
     def _delete_records(self, index: int, before: int) -> None:
         self.replicas.delete_records_before(self.replicas.partition(STATE_TOPIC, index), Offset(before))
-
-    def _died(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        assert isinstance(context.get("exception"), Crashed), context
-        self.is_dead = True
 
     async def start(self) -> None:
         await self.replicas.load()
         self.runtime.follow(STATE, HERE)
         await self.until(lambda: not self.runtime.is_loading)
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        for _ in range(TURNS):
-            if condition():
-                return
-            if self.is_dead:
-                raise Crashed("in the background")
-            await asyncio.sleep(0)
-        raise AssertionError("it hangs")
-
-    async def settled(self, done: Any) -> None:
-        if isinstance(done, Awaitable):
-            waiting = asyncio.ensure_future(done)
-            await self.until(waiting.done)
-            waiting.result()
 
     async def upkeep(self) -> None:
         """All that happens beside the requests: snapshots of cold partitions, and the deletion of old records."""
@@ -156,7 +112,7 @@ def requests(share: ShareCoordinator) -> list[Callable[[], Awaitable[Any]]]:
 
 async def workload(files: MemoryFiles, config: TopicConfig, history: list[Visible]) -> None:
     """Appends to ``history`` what is visible after each request that was acknowledged."""
-    life = Life(files, config)
+    life = ShareStateLife(files, config)
     try:
         await life.start()
         history.append(life.visible())
@@ -171,7 +127,7 @@ async def workload(files: MemoryFiles, config: TopicConfig, history: list[Visibl
 
 
 async def found(files: MemoryFiles, config: TopicConfig) -> Visible:
-    life = Life(files, config)
+    life = ShareStateLife(files, config)
     await life.start()
     return life.visible()
 
@@ -184,7 +140,7 @@ def dies(files: MemoryFiles, config: TopicConfig, history: list[Visible]) -> Non
 
 def test_the_workload_deletes_old_records_and_keeps_the_state():
     async def last_life() -> None:
-        life = Life(files, SMALL_SEGMENTS)
+        life = ShareStateLife(files, SMALL_SEGMENTS)
         await life.start()
         assert life.visible() == history[-1]
         assert life.log_start() > 10, "older records are deleted"

@@ -63,25 +63,18 @@ class Coordinators:
         self._asking = Peers(client_id=f"broker-{node_id}-verifying", timeout_s=timeout_s)
         self._marking = Peers(client_id=f"broker-{node_id}-markers", timeout_s=timeout_s)
         leaders = PartitionLeaders(node_id, lambda: catalog.image)
+        for_runtimes = (replicas, clock, executor, supervisor, slicer)
         self._group_runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
             lambda context: GroupShard(context, config, lambda: catalog.image, self._bytes_of_groups),
             decode_group_record,
-            replicas,
-            clock,
-            executor,
-            supervisor,
-            slicer,
+            *for_runtimes,
         )
         runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
             TRANSACTION_STATE,
             lambda context: TransactionShard(context, config, markers),
             decode_transaction_record,
-            replicas,
-            clock,
-            executor,
-            supervisor,
-            slicer,
+            *for_runtimes,
         )
         verifier = Verifier(runtime, config, leaders, self._asking)
         remote = RemoteMarkers(self._marking, supervisor)
@@ -91,11 +84,7 @@ class Coordinators:
             SHARE_GROUP_STATE,
             lambda context: ShareShard(context, config, lambda: catalog.image),
             decode_share_record,
-            replicas,
-            clock,
-            executor,
-            supervisor,
-            slicer,
+            *for_runtimes,
         )
         self.groups = GroupCoordinator(self._group_runtime, config)
         self.transactions = TransactionCoordinator(runtime, self._group_runtime, config, verifier)
