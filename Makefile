@@ -3,16 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+# Tests start thousands of processes. Without bytecode each of them compiles the sources, which takes half of its start.
+unexport PYTHONDONTWRITEBYTECODE
 
 # For two processors: tests of clusters mostly wait, so there is one process of tests more. tests/conftest.py has the order.
 JOBS ?= 3
 IN_PROCESSES = -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-kafka check bench bench-kafka explore fuzz torture docs docs-check demo clean
+.PHONY: help run test test-kafka test-clients check bench bench-kafka explore fuzz torture docs types docs-check demo clean
 
-help: ## Print this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.run ## Start a broker on 127.0.0.1:9092, data in ./skep-data; prints what to type next
 	@exec $(BIN)/skep serve $(ARGS)
@@ -20,8 +22,12 @@ run: $(VENV)/.run ## Start a broker on 127.0.0.1:9092, data in ./skep-data; prin
 test: $(VENV)/.dev system-packages ## Run every test
 	$(BIN)/python -m pytest $(IN_PROCESSES) --durations=25 $(ARGS)
 
-test-kafka: $(VENV)/.dev java maven ## Have Apache Kafka's own tools and Spark's connector use what Skep writes; Maven downloads them
+test-kafka: $(VENV)/.dev java maven ## Test with Apache Kafka's own tools and Spark's Kafka connector, which Maven downloads
 	$(BIN)/python -m pytest -m kafka tests/kafka_tools $(ARGS)
+
+test-clients: $(VENV)/.dev java maven ## Test with the share consumers of franz-go (needs Go) and Java (from Maven)
+	@command -v go >/dev/null || [ -x /usr/local/go/bin/go ] || echo "skep: Go is missing, so franz-go is left out: https://go.dev/dl" >&2
+	$(BIN)/python -m pytest -m "clients or kafka" tests/clients tests/kafka_tools/test_java_share_consumer.py $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, layers, fast tests
 	$(BIN)/ruff format --check src tests bench pipelines
@@ -35,21 +41,24 @@ bench: $(VENV)/.bench java ## Measure against references of the same run; table,
 bench-kafka: $(VENV)/.bench java maven ## Measure beside Apache Kafka, one node and three (ARGS="produce latency --rounds 9")
 	$(BIN)/python -m bench.kafka $(ARGS)
 
-explore: $(VENV)/.dev ## Search at random for what the fixed examples of the tests miss (MINUTES=10)
+explore: $(VENV)/.dev ## Search at random for failures that the fixed examples of the tests miss (MINUTES=10)
 	$(BIN)/python -m tests.explore --minutes $(or $(MINUTES),10) -- -n $(JOBS) $(ARGS)
 
 fuzz: $(VENV)/.dev ## Throw hostile bytes at a broker for a minute (SECONDS=60)
 	$(BIN)/python -m tests.fuzz $(or $(SECONDS),60)
 
-torture: $(VENV)/.dev java ## An hour of faults against a cluster, then the tests of many kills (MINUTES=60, ARGS="--seed 7 --metadata zookeeper")
+torture: $(VENV)/.dev java ## An hour of faults against a cluster, then the long tests (MINUTES=60, ARGS="--seed 7")
 	$(BIN)/python -m tests.torture --minutes $(or $(MINUTES),60) $(ARGS)
 	SKEP_TEST_LENGTH=long $(BIN)/python -m pytest -m long --timeout 7200 tests
 
-demo: $(VENV)/.spark java ## Show it all: broker, events, a pipeline on Spark, results in a topic and in Parquet
+demo: $(VENV)/.spark java ## Show it all: a broker, events, a pipeline on Spark, results in a topic and in Parquet
 	@$(BIN)/python -m pipelines.demo $(ARGS)
 
-docs: $(VENV)/.dev ## Print docs/CONFIGURATION.md, COMPATIBILITY.md and SPARK-OPTIONS.md anew
+docs: $(VENV)/.dev ## Write docs/CONFIGURATION.md, COMPATIBILITY.md and SPARK-OPTIONS.md from their tables
 	$(BIN)/python -m tests.architecture.printed_docs
+
+types: $(VENV)/.dev ## Write the types of request bodies, after a change of the versions served or of kio
+	$(BIN)/python -m tests.architecture.printed_types
 
 docs-check: $(VENV)/.dev java ## Do what README and docs say, in page order, from a fresh clone (ARGS="docs/SPARK.md")
 	$(BIN)/python -m tests.docs $(ARGS)
@@ -100,11 +109,13 @@ define install
 	  -e "s/^Installing collected packages.*/  unpacking/p"'
 endef
 
-# Debian packages: kcat is a client that the tests use, openssl makes their certificates, Spark runs on Java 17 or newer.
+# Debian packages: kcat is a client that the tests use, openssl makes their certificates, PostgreSQL is the database of a
+# transaction with one (the tests start a server of their own), Spark runs on Java 17 or newer.
 .PHONY: system-packages java maven
 system-packages: java
 	@$(call debian-package,kcat,command -v kcat)
 	@$(call debian-package,openssl,command -v openssl)
+	@$(call debian-package,postgresql,command -v initdb || ls /usr/lib/postgresql/*/bin/initdb)
 
 java:
 	@$(call debian-package,default-jre-headless,[ "$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p')" -ge 17 ])

@@ -49,15 +49,15 @@ def measure() -> Iterator[Row]:
             written.append(next(topics))
             create_topic(broker.bootstrap_servers, written[-1])
             cpu = cpu_seconds(broker.pid)
-            run = _produce({"bootstrap.servers": broker.bootstrap_servers}, written[-1])
+            run = produce_all({"bootstrap.servers": broker.bootstrap_servers}, written[-1])
             return run._replace(broker_cpu=cpu_seconds(broker.pid) - cpu)
 
         def consume() -> Run:
-            return _consume(broker.bootstrap_servers, written[-1])
+            return consume_all(broker.bootstrap_servers, written[-1])
 
-        _consume_warm_up(broker.bootstrap_servers)
+        warm_up(broker.bootstrap_servers)
         turns = {
-            MOCK: lambda: _produce({"test.mock.num.brokers": 1}, "bulk"),
+            MOCK: lambda: produce_all({"test.mock.num.brokers": 1}, "bulk"),
             SKEP_PRODUCE: produce,
             SKEP_CONSUME: consume,
         }
@@ -103,7 +103,7 @@ def _rows(mock: list[Run], produced: list[Run], consumed: list[Run]) -> Iterator
     )
 
 
-def _produce(where: dict[str, Any], topic: str) -> Run:
+def produce_all(where: dict[str, Any], topic: str) -> Run:
     failures: list[KafkaError] = []
     producer = Producer(
         {
@@ -130,7 +130,7 @@ def _produce(where: dict[str, Any], topic: str) -> Run:
     return run
 
 
-def _consume(bootstrap_servers: str, topic: str, records: int = RECORDS) -> Run:
+def consume_all(bootstrap_servers: str, topic: str, records: int = RECORDS) -> Run:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -154,10 +154,10 @@ def _consume(bootstrap_servers: str, topic: str, records: int = RECORDS) -> Run:
         consumer.close()
 
 
-def _consume_warm_up(bootstrap_servers: str) -> None:
+def warm_up(bootstrap_servers: str) -> None:
     """The broker imports what a request needs when it first comes; that is the row about starting, not this one."""
     create_topic(bootstrap_servers, "warm-up")
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     producer.produce("warm-up", VALUE, partition=0)
     producer.flush()
-    _consume(bootstrap_servers, "warm-up", records=1)
+    consume_all(bootstrap_servers, "warm-up", records=1)

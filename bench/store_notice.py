@@ -55,7 +55,7 @@ async def _delays(directory: Path) -> list[float]:
     watch = await store.watch("")
     writer = multiprocessing.get_context("spawn").Process(target=_write, args=(str(directory),))
     writer.start()
-    delays = []
+    delays: list[float] = []
     try:
         while len(delays) < CHANGES:
             await anext(watch)

@@ -151,9 +151,8 @@ def run(rounds: int, count: int, folder: Path) -> None:
         for name in ("clicks", "page-views", "sessions"):
             skep("topics", "create", name, "--partitions", "2", *address)
         for number, lines in enumerate(rounds_of_clicks(rounds, count), 1):
-            console.rule(f"round {number} of {rounds}")
+            console.rule("clicks and their pipeline" if rounds == 1 else f"round {number} of {rounds}")
             skep("produce", "clicks", "--key-separator", "\\t", *address, text=lines)
-            console.print("[dim]Spark starts now. It shows the first progress after about ten seconds.[/dim]")
             skep("pipeline", "run", str(project), *address)
         console.rule("results")
         show_results(broker.bootstrap_servers, project, rounds * count)

@@ -1,1 +1,1 @@
-"""Measurements behind ``docs/decisions/0002-hot-path.md``; each module is run by itself."""
+"""Measurements behind ``docs/decisions/`` (0002 and 0019); each module is run by itself."""

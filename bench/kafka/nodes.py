@@ -15,7 +15,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient
 
 from bench.kafka.maven_jars import maven_jars
 from skep.base.reserved_port import ReservedPort

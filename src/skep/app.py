@@ -20,7 +20,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from skep.base.addresses import parse_address
 from skep.base.clock import SystemClock
@@ -42,8 +42,14 @@ from skep.broker.cluster.producer_ids import ProducerIds
 from skep.broker.dispatch import Dispatcher
 from skep.broker.fetch.fetch_sessions import FetchSessions
 from skep.broker.services import Services
+from skep.broker.share.dead_letter_topic import NEW_TOPIC
+from skep.broker.share.dead_letter_writer import DeadLetterContext, DeadLetterWriter
 from skep.broker.share.share_partitions import SharePartitions
 from skep.broker.topics import internal_topics
+from skep.broker.topics.acknowledged_deletion import AcknowledgedDeletion
+from skep.broker.topics.topic_creation import auto_create
+from skep.broker.worker.held_topics import HeldTopics
+from skep.broker.worker.worker_process import WORKER_DIRECTORY, WorkerProcess
 from skep.controller.controller import Controller
 from skep.metadata.catalog import Catalog
 from skep.metadata.cluster_image import CLUSTER_DEFAULT, ClusterImage
@@ -113,11 +119,16 @@ class Broker:
         )
         self._on_stop(lambda: _synchronously(coordinators.stop))
         services = self._services(coordinators)
+        self._write_dead_letters(services)
         coordinators.share_persister.create_topic = lambda: internal_topics.ensure(services, SHARE_GROUP_STATE)
+        coordinators.fenced_members.end_here = lambda group_id, members: self._slicer.finish(
+            services.share_sessions.end_members(group_id, members)
+        )
         listener = self._listener(services)
         self._catalog.on_change(lambda old, new: self._image_changed(old, new, services, listener))
         self._catalog.on_change(self._following.image_changed)
         self._catalog.on_change(coordinators.image_changed)
+        self._catalog.on_change(lambda old, new: self._dead_letters.may_have_changed())
         self._apply(services, listener)
         # Changes of the image while the logs were recovered were not passed on.
         self._image_changed(self._loaded, self._catalog.image, services, listener)
@@ -132,6 +143,16 @@ class Broker:
             await opening
         coordinators.start()
         await listener.serve()
+        # Stops while the port is still served: it finishes what it is doing.
+        self._on_stop(self._worker.stop)
+        HeldTopics(
+            self._node_id,
+            self._worker,
+            lambda: self._catalog.image,
+            lambda: self.config.topic_defaults,
+            self._supervisor,
+        )
+        self._on_stop(self._dead_letters.stop)
         self._start_background(services)
         # A full garbage collection visits every object at once, which takes a tenth of a second with ten thousand open
         # partitions. Frozen objects are not visited.
@@ -250,8 +271,11 @@ class Broker:
             self._clock,
             self._supervisor,
             self._time_lookups,
+            self._threads.batches,
+            self._slicer,
         )
         self._on_stop(lambda: _synchronously(self._share_partitions.stop))
+        self._worker = WorkerProcess(self._clock, self._worker_settings)
         return Services(
             current_config=self._current_config,
             static_config=self._texts,
@@ -271,8 +295,31 @@ class Broker:
             share_groups=coordinators.share_groups,
             share=coordinators.share,
             latest_offsets=coordinators.latest_offsets,
+            group_progress=coordinators.group_progress,
             share_partitions=self._share_partitions,
         )
+
+    def _write_dead_letters(self, services: Services) -> None:
+        context = DeadLetterContext(
+            self._worker,
+            lambda: self._catalog.image,
+            self._current_config,
+            self._share_partitions.options,
+            self._replicas.config_of,
+            lambda name: auto_create(services, name, NEW_TOPIC),
+            self._supervisor,
+        )
+        self._dead_letters = self._share_partitions.dead_letters = DeadLetterWriter(context)
+
+    def _worker_settings(self) -> dict[str, Any]:
+        host = f"[{self.node.host}]" if ":" in self.node.host else self.node.host
+        return {
+            "bootstrap": f"{host}:{self.node.port}",
+            "directory": os.path.join(self._directory.path, WORKER_DIRECTORY),
+            "node_id": self._node_id,
+            "log_format": self.config.log_format,
+            "log_level": self.config.log_level,
+        }
 
     def _listener(self, services: Services) -> Listener:
         return Listener(
@@ -299,6 +346,16 @@ class Broker:
         self._garbage.start()
         self._supervisor.repeat(lambda: CHECK_MS, self._garbage.check)
         self._supervisor.repeat(lambda: 100, services.producer_ids.keep_reserve)
+        deletion = AcknowledgedDeletion(
+            self._replicas,
+            self._catalog,
+            self._share_partitions,
+            services.group_progress,
+            self._current_config,
+            self._clock,
+            self._slicer,
+        )
+        self._supervisor.repeat(deletion.interval_ms, deletion.check)
         self._housekeeping.on_disk_checked = self._disk_checked
         self._on_stop(self._hand_over)
 

@@ -99,7 +99,8 @@ class BrokerGroup:
                 member.pause_s = FIRST_PAUSE_S
             _log(f"skep: broker {member.id} {how_it_ended(exit_code)}; restarting it in {member.pause_s:g} s")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.stopping.wait(), member.pause_s)
+                async with asyncio.timeout(member.pause_s):
+                    await self.stopping.wait()
             member.pause_s = min(LONGEST_PAUSE_S, member.pause_s * 2)
 
     async def _run_once(self, member: Member) -> int:
@@ -161,7 +162,8 @@ class BrokerGroup:
             process.send_signal(signal.SIGTERM)
             process.send_signal(signal.SIGCONT)  # it may be paused
         try:
-            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await process.wait()
         except TimeoutError:
             _log(f"skep: broker {member.id} did not stop within {STOP_TIMEOUT_S:.0f} s; killing it")
             with contextlib.suppress(ProcessLookupError):

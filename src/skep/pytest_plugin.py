@@ -5,15 +5,33 @@
 ``skep_broker_options``  override it to set options of both
 ``skep_cluster``         three brokers for a single test, to kill, pause and restart one by one
 ``skep_cluster_options`` override it to set arguments of ``EmbeddedCluster``, e.g. ``{"brokers": 5}``
+
+The report of a test that fails ends with the last lines that each broker has logged.
 """
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from skep.testing import EmbeddedBroker, EmbeddedCluster
+
+LINES_SHOWN = 20
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, None]:
+    outcome = yield
+    report = outcome.get_result()
+    testing = sys.modules.get("skep.testing.broker")
+    if not report.failed or testing is None:
+        return
+    for broker in sorted(testing.started, key=lambda broker: broker.options.get("node.id", "")):
+        lines = broker.log.splitlines()[-LINES_SHOWN:]
+        name = f"broker {broker.options.get('node.id', '')}".rstrip()
+        report.sections.append((f"log of {name} on {broker.bootstrap_servers}", "\n".join(lines)))
 
 
 @pytest.fixture(scope="session")

@@ -207,6 +207,9 @@ class ZooKeeperServer:
     def pause(self) -> None:
         """Pauses the process (SIGSTOP): connections stay open, and the server does not respond."""
         self._signal(signal.SIGSTOP)
+        if self._process is not None and self._process.returncode is None:
+            # A thread that runs stops a moment later, and could still respond. WNOWAIT leaves an exit code to Popen.
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)

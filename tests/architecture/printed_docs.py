@@ -12,7 +12,7 @@ from skep.base.config.group_config import GROUP_OPTIONS
 from skep.base.config.option import Option, declared
 from skep.base.config.topic_config import NEVER, TopicConfig
 from skep.broker.dispatch import HANDLERS
-from skep.wire.apis import ADVERTISED_NEWEST, ADVERTISED_OLDEST, NOT_ADVERTISED, SERVED
+from skep.wire.apis import ADVERTISED_NEWEST, ADVERTISED_OLDEST, NOT_ADVERTISED, SERVED, SKEP_COMMAND
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -44,8 +44,9 @@ COMPATIBILITY_HEAD = """# Compatibility
 <!-- Printed by `make docs` from the table of served APIs and the handlers' docstrings; a test fails when stale. -->
 
 Skep speaks Kafka's protocol. Stock clients that are run against it in the tests: confluent-kafka (librdkafka),
-kafka-python, aiokafka, kcat. What is listed here as served works in all its versions; what is not served is not
-advertised, so that clients find out by ApiVersions and say so.
+kafka-python, aiokafka, kcat. Share groups are also run with franz-go 1.22.2, its own test of them (TestShareGroupETL)
+included, and with Kafka's Java consumer 4.3 (`make test-clients`). What is listed here as served works in all its
+versions; what is not served is not advertised, so that clients find out by ApiVersions and say so.
 """
 
 SPARK_OPTIONS_HEAD = """# Options of the Spark data source
@@ -134,8 +135,11 @@ def compatibility() -> str:
     lines += ["", f"{advertised}, because librdkafka switches compression off otherwise (KAFKA-18659)."]
     for key, newest in ADVERTISED_NEWEST.items():
         lines += [f"{SERVED[key].name} is advertised up to {newest}: what is newer is between brokers."]
-    hidden = ", ".join(SERVED[key].name for key in sorted(NOT_ADVERTISED))
+    hidden = ", ".join(SERVED[key].name for key in sorted(NOT_ADVERTISED - {SKEP_COMMAND.key}))
     lines += [f"Not advertised, because they are between brokers: {hidden}."]
+    lines += [
+        f"{SKEP_COMMAND.name} is not Kafka's but Skep's own, and not advertised either: no client meets it by chance."
+    ]
     lines += [""]
     for api in _served():
         text = inspect.getdoc(HANDLERS[api.key])
@@ -156,18 +160,22 @@ NOTES = """## Differences from Kafka
 - A topic with a `compression.type` other than `producer` compresses batches of another codec again, with the default
   level of the codec (`compression.gzip.level` and the others are not used), and refuses those that decompress to more
   than 32 MiB.
-- A batch for a compacted topic may have `skep.max.compacted.batch.records` records and unpack to 32 MiB at the most:
-  each record is looked at for its key when it comes.
+- A batch for a compacted topic may have at most `skep.max.compacted.batch.records` records and decompress to at most
+  32 MiB, because each of its records is checked for a key when it is produced.
 - A topic with `flush.messages=1` syncs before it acknowledges, many requests sharing one sync, and readers see a record
   when it is on the disk. With other values a sync is begun in the background when it is due.
 - Consumer groups (KIP-848). A regular expression finds internal topics only if it has `__` in it; `\\b` and classes of
   Unicode properties are refused. A large group that changes quickly is assigned less often, in proportion to what an
   assignment costs, where Kafka has `group.consumer.assignment.interval.ms`. A static member may repeat a join whose
-  answer was lost. A heartbeat to a group that has become a classic one is answered UNKNOWN_MEMBER_ID, so the member
-  joins again. A classic group is upgraded although its assignments carry user data, if the assignor is one of the four
-  that come with clients: that of librdkafka's cooperative-sticky always do. A consumer group of more than 100 classic
-  members becomes a classic group shortly after the last member of the new protocol has left, not with its leave.
-- Produce requests of one connection overlap while they wait for a sync; their appends and answers keep their order.
+  response was lost. A heartbeat to a group that has become a classic one gets UNKNOWN_MEMBER_ID, so the member joins
+  again. A classic group is upgraded although its assignments carry user data, if the assignor is one of the four that
+  come with clients: the assignments of librdkafka's cooperative-sticky always carry some. A consumer group of more than
+  100 classic members becomes a classic group shortly after the last member of the new protocol has left, not with its
+  leave.
+- Share groups (KIP-932). A member that sends no heartbeats for the session timeout loses its share sessions and what it
+  holds; in Kafka its locks have to expire. A group that was deleted and created again begins again, also for leaders
+  that still have a session of the first one.
+- Produce requests of one connection overlap while they wait for a sync; their appends and responses keep their order.
 """
 
 

@@ -17,6 +17,10 @@ BROAD = {
     "skep/replication/isr_updater.py": "puts back what was not done, and raises",
     "skep/coordination/active_shard.py": "unloads a shard whose state may differ from its log, or retries its timer",
     "skep/coordination/coordinator_runtime.py": "retries to load a shard",
+    "skep/queue/lane.py": "a queue consumer whose thread has failed ends, and raises what the thread raised",
+    "skep/queue/asker.py": "requests fail at once when the thread that reads the answers has failed",
+    "skep/queue/answer.py": "whatever a handler raises is the answer to its asker",
+    "skep/worker/held/held_job.py": "a held partition that failed is begun again, and keeps no other from its work",
     "skep/cli/spark/pipeline_definitions.py": "the user's code may raise anything",
     "skep/cli/spark/spark_driver.py": "looks in the cause of any failure for the end of Spark's JVM",
 }

@@ -9,13 +9,14 @@ import pytest
 from kio.schema.index import api_key_map
 
 from skep.broker.dispatch import HANDLERS
-from skep.wire.apis import SERVED
+from skep.wire.apis import SERVED, SKEP_COMMAND
 
 _spec = importlib.util.spec_from_file_location("printed_docs", Path(__file__).with_name("printed_docs.py"))
 printed_docs = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(printed_docs)
 
 ROOT = Path(__file__).parents[2]
+SKEPS_OWN = {SKEP_COMMAND.key: "skep_command"}
 
 
 @pytest.mark.parametrize("name", printed_docs.PRINTED)
@@ -26,7 +27,7 @@ def test_a_printed_document_is_current(name):
 def test_every_served_api_has_a_handler_named_after_it():
     assert HANDLERS.keys() == SERVED.keys()
     for key, handler in HANDLERS.items():
-        assert handler.__name__.rpartition(".")[2] == api_key_map[key]
+        assert handler.__name__.rpartition(".")[2] == (api_key_map | SKEPS_OWN)[key]
         assert handler.__doc__.startswith(f"{SERVED[key].name} (API {key}), version")
         assert callable(handler.handle)
         assert callable(handler.refuse)
@@ -44,6 +45,14 @@ def test_a_handlers_first_line_names_the_versions_of_the_table():
             int(n) for n in re.findall(r"\d+", handler.__doc__.split("\n")[0].split("), version")[1].split("(")[0])
         ]
         assert numbers == ([api.oldest, api.newest] if api.oldest != api.newest else [api.oldest]), handler.__name__
+
+
+def test_a_handlers_head_has_its_behaviour_its_versions_and_its_refusals():
+    """An API with one version has nothing to say about versions."""
+    for key, handler in HANDLERS.items():
+        parts = {line.split()[0].rstrip(",") for line in handler.__doc__.splitlines() if line[:1].isalpha()}
+        versions = {"Versions"} if SERVED[key].oldest != SERVED[key].newest else set()
+        assert parts >= {"Behaviour", "Refusals"} | versions, handler.__name__
 
 
 def test_every_api_of_kafka_is_served_or_listed_as_absent():

@@ -14,6 +14,8 @@ LAYER = {
     "storage": 3,
     "metadata": 3,
     "client": 3,
+    "queue": 4,
+    "worker": 4,
     "replication": 4,
     "controller": 4,
     "coordination": 4,

@@ -3,7 +3,8 @@
 It stands in front of every member and passes bytes on. A direction, ``1>2``, can be cut: its bytes are held back and
 delivered when it is healed, as TCP does it by sending again. Both sides keep their connections and hear nothing; a
 connection that is made meanwhile is made and stays silent. Cutting ``1>2`` alone lets the requests of 2 arrive at 1 and
-takes the answers. A direction can also be garbled: one byte of each larger piece is changed.
+takes the answers. A direction can also be garbled: one byte of each larger piece is changed. Connections can be
+dropped: both sides are told at once, and what was on its way is lost.
 
 Who has connected is told by the client id in the first request: brokers say ``broker-N...``, all others are
 ``client``. For members that speak another protocol (ZooKeeper) each source has a port of its own.
@@ -31,6 +32,7 @@ class Network:
         self._open: dict[str, asyncio.Event] = {}
         self._garbled: set[str] = set()
         self._servers: list[asyncio.Server] = []
+        self._connections: dict[str, set[asyncio.StreamWriter]] = {}
 
     def cut(self, direction: str) -> None:
         self._open.setdefault(direction, asyncio.Event()).clear()
@@ -42,6 +44,10 @@ class Network:
 
     def garble(self, direction: str) -> None:
         self._garbled.add(direction)
+
+    def drop(self, direction: str) -> None:
+        for writer in self._connections.get(direction, ()):
+            writer.transport.abort()
 
     async def passable(self, direction: str) -> None:
         # Again after each wait: it may have been cut once more before we ran.
@@ -80,12 +86,15 @@ class Network:
                 await self.passable(f"{target}>{source}")
                 return
             far_writer.write(first)
+            open_now = self._connections.setdefault(f"{source}>{target}", set())
+            open_now |= {writer, far_writer}
             try:
                 await asyncio.gather(
                     self._pump(reader, far_writer, f"{source}>{target}"),
                     self._pump(far_reader, writer, f"{target}>{source}"),
                 )
             finally:
+                open_now -= {writer, far_writer}
                 far_writer.close()
         except (OSError, asyncio.IncompleteReadError):
             pass
@@ -119,7 +128,12 @@ async def obey(network: Network, line: str) -> str:
     word, *arguments = line.split()
     if word == "listen":
         return str(await network.listen(int(arguments[0]), arguments[1], arguments[2]))
-    orders: dict[str, Callable[[str], None]] = {"cut": network.cut, "heal": network.heal, "garble": network.garble}
+    orders: dict[str, Callable[[str], None]] = {
+        "cut": network.cut,
+        "heal": network.heal,
+        "garble": network.garble,
+        "drop": network.drop,
+    }
     for direction in arguments:
         orders[word](direction)
     return "done"

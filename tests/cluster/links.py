@@ -41,6 +41,10 @@ class Links:
     def garble(self, directions: Iterable[Direction]) -> None:
         self._each("garble", directions)
 
+    def drop(self, source: object, target: object) -> None:
+        """Ends the connections that are open now. Both sides are told, and can connect again at once."""
+        self._order(f"drop {source}>{target}")
+
     def heal(self) -> None:
         """All that were cut or garbled."""
         if self._faulty:

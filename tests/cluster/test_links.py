@@ -1,5 +1,6 @@
 """The links of the fault runs: what is cut does not arrive, in that direction alone, and arrives when it is healed."""
 
+import contextlib
 import socket
 import struct
 import threading
@@ -109,3 +110,17 @@ def test_a_garbled_direction_changes_a_byte_of_what_is_long(echo_port: int) -> N
         links.heal()
         connection.sendall(LONG)
         assert connection.recv(1000) == LONG
+
+
+def test_dropped_connections_end_on_both_sides_and_new_ones_can_be_made(echo_port: int) -> None:
+    with Links() as links:
+        port = links.listen(echo_port, 2, 1)
+        with connect(port) as connection:
+            connection.sendall(b"before")
+            assert connection.recv(100) == b"before"
+            links.drop(1, 2)
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(100) == b""
+        with connect(port) as connection:
+            connection.sendall(b"after")
+            assert connection.recv(100) == b"after"

@@ -1,5 +1,6 @@
 """Leaders of partitions that a share group reads stop and die: nothing that was accepted comes again, all else does."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
@@ -12,6 +13,7 @@ from skep.testing import EmbeddedCluster
 from skep.wire import apis
 from tests.cluster.coordinators import assert_no_bug_was_logged
 from tests.cluster.driving import ask, create, send, wait_for_isr, wait_for_leader
+from tests.compat.test_share_consumer import configure
 from tests.raw_client import RawClient
 from tests.scenario.share_member import ACCEPT, RELEASE, ShareMember, acquired, partitions_of
 from tests.waiting import wait_until
@@ -20,6 +22,7 @@ pytestmark = pytest.mark.xdist_group(__name__)
 
 TOPIC, GROUP = "orders", "kitchen"
 OPTIONS = {"share.coordinator.state.topic.num.partitions": "3", "offsets.topic.num.partitions": "1"}
+BACKOFF_S = 6.0
 MOVING = (ErrorCode.not_leader_or_follower, ErrorCode.coordinator_not_available, ErrorCode.offset_not_available)
 
 
@@ -88,4 +91,34 @@ def test_accepted_records_stay_accepted_when_leaders_stop_and_die(cluster: Embed
     send(cluster, TOPIC, [b"last"])
     with member_at(cluster, third, topic_id) as member:
         assert first_records(member) == [(10, 10, 1)]
+    assert_no_bug_was_logged(cluster)
+
+
+def test_a_failed_record_waits_for_its_time_at_the_next_leader_too(cluster: EmbeddedCluster) -> None:
+    topic_id = create(cluster, TOPIC, [[3, 1, 2]])
+    configure(cluster.bootstrap_servers, GROUP, "skep.share.retry.backoff", f"{BACKOFF_S:g}s")
+    initialize(cluster, topic_id)
+    send(cluster, TOPIC, [b"%d" % number for number in range(10)])
+    with member_at(cluster, 3, topic_id) as member:
+        assert first_records(member)[-1][1] == 9
+        released_at = time.time()
+        assert member.results({0: [(0, 5, [ACCEPT]), (7, 7, [RELEASE])]}) == [ErrorCode.none]
+        cluster.kill(3)
+    second = wait_for_leader(cluster, TOPIC, other_than=3)
+    with member_at(cluster, second, topic_id) as member:
+        counts: dict[int, int] = {}
+
+        def all_came() -> bool:
+            response = member.fetch(wait_s=1)
+            partition = partitions_of(response).get(0)
+            if partition is not None and partition.error_code not in MOVING:
+                for first, last, count in acquired(response):
+                    for offset in range(first, last + 1):
+                        assert offset not in counts
+                        assert offset != 7 or time.time() >= released_at + BACKOFF_S
+                        counts[offset] = count
+            return len(counts) == 4
+
+        wait_until(all_came, lambda: f"what was not accepted is delivered: {counts}")
+        assert counts == {6: 1, 7: 2, 8: 1, 9: 1}
     assert_no_bug_was_logged(cluster)

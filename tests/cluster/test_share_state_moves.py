@@ -43,6 +43,8 @@ TOPIC = "orders"
 GROUPS = [f"kitchen {number}" for number in range(6)]
 WINDOW = 20
 """Offsets that a writer keeps before it moves the start of its share partition."""
+GENERATION = 15
+"""Offsets after which a writer replaces the whole state."""
 MEMBER = 99
 PATIENCE_S = 60
 
@@ -117,8 +119,15 @@ async def member_of(cluster: EmbeddedCluster, data_dir: Path) -> AsyncIterator[M
         await broker.stop()
 
 
+def batch_of(offset: int) -> StateBatch:
+    """Accepted, or waiting for its next delivery."""
+    if offset % 2:
+        return StateBatch(offset, offset, DeliveryState.AVAILABLE, 1 + offset % 3, 1, 1_700_000_000_000 + offset)
+    return StateBatch(offset, offset, DeliveryState.ACKNOWLEDGED, 1 + offset % 3)
+
+
 class Writer:
-    """The leader of a share partition, which accepts one record after the other.
+    """The leader of a share partition, which finishes one record after the other, or lets it wait.
 
     ``written`` is the number of offsets that are acknowledged. What it is told is checked at the end.
     """
@@ -131,8 +140,10 @@ class Writer:
     async def run(self) -> None:
         while not self.is_stopping:
             offset = self.written
-            batch = StateBatch(offset, offset, DeliveryState.ACKNOWLEDGED, 1 + offset % 3)
-            state = ShareState(0, 1, max(0, offset - WINDOW), 0, [batch])
+            start = max(0, offset - WINDOW)
+            is_replacement = offset % GENERATION == 0
+            batches = [batch_of(one) for one in range(start if is_replacement else offset, offset + 1)]
+            state = ShareState(0, 1, start, 0, batches, 1 + offset // GENERATION)
             try:
                 await self._persister.write(self.key, state)
             except KafkaError as error:
@@ -145,11 +156,9 @@ class Writer:
         state = await self._persister.read(self.key, LeaderEpoch(2))
         last = self.written - 1
         assert max(0, last - WINDOW) <= state.start_offset <= max(0, last + 1 - WINDOW)
-        known = {
-            offset: batch.delivery_count for batch in state.batches for offset in range(batch.first, batch.last + 1)
-        }
+        known = {offset: batch[2:] for batch in state.batches for offset in range(batch.first, batch.last + 1)}
         for offset in range(state.start_offset, self.written):
-            assert known[offset] == 1 + offset % 3, f"offset {offset} of {self.written} is {known.get(offset)}"
+            assert known[offset] == batch_of(offset)[2:], f"offset {offset} of {self.written} is {known.get(offset)}"
         assert set(known) <= set(range(state.start_offset, self.written + 1))
         with pytest.raises(KafkaError) as fenced:
             await self._persister.write(self.key, ShareState(0, 1, 0))

@@ -1,5 +1,10 @@
 """Share groups with librdkafka: each record goes to one member, and comes again until it is accepted."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +21,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from skep.client.cluster_client import GROUP, ClusterClient
+from skep.client.commands import command_to_leader
 from skep.testing import EmbeddedBroker
+from skep.wire.apis import SHARE_GROUP_DESCRIBE
 from tests.compat.clients import PATIENCE_S, confluent_producer
 from tests.waiting import wait_until
 
@@ -24,10 +32,24 @@ OPTIONS = {
     "group.share.min.heartbeat.interval.ms": "50",
     "group.share.heartbeat.interval.ms": "200",
     "group.share.min.session.timeout.ms": "500",
-    "group.share.session.timeout.ms": "2000",
+    "group.share.session.timeout.ms": "15000",
     "group.share.min.record.lock.duration.ms": "1000",
 }
-"""Shorter than Kafka's, so that nobody has to wait long."""
+"""Shorter than Kafka's, so that nobody has to wait long. Sessions are not that short: a member that is fenced loses
+what it holds, and the machine may be busy."""
+
+HANGING = """
+import sys, time
+from confluent_kafka import ShareConsumer
+member = ShareConsumer(
+    {"bootstrap.servers": sys.argv[1], "group.id": sys.argv[2], "share.acknowledgement.mode": "explicit"}
+)
+member.subscribe([sys.argv[2]])
+while not (held := member.poll(1)):
+    pass
+print(len(held), flush=True)
+time.sleep(600)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +69,10 @@ def group(servers: str, topic: str) -> str:
     return topic
 
 
-def create(servers: str, name: str, partitions: int) -> None:
+def create(servers: str, name: str, partitions: int, replicas: int = 1) -> None:
     """A topic, and a group with its name that reads it from its start."""
     admin = AdminClient({"bootstrap.servers": servers})
-    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(PATIENCE_S)
+    admin.create_topics([NewTopic(name, partitions, replicas)])[name].result(PATIENCE_S)
     configure(servers, name, "share.auto.offset.reset", "earliest")
 
 
@@ -200,6 +222,39 @@ def test_records_whose_lock_has_expired_go_to_another_member(servers: str, group
         assert any(error is not None for error in sleeper.commit_sync(PATIENCE_S).values()), "it is too late"
 
 
+def test_a_member_that_hangs_loses_what_it_holds_after_the_session_timeout(servers: str, group: str) -> None:
+    """Its locks would expire after 30 seconds; its connection stays open."""
+    configure(servers, group, "share.session.timeout.ms", "5000")
+    values = write(servers, group, 10)
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGING, servers, group], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as hanging:
+        try:
+            assert hanging.stdout is not None
+            assert hanging.stdout.readline() == "10\n"
+            os.kill(hanging.pid, signal.SIGSTOP)
+            stopped = time.monotonic()
+            configure(servers, group, "share.session.timeout.ms", "15000")
+            with consumer(servers, group) as other:
+                assert sorted(map(text, poll_until(other, 10))) == sorted(values)
+            assert time.monotonic() - stopped < 25
+        finally:
+            hanging.kill()
+
+
+def test_who_holds_what_is_known_by_the_ids_of_the_members(servers: str, group: str) -> None:
+    write(servers, group, 3)
+    with consumer(servers, group, explicit=True) as member, ClusterClient(servers) as cluster:
+        wait_until(lambda: len(polled(member)) > 0, "it has records")
+        [run] = command_to_leader(cluster, group, 0, "deliveries", {"group": group})["runs"]
+        assert (run["first"], run["last"], run["state"]) == (0, 2, "acquired")
+        body = {"group_ids": [group], "include_authorized_operations": False}
+        _, response = cluster.ask_coordinator(
+            GROUP, group, SHARE_GROUP_DESCRIBE, body, lambda found: found.groups[0].error_code
+        )
+        assert [one.member_id for one in response.groups[0].members] == [run["member"]]
+
+
 def test_what_a_member_holds_when_it_is_closed_goes_to_the_next_at_once(servers: str, group: str) -> None:
     values = write(servers, group, 10)
     with consumer(servers, group, explicit=True) as member:
@@ -211,7 +266,7 @@ def test_what_a_member_holds_when_it_is_closed_goes_to_the_next_at_once(servers:
 
 
 def test_accepted_records_stay_accepted_when_the_broker_is_killed() -> None:
-    with EmbeddedBroker(options=OPTIONS) as broker:
+    with EmbeddedBroker(options={**OPTIONS, "group.share.session.timeout.ms": "2000"}) as broker:
         servers, name = broker.bootstrap_servers, "jobs"
         create(servers, name, partitions=2)
         values = write(servers, name, 20, partitions=2)

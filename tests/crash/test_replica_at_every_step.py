@@ -54,7 +54,7 @@ def batches_of(log: Log) -> History:
 def lead(epochs: Sequence[int], word: str, start: int = 0) -> History:
     """What a leader has after so many steps, each in the epoch that is given for it."""
     log = opened(MemoryFiles())[1]
-    log.start_anew_at(Offset(start))
+    log.start_over_at(Offset(start))
     sequences = {producer: count() for producer in (1, 2)}
     for step, epoch in enumerate(epochs):
         text = f"{word if step >= SHARED_STEPS else 'shared'} {step}".encode() + b"." * (step % 4 * 25)
@@ -106,7 +106,7 @@ class Follower:
         directory, log = opened(self.files)
         assert batches_of(log) == B
         self.floor, self.begins_anew = 0, True
-        log.start_anew_at(C_START)
+        log.start_over_at(C_START)
         self.copy(directory, log, C)
         directory.close()
 

@@ -22,7 +22,7 @@ from skep.coordination.share import share_upkeep
 from skep.coordination.share.share_coordinator import ShareCoordinator
 from skep.coordination.share.share_records import decode_share_record
 from skep.coordination.share.share_shard import ShareShard
-from skep.coordination.share.share_state import DeliveryState, SharePartitionKey, ShareState, StateBatch
+from skep.coordination.share.share_state import DeliveryState, Reason, SharePartitionKey, ShareState, StateBatch
 from tests.crash.life import HERE, Life, led_here
 from tests.memory_files import Crashed, MemoryFiles, Survivors
 
@@ -81,6 +81,7 @@ class ShareStateLife(Life):
                 state.start_offset,
                 state.delivery_complete_count,
                 tuple(state.batches),
+                state.generation,
             )
             for key, state in shard.states.items()
         }
@@ -97,6 +98,9 @@ def requests(share: ShareCoordinator) -> list[Callable[[], Awaitable[Any]]]:
         batch = StateBatch(offset, offset + 1, DeliveryState.ACKNOWLEDGED, count)
         return lambda: share.write(key, ShareState(0, epoch, start, count, [batch]))
 
+    def write_more(batch: StateBatch, start: int, *, generation: int = 0) -> Any:
+        return lambda: share.write(first, ShareState(0, 3, start, 0, [batch], generation))
+
     return [
         lambda: share.initialize(first, 0, -1),
         lambda: share.initialize(second, 0, 7),
@@ -104,6 +108,12 @@ def requests(share: ShareCoordinator) -> list[Callable[[], Awaitable[Any]]]:
         *(write(first, 10 * number, 10 * number - 5) for number in range(1, 6)),
         lambda: share.read(first, 3),
         *(write(first, 10 * number, 10 * number - 5, epoch=3, count=2) for number in range(6, 9)),
+        # A retry that waits, a dead letter that is missing and then written, and finished offsets opened again.
+        write_more(StateBatch(90, 94, DeliveryState.AVAILABLE, 1, 1, 1_700_000_000_000), 86),
+        write_more(StateBatch(92, 92, DeliveryState.ARCHIVING, 2, 2, 0, Reason.LIMIT), 90),
+        write_more(StateBatch(92, 92, DeliveryState.ARCHIVED, 2), 90),
+        write_more(StateBatch(85, 88, DeliveryState.AVAILABLE, 0), 85, generation=1),
+        write_more(StateBatch(85, 86, DeliveryState.AVAILABLE, 1, 1, 1_700_000_000_000), 85, generation=1),
         lambda: share.delete(second),
         lambda: share.initialize(second, 0, 100),
         write(second, 101, -1),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.docs.clones import clone_that_looks_installed, fresh_clone, path_without_environments
 from tests.docs.pages import PAGES, Page, Step, steps
-from tests.docs.reader import PageFailed, Reader
+from tests.docs.reader import PageDiffers, PageFailed, Reader
 
 STEP_TIMEOUT_S = 1800.0
 README = PAGES[0].path
@@ -26,9 +26,14 @@ def folder_of(page: Page, clone: Path) -> Path:
     return (clone / page.path).parent if page.path.startswith("pipelines/") else clone
 
 
-def read(page: Page, clone: Path) -> None:
-    """Types everything on the page, and prints each step with the time that it took."""
+def read(page: Page, clone: Path) -> bool:
+    """Types everything on the page, and prints each step with the time that it took.
+
+    Returns whether every step printed what the page shows. Raises PageFailed when a step fails: the rest of the page
+    depends on it.
+    """
     folder = folder_of(page, clone)
+    is_right = True
     with Reader(page.path, folder, STEP_TIMEOUT_S, {"PATH": path_without_environments()}) as reader:
         if page.path != README:
             reader.do(Step("command", f"source {clone / '.venv' / 'bin' / 'activate'}", "", 0))
@@ -36,9 +41,14 @@ def read(page: Page, clone: Path) -> None:
             reader.do(Step("command", "skep serve", "", 0))
         for step in steps(page.text):
             began = time.monotonic()
-            reader.do(step)
+            try:
+                reader.do(step)
+            except PageDiffers as error:
+                is_right = False
+                print(f"FAILED  {error}", flush=True)
             typed = step.text.strip().splitlines()[0]
             print(f"{time.monotonic() - began:7.1f} s  {page.path}:{step.line}  {typed}", flush=True)
+    return is_right
 
 
 def remove_new(folder: Path, before: set[Path]) -> None:
@@ -64,7 +74,7 @@ def main() -> int:
         for page in pages:
             before = set(folder_of(page, clone).iterdir())
             try:
-                read(page, clone)
+                failed += not read(page, clone)
             except PageFailed as error:
                 failed += 1
                 print(f"FAILED  {error}", flush=True)

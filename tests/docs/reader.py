@@ -53,6 +53,10 @@ class PageFailed(AssertionError):
     """A step of a page failed, or printed something else than the page shows."""
 
 
+class PageDiffers(PageFailed):
+    """A step worked, but printed something else than the page shows. The next step can be typed."""
+
+
 def free_ports() -> dict[int, int]:
     """Returns a free port for each port of the pages. Consecutive ones stay consecutive."""
     while True:
@@ -112,7 +116,7 @@ class Reader:
         if code:
             raise PageFailed(f"{where}failed with exit code {code} and printed\n{printed}")
         if step.shown and not is_as_shown(printed, self._with_free_ports(step.shown)):
-            raise PageFailed(f"{where}printed\n{printed}\nand the page shows\n{step.shown}")
+            raise PageDiffers(f"{where}printed\n{printed}\nand the page shows\n{step.shown}")
 
     def serve(self, command: str) -> tuple[int, str]:
         """Starts brokers, as in another terminal, and waits until they are ready."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from skep.cli.serve.serve_command import next_steps
+from tests.docs.__main__ import read
 from tests.docs.clones import clone_that_looks_installed, path_without_environments
 from tests.docs.pages import PAGES, ROOT, Page, Step, commands, has_blocks, is_as_shown, steps
 from tests.docs.picture import COMMANDS, PICTURE, START
@@ -37,6 +38,17 @@ def test_every_page_with_something_to_type_is_listed() -> None:
     found = {str(path.relative_to(ROOT)) for path in paths if has_blocks(path.read_text())}
     # The reader of OPERATING.md stops and restores brokers: tests/scenario/test_operating_page.py.
     assert found == {"docs/OPERATING.md", *(page.path for page in PAGES)}
+
+
+def test_pages_create_topics_of_their_own_so_that_a_reader_of_several_needs_one_broker() -> None:
+    made: dict[str, list[str]] = {}
+    for page in PAGES:
+        # CLUSTER.md has a cluster of its own, an example of a pipeline says which topics must not exist.
+        if page.path != "docs/CLUSTER.md" and not page.path.startswith("pipelines/"):
+            topics = re.findall(r"skep topics create ([\w.-]+)", "\n".join(step.text for step in steps(page.text)))
+            for topic in set(topics):
+                made.setdefault(topic, []).append(page.path)
+    assert {topic: pages for topic, pages in made.items() if len(pages) > 1} == {}
 
 
 def test_nobody_is_told_to_install_a_package_that_is_not_published() -> None:
@@ -77,6 +89,21 @@ def test_a_step_that_fails_is_told_with_its_place_and_what_it_printed(step: Step
         with pytest.raises(PageFailed, match=re.escape(reason)) as failure:
             reader.do(step)
     assert str(failure.value).startswith("PAGE.md:7\n")
+
+
+def test_a_page_is_read_on_where_only_its_output_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Page("PAGE.md", has_own_broker=True)
+    text = "```console\n$ echo one\ntwo\n$ echo three\nfour\n$ false\n$ echo five\nsix\n```\n"
+    monkeypatch.setattr(Page, "text", text)
+    with pytest.raises(PageFailed, match="false"):
+        read(page, clone_that_looks_installed(tmp_path))
+    printed = capsys.readouterr().out
+    assert [line for line in printed.splitlines() if line.startswith("FAILED")] == [
+        "FAILED  PAGE.md:2",
+        "FAILED  PAGE.md:4",
+    ]
 
 
 def test_commands_are_not_found_before_the_environment_is_activated(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import io
+import json
 import random
 import struct
 import types
@@ -12,8 +13,9 @@ from typing import Any
 
 from kio.serial import entity_writer
 
+from skep.broker.handlers.skep_command import COMMANDS
 from skep.records.builder import NewRecord, build_batch
-from skep.wire.apis import SERVED, Api
+from skep.wire.apis import SERVED, SKEP_COMMAND, Api
 from skep.wire.codec import request_class
 
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "uint16": 17, "timedelta_i32": 32}
@@ -36,6 +38,8 @@ class RequestMaker:
         return api, self.random.randint(api.oldest, api.newest)
 
     def request(self, api: Api, version: int) -> Any:
+        if api is SKEP_COMMAND and self.random.random() < 0.8:
+            return self._command()
         return self._entity(request_class(api.key, version))
 
     def frame(self, api: Api, version: int, request: Any | None = None) -> bytes:
@@ -49,6 +53,40 @@ class RequestMaker:
         buffer.seek(0, io.SEEK_END)
         entity_writer(type(request))(buffer, request)
         return buffer.getvalue()
+
+    def _command(self) -> Any:
+        """A command that there is, with arguments of its names, most of them of their kind."""
+        name, command = self.random.choice(list(COMMANDS.items()))
+        arguments = {
+            argument_name: next((one for one in self._values() if argument.is_valid(one)), None)
+            if self.random.random() < 0.9
+            else self.random.choice(self._values())
+            for argument_name, argument in command.arguments.items()
+            if self.random.random() < (0.98 if argument.is_required else 0.5)
+        }
+        text = json.dumps(arguments).encode()
+        return request_class(SKEP_COMMAND.key, 0)(command=name, arguments=text)
+
+    def _values(self) -> list[Any]:
+        """Values of JSON, in any order."""
+        name, number = self.random.choice(self._names), self._number(64)
+        first, last = sorted((self.random.randrange(100), self.random.choice((3, 99, abs(number) // 2))))
+        values = [
+            name,
+            self.random.choice(ODD_NAMES),
+            0,
+            1,
+            number,
+            None,
+            {},
+            0.5,
+            True,
+            [name],
+            [[name, str(uuid.uuid4())]],
+        ]
+        values += [[[first, last]], [[number, 0]]]
+        self.random.shuffle(values)
+        return values
 
     def _entity(self, entity: Any) -> Any:
         return entity(**{field.name: self._field(field) for field in dataclasses.fields(entity)})

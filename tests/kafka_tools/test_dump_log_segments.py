@@ -16,8 +16,11 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from bench.kafka.nodes import jars
 from skep.base.errors import ErrorCode
+from skep.coordination.share.share_records import encode_batches
+from skep.coordination.share.share_state import DeliveryState, Reason, StateBatch
 from skep.metadata.model import id_text
 from skep.testing import EmbeddedBroker
+from skep.wire import apis
 from skep.zookeeper_server import find_java
 from tests.raw_client import RawClient
 from tests.scenario.test_share_state import GROUP, STATE_TOPIC, ShareClient, find
@@ -115,6 +118,38 @@ def test_the_state_of_share_groups(broker: EmbeddedBroker) -> None:
     assert update["stateBatches"] == [batch]
 
 
+def test_the_state_of_share_groups_with_what_kafka_does_not_have(broker: EmbeddedBroker) -> None:
+    """Its tools skip the tagged fields, and see the rest."""
+    waiting = StateBatch(10, 19, DeliveryState.AVAILABLE, 2, 1, 1_700_000_000_000)
+    dying = StateBatch(21, 21, DeliveryState.ARCHIVING, 5, 5, 0, Reason.LIMIT)
+    with RawClient(broker.bootstrap_servers) as client:
+        topic_id = client.create_topic("orders")
+        find(client, topic_id)
+        share = ShareClient(client, topic_id)
+        assert share.initialize(start_offset=5) is ErrorCode.none
+        for generation in (0, 1):
+            result = share.ask(
+                apis.WRITE_SHARE_GROUP_STATE,
+                state_epoch=0,
+                leader_epoch=0,
+                start_offset=10,
+                skep_batches=encode_batches([waiting, dying]),
+                skep_generation=generation,
+            )
+            assert result.error_code is ErrorCode.none
+    [files] = [path.parent for path in broker.data_dir.glob(f"{STATE_TOPIC}-*/*.log") if path.stat().st_size]
+
+    printed = _dump(broker, STATE_TOPIC, int(files.name.rpartition("-")[2]), "--share-group-state-decoder")
+
+    _, update, replacement = (
+        json.loads(found)["data"] for found in re.findall(r" payload: (\{.*\})$", printed, re.MULTILINE)
+    )
+    for value in (update, replacement):
+        assert value["startOffset"] == 10
+        found = [tuple(batch.values()) for batch in value["stateBatches"]]
+        assert found == [(10, 19, 0, 2), (21, 21, 3, 5)]
+
+
 def _cleaned_up_to(broker: EmbeddedBroker, topic: str) -> int:
     checkpoint = broker.data_dir / "cleaner-offset-checkpoint"
     found = re.search(rf"^{topic} 0 (\d+)$", checkpoint.read_text(), re.MULTILINE) if checkpoint.exists() else None
@@ -160,6 +195,8 @@ def _consumed_offsets(broker: EmbeddedBroker, topic: str, last: int) -> list[int
         message = consumer.poll(1)
         if message is not None:
             assert message.error() is None
-            offsets.append(message.offset())
+            offset = message.offset()
+            assert offset is not None
+            offsets.append(offset)
     consumer.close()
     return offsets

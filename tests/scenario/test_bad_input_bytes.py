@@ -123,7 +123,7 @@ def test_announced_frames_cost_little_until_they_come(the_scene: Scene) -> None:
 
 
 def test_a_client_that_never_reads_is_not_read_from_for_ever(the_scene: Scene) -> None:
-    """Its answers pile up on its own side of the socket; the broker stops taking its requests."""
+    """Its responses pile up on its own side of the socket; the broker stops taking its requests."""
     with the_scene.unharmed(), the_scene.client() as client:
         client.socket.setblocking(False)
         frame = framed(client.encode(apis.DESCRIBE_CONFIGS, 4, DESCRIBE_BROKER))
@@ -157,7 +157,7 @@ def test_a_request_as_large_as_is_allowed_is_read_and_answered(the_scene: Scene)
         assert produced.error_code.name == "message_too_large"
 
 
-def test_a_reset_in_the_middle_of_an_answer_is_no_news(the_scene: Scene) -> None:
+def test_a_reset_in_the_middle_of_a_response_is_no_news(the_scene: Scene) -> None:
     with the_scene.client() as client:
         client.create_topic("reset")
     the_scene.new_lines()

@@ -72,14 +72,14 @@ def test_produce_to_very_many_partitions(the_scene: Scene, version: int) -> None
     batch = batch_of(b"x")
     indexes = [*range(MANY - 1, -1, -1)]
     with the_scene.unharmed(max_growth_bytes=64 * MEBIBYTE), the_scene.client() as client:
-        answer = client.ask(
+        response = client.ask(
             apis.PRODUCE,
             version,
             acks=1,
             timeout=seconds(5),
             topic_data=[{"name": TOPIC, "partition_data": [{"index": index, "records": batch} for index in indexes]}],
         )
-        [topic] = answer.responses
+        [topic] = response.responses
         assert [partition.index for partition in topic.partition_responses] == indexes
         codes = [partition.error_code for partition in topic.partition_responses]
         assert codes == [ErrorCode.unknown_topic_or_partition] * (MANY - 3) + [ErrorCode.none] * 3
@@ -89,17 +89,17 @@ def test_fetch_of_very_many_partitions(the_scene: Scene) -> None:
     wanted = [Want(TOPIC, 0, partition=index) for index in range(MANY)]
     with the_scene.unharmed(max_growth_bytes=64 * MEBIBYTE), the_scene.client() as client:
         for version in (4, 12):
-            answer = client.fetch(*wanted, version=version, max_wait_s=5)
-            codes = [partition.error_code for topic in answer.responses for partition in topic.partitions]
+            response = client.fetch(*wanted, version=version, max_wait_s=5)
+            codes = [partition.error_code for topic in response.responses for partition in topic.partitions]
             assert codes == [ErrorCode.none] * 3 + [ErrorCode.unknown_topic_or_partition] * (MANY - 3)
 
 
 def test_a_fetch_session_of_very_many_partitions(the_scene: Scene) -> None:
     wanted = [Want(TOPIC, 0, partition=index) for index in range(MANY)]
     with the_scene.unharmed(max_growth_bytes=64 * MEBIBYTE), the_scene.client() as client:
-        answer = client.fetch(*wanted, session_epoch=0)
-        assert answer.error_code is ErrorCode.none
-        assert sum(len(topic.partitions) for topic in answer.responses) == MANY
+        response = client.fetch(*wanted, session_epoch=0)
+        assert response.error_code is ErrorCode.none
+        assert sum(len(topic.partitions) for topic in response.responses) == MANY
 
 
 def test_offsets_of_very_many_partitions(the_scene: Scene) -> None:
@@ -122,9 +122,9 @@ def test_offsets_of_very_many_partitions_each_named_twice(the_scene: Scene) -> N
 def test_metadata_of_very_many_topics_that_are_not_there(the_scene: Scene) -> None:
     topics = [{"name": f"missing-{number}"} for number in range(MANY)]
     with the_scene.unharmed(max_growth_bytes=64 * MEBIBYTE), the_scene.client() as client:
-        answer = client.ask(apis.METADATA, 12, topics=topics, allow_auto_topic_creation=False)
-        assert {topic.error_code for topic in answer.topics} == {ErrorCode.unknown_topic_or_partition}
-        assert len(answer.topics) == MANY
+        response = client.ask(apis.METADATA, 12, topics=topics, allow_auto_topic_creation=False)
+        assert {topic.error_code for topic in response.topics} == {ErrorCode.unknown_topic_or_partition}
+        assert len(response.topics) == MANY
 
 
 def test_metadata_that_makes_hundreds_of_topics_lets_others_in_between(the_scene: Scene) -> None:
@@ -132,8 +132,8 @@ def test_metadata_that_makes_hundreds_of_topics_lets_others_in_between(the_scene
     with the_scene.unharmed(max_growth_bytes=64 * MEBIBYTE), the_scene.client() as client:
         rounds = the_scene.witness.rounds
         for made in (100, 200, 300):  # skep.max.auto.created.topics more with each request
-            answer = client.ask(apis.METADATA, 12, topics=topics, allow_auto_topic_creation=True)
-            codes = [topic.error_code for topic in answer.topics]
+            response = client.ask(apis.METADATA, 12, topics=topics, allow_auto_topic_creation=True)
+            codes = [topic.error_code for topic in response.topics]
             assert codes == [ErrorCode.none] * made + [ErrorCode.leader_not_available] * (300 - made)
         assert the_scene.witness.rounds > rounds + 3
 
@@ -154,18 +154,18 @@ def test_more_partitions_than_a_broker_holds_are_refused(the_scene: Scene, count
 def test_thousands_of_topics_that_cannot_be_made_are_refused_one_by_one(the_scene: Scene) -> None:
     topics = [{"name": f"bad/{number}", "num_partitions": 1, "replication_factor": 1} for number in range(MANY)]
     with the_scene.unharmed(max_growth_bytes=64 * MEBIBYTE), the_scene.client() as client:
-        answer = client.ask(apis.CREATE_TOPICS, 7, topics=topics, timeout=seconds(5))
-        assert len(answer.topics) == MANY
-        assert {topic.error_code for topic in answer.topics} == {ErrorCode.invalid_topic_exception}
+        response = client.ask(apis.CREATE_TOPICS, 7, topics=topics, timeout=seconds(5))
+        assert len(response.topics) == MANY
+        assert {topic.error_code for topic in response.topics} == {ErrorCode.invalid_topic_exception}
 
 
 def test_configs_of_very_many_resources(the_scene: Scene) -> None:
-    """Each answer has some kilobytes; what is named again is not answered again."""
+    """Each response has some kilobytes; what is named again is not answered again."""
     there = [{"resource_type": 2, "resource_name": TOPIC, "configuration_keys": None}] * 1_000
     missing = [{"resource_type": 2, "resource_name": "nowhere", "configuration_keys": None}] * MANY
     with the_scene.unharmed(max_growth_bytes=128 * MEBIBYTE), the_scene.client() as client:
-        answer = client.ask(apis.DESCRIBE_CONFIGS, 4, resources=there + missing)
-        codes = {(one.resource_name, one.error_code) for one in answer.results}
+        response = client.ask(apis.DESCRIBE_CONFIGS, 4, resources=there + missing)
+        codes = {(one.resource_name, one.error_code) for one in response.results}
         assert codes == {(TOPIC, ErrorCode.none), ("nowhere", ErrorCode.unknown_topic_or_partition)}
 
 

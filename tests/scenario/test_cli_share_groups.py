@@ -117,13 +117,13 @@ def test_a_share_group_is_described(group: str, member: str, topic: str) -> None
     assert (state["type"], state["assignor"]) == ("Share", "simple")
     # Nobody has read yet, so share.auto.offset.reset has not chosen a start.
     lines = done("groups", "describe", group).splitlines()
-    assert lines[1].split() == ["topic", "partition", "start", "log", "end", "lag"]
-    assert lines[2].split() == [topic, "0", "-", "0", "-"]
+    assert lines[1].split() == ["topic", "partition", "start", "log", "end", "lag", "in", "flight"]
+    assert lines[2].split() == [topic, "0", "-", "0", "-", "0"]
 
 
 def test_the_lag_of_a_share_group(empty: str, topic: str) -> None:
     lines = [line.split() for line in done("groups", "describe", empty).splitlines()]
-    assert lines[2:] == [[topic, "0", "0", "0", "0"], [topic, "1", "1", "5", "4"]]
+    assert lines[2:] == [[topic, "0", "0", "0", "0", "0"], [topic, "1", "1", "5", "4", "0"]]
     [document] = json.loads(done("groups", "describe", empty, "--json"))
     assert (document["lag"], [row["lag"] for row in document["partitions"]]) == (4, [0, 4])
 

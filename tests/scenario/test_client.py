@@ -16,7 +16,7 @@ from skep.wire.apis import METADATA, OFFSET_DELETE, Api
 
 
 @contextmanager
-def peer(answer: bytes | None) -> Iterator[tuple[str, int]]:
+def peer(response: bytes | None) -> Iterator[tuple[str, int]]:
     """Takes one connection, reads a request and answers with these bytes; None: keeps quiet until we are done."""
     is_over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -25,10 +25,10 @@ def peer(answer: bytes | None) -> Iterator[tuple[str, int]]:
             connection, _ = listening.accept()
             with connection:
                 connection.recv(1 << 16)
-                if answer is None:
+                if response is None:
                     is_over.wait()
                 else:
-                    connection.sendall(answer)
+                    connection.sendall(response)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -68,8 +68,10 @@ def test_leaders_and_coordinators_are_found(skep_broker: EmbeddedBroker, topic: 
             client.leaders([f"{topic}-not"])
         assert missing.value.code is ErrorCode.unknown_topic_or_partition
         body = {"group_id": "nobody", "topics": []}
-        asked, answer = client.ask_coordinator(GROUP, "nobody", OFFSET_DELETE, body, lambda answer: answer.error_code)
-        assert (asked, answer.error_code) == (node, ErrorCode.group_id_not_found)
+        asked, response = client.ask_coordinator(
+            GROUP, "nobody", OFFSET_DELETE, body, lambda response: response.error_code
+        )
+        assert (asked, response.error_code) == (node, ErrorCode.group_id_not_found)
 
 
 def skep_broker_topic(broker: EmbeddedBroker, topic: str) -> None:
@@ -101,7 +103,7 @@ def test_an_api_or_version_that_the_broker_does_not_have_is_said(skep_broker: Em
 
 
 @pytest.mark.parametrize(
-    ("answer", "complaint"),
+    ("response", "complaint"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not Kafka's protocol"),
         (b"\0\0\0\2\0\0", "not Kafka's protocol"),
@@ -111,8 +113,8 @@ def test_an_api_or_version_that_the_broker_does_not_have_is_said(skep_broker: Em
         (b"\0\0\1\0\0\0", "connection was closed"),
     ],
 )
-def test_a_peer_that_is_no_broker_is_said_in_one_line(answer: bytes, complaint: str) -> None:
-    with peer(answer) as (host, port), Connection(host, port, client_id="test", timeout_s=10) as connection:
+def test_a_peer_that_is_no_broker_is_said_in_one_line(response: bytes, complaint: str) -> None:
+    with peer(response) as (host, port), Connection(host, port, client_id="test", timeout_s=10) as connection:
         with pytest.raises(ClientError, match=complaint) as failure:
             connection.ask(METADATA, {})
         assert "\n" not in str(failure.value)

@@ -200,9 +200,9 @@ def next_epoch_of(broker: EmbeddedBroker, name: str) -> tuple[int, int]:
     """The producer id and the epoch that a successor of the transactional id is given."""
     with RawClient(broker.bootstrap_servers) as client:
         wanted = {"transactional_id": name, "producer_id": -1, "producer_epoch": -1}
-        answer = client.ask(apis.INIT_PRODUCER_ID, 4, transaction_timeout=seconds(60), **wanted)
-        assert answer.error_code is ErrorCode.none
-        return answer.producer_id, answer.producer_epoch
+        response = client.ask(apis.INIT_PRODUCER_ID, 4, transaction_timeout=seconds(60), **wanted)
+        assert response.error_code is ErrorCode.none
+        return response.producer_id, response.producer_epoch
 
 
 def size_of(broker: EmbeddedBroker, topic: str) -> int:

@@ -23,10 +23,10 @@ HOUR_MS = 3_600_000
 
 def describe(client: RawClient, kind: int, name: str, keys: list[str] | None = None, version: int = 4) -> Any:
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
-    answer = client.ask(
+    response = client.ask(
         apis.DESCRIBE_CONFIGS, version, resources=[resource], include_synonyms=True, include_documentation=True
     )
-    [result] = answer.results
+    [result] = response.results
     return result
 
 

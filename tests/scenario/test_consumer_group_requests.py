@@ -97,13 +97,13 @@ def test_names_that_are_too_long_are_refused_and_the_broker_goes_on(
 ) -> None:
     name = "x" * size
     if field == "group":
-        answer = client.ask(
+        response = client.ask(
             apis.CONSUMER_GROUP_HEARTBEAT, 1, group_id=name, member_id="m", subscribed_topic_names=[group], **JOINING
         )
-        assert answer.error_code is ErrorCode.invalid_group_id
+        assert response.error_code is ErrorCode.invalid_group_id
     else:
-        answer = join(client, group, **{"member_id": "m", field: name})
-        assert answer.error_code in (ErrorCode.invalid_request, ErrorCode.invalid_regular_expression)
+        response = join(client, group, **{"member_id": "m", field: name})
+        assert response.error_code in (ErrorCode.invalid_request, ErrorCode.invalid_regular_expression)
     assert join(client, group).error_code is ErrorCode.none
 
 
@@ -115,8 +115,8 @@ def test_a_member_that_claims_partitions_that_there_are_not_is_harmless(client: 
         {"topic_id": assigned.topic_id, "partitions": [0, 0, 0]},
         {"topic_id": None, "partitions": [1]},
     ]
-    answer = beat(client, group, "m", topic_partitions=strange)
-    assert (answer.error_code, answer.member_epoch) == (ErrorCode.none, 1)
+    response = beat(client, group, "m", topic_partitions=strange)
+    assert (response.error_code, response.member_epoch) == (ErrorCode.none, 1)
     assert describe(client, group).members[0].assignment.topic_partitions[0].partitions == tuple(range(20))
 
 
@@ -124,11 +124,11 @@ def test_a_crowd_joins_and_comes_to_rest(client: RawClient, group: str) -> None:
     members = {f"member {number}": 0 for number in range(100)}
     owned: dict[str, tuple[Any, ...]] = dict.fromkeys(members, ())
     for member in members:
-        answer = join(client, group, member)
-        members[member], owned[member] = answer.member_epoch, answer.assignment.topic_partitions
+        response = join(client, group, member)
+        members[member], owned[member] = response.member_epoch, response.assignment.topic_partitions
     for _ in range(50):
         for member in members:
-            answer = beat(
+            response = beat(
                 client,
                 group,
                 member,
@@ -137,10 +137,10 @@ def test_a_crowd_joins_and_comes_to_rest(client: RawClient, group: str) -> None:
                     {"topic_id": each.topic_id, "partitions": list(each.partitions)} for each in owned[member]
                 ],
             )
-            assert answer.error_code is ErrorCode.none
-            members[member] = answer.member_epoch
-            if answer.assignment is not None:
-                owned[member] = answer.assignment.topic_partitions
+            assert response.error_code is ErrorCode.none
+            members[member] = response.member_epoch
+            if response.assignment is not None:
+                owned[member] = response.assignment.topic_partitions
         if describe(client, group).group_state == "Stable":
             break
     assert describe(client, group).group_state == "Stable"

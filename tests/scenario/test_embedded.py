@@ -202,11 +202,21 @@ def test_fresh(skep_broker, skep_fresh_broker):
 """
 
 
-def test_the_fixtures_serve_a_test_suite(tmp_path: Path) -> None:
-    (tmp_path / "test_eggs.py").write_text(OTHER_SUITE)
+FAILING_SUITE = """
+import time
+
+def test_eggs(skep_fresh_broker):
+    while " INFO " not in skep_fresh_broker.log:  # it is ready before it has written its first line
+        time.sleep(0.01)
+    assert skep_fresh_broker is None
+"""
+
+
+def run_suite(tmp_path: Path, text: str) -> "subprocess.CompletedProcess[str]":
+    (tmp_path / "test_eggs.py").write_text(text)
     is_installed = any(point.value == "skep.pytest_plugin" for point in entry_points(group="pytest11"))
     plugin = [] if is_installed else ["-p", "skep.pytest_plugin"]
-    run = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), *plugin],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(skep.testing.__file__).parents[2])},
@@ -214,8 +224,19 @@ def test_the_fixtures_serve_a_test_suite(tmp_path: Path) -> None:
         text=True,
         timeout=120,
     )
+
+
+def test_the_fixtures_serve_a_test_suite(tmp_path: Path) -> None:
+    run = run_suite(tmp_path, OTHER_SUITE)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "2 passed" in run.stdout
+
+
+def test_the_report_of_a_test_that_fails_has_the_log_of_its_broker(tmp_path: Path) -> None:
+    run = run_suite(tmp_path, FAILING_SUITE)
+    assert "1 failed" in run.stdout, run.stdout + run.stderr
+    title = run.stdout.index("log of broker on 127.0.0.1:")
+    assert " INFO " in run.stdout[title:]
 
 
 def test_what_was_written_before_a_kill_is_read_after_it(skep_fresh_broker: EmbeddedBroker) -> None:

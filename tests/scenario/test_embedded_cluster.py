@@ -2,9 +2,11 @@
 
 import contextlib
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,6 +128,26 @@ def test_a_frozen_leader_is_given_up_and_comes_back_as_a_follower(skep_cluster: 
     assert latest(skep_cluster, "eggs") == 10
 
 
+def test_a_broker_is_not_paused_while_the_store_is_locked(skep_cluster: EmbeddedCluster) -> None:
+    store = sqlite3.connect(skep_cluster.data_dir / "metadata.sqlite", isolation_level=None, check_same_thread=False)
+    store.execute("BEGIN IMMEDIATE")
+    is_released = False
+
+    def release() -> None:
+        nonlocal is_released
+        is_released = True
+        store.execute("ROLLBACK")
+
+    # A broker that writes holds the lock for milliseconds. Whoever holds it for longer is taken for the paused one.
+    holder = threading.Timer(2.5, release)
+    holder.start()
+    skep_cluster.pause(2)
+    assert is_released
+    assert psutil.Process(skep_cluster.broker(2).pid).status() == psutil.STATUS_STOPPED
+    holder.join()
+    store.close()
+
+
 def test_a_clean_stop_hands_leadership_over_first(skep_cluster: EmbeddedCluster) -> None:
     create(skep_cluster, "eggs")
     stopped = skep_cluster.leader_of("eggs")
@@ -156,9 +178,9 @@ def test_a_directory_that_was_given_stays_with_all_that_is_in_it(tmp_path: Path)
 def test_options_are_those_of_all_brokers_or_of_one() -> None:
     config, single = {"num.partitions": "4"}, {2: {"broker.rack": "b"}}
     with EmbeddedCluster(2, config=config, broker_config=single) as cluster, RawClient(cluster.brokers[1]) as client:
-        answer = client.ask(apis.METADATA, 9, topics=[{"name": "x"}], allow_auto_topic_creation=True)
-        assert {broker.node_id: broker.rack for broker in answer.brokers} == {1: None, 2: "b"}
-        assert len(answer.topics[0].partitions) == 4
+        response = client.ask(apis.METADATA, 9, topics=[{"name": "x"}], allow_auto_topic_creation=True)
+        assert {broker.node_id: broker.rack for broker in response.brokers} == {1: None, 2: "b"}
+        assert len(response.topics[0].partitions) == 4
 
 
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

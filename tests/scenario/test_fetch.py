@@ -18,8 +18,8 @@ def offsets_in(records: bytes) -> list[int]:
     return [record.offset for record in records_in(records)]
 
 
-def sizes_in(answer: Any) -> dict[int, int]:
-    return {index: len(partition.records) for (_, index), partition in partitions_in(answer).items()}
+def sizes_in(response: Any) -> dict[int, int]:
+    return {index: len(partition.records) for (_, index), partition in partitions_in(response).items()}
 
 
 @pytest.mark.parametrize("version", range(apis.FETCH.oldest, apis.FETCH.newest + 1))
@@ -75,8 +75,8 @@ def test_the_total_limit_goes_to_the_partitions_in_the_order_they_are_named(clie
     batch = batch_of(b"x" * 1000)
     for partition in range(3):
         client.append(topic, batch, partition=partition)
-    answer = client.fetch(*(Want(topic, 0, partition) for partition in (2, 0, 1)), max_bytes=2 * len(batch))
-    assert sizes_in(answer) == {2: len(batch), 0: len(batch), 1: 0}
+    response = client.fetch(*(Want(topic, 0, partition) for partition in (2, 0, 1)), max_bytes=2 * len(batch))
+    assert sizes_in(response) == {2: len(batch), 0: len(batch), 1: 0}
 
 
 def test_a_batch_over_the_limit_comes_only_when_it_would_be_the_first(client: RawClient, topic: str) -> None:
@@ -84,10 +84,10 @@ def test_a_batch_over_the_limit_comes_only_when_it_would_be_the_first(client: Ra
     small, large = batch_of(b"s"), batch_of(b"l" * 5000)
     client.append(topic, small, partition=0)
     client.append(topic, large, partition=1)
-    answer = client.fetch(Want(topic, 0, 0), Want(topic, 0, 1, max_bytes=100))
-    assert sizes_in(answer) == {0: len(small), 1: 0}
-    answer = client.fetch(Want(topic, 1, 0), Want(topic, 0, 1, max_bytes=100))
-    assert sizes_in(answer) == {0: 0, 1: len(large)}
+    response = client.fetch(Want(topic, 0, 0), Want(topic, 0, 1, max_bytes=100))
+    assert sizes_in(response) == {0: len(small), 1: 0}
+    response = client.fetch(Want(topic, 1, 0), Want(topic, 0, 1, max_bytes=100))
+    assert sizes_in(response) == {0: 0, 1: len(large)}
 
 
 def test_an_empty_partition_gives_no_records_and_its_marks(client: RawClient, topic: str) -> None:
@@ -108,10 +108,10 @@ def test_an_offset_outside_the_log_is_out_of_range(client: RawClient, topic: str
 def test_one_bad_partition_does_not_keep_the_others_from_being_read(client: RawClient, topic: str) -> None:
     client.create_topic(topic)
     client.append(topic, batch_of(b"egg"))
-    answer = client.fetch(
+    response = client.fetch(
         Want(topic, 0), Want(topic, 0, 7), Want(f"{topic}-missing", 0), max_wait_s=20, min_bytes=10**6
     )
-    found = partitions_in(answer)
+    found = partitions_in(response)
     missing = ErrorCode.unknown_topic_or_partition
     assert {key: partition.error_code for key, partition in found.items()} == {
         (topic, 0): ErrorCode.none,
@@ -154,13 +154,13 @@ def test_a_read_across_segments_finds_every_record(client: RawClient, topic: str
         assert read == list(range(start - start % 10, 200))
 
 
-def test_a_large_answer_arrives_byte_for_byte(client: RawClient, topic: str) -> None:
+def test_a_large_response_arrives_byte_for_byte(client: RawClient, topic: str) -> None:
     client.create_topic(topic, 4, max_message_bytes=5_000_000)
     batches = {partition: batch_of(bytes([partition]) * 3_000_000) for partition in range(4)}
     for partition, batch in batches.items():
         client.append(topic, batch, partition=partition)
-    answer = client.fetch(*(Want(topic, 0, partition, 10_000_000) for partition in range(4)))
-    fetched_partitions = partitions_in(answer).values()
+    response = client.fetch(*(Want(topic, 0, partition, 10_000_000) for partition in range(4)))
+    fetched_partitions = partitions_in(response).values()
     assert len(fetched_partitions) == 4
     for fetched in fetched_partitions:
         assert is_intact(fetched.records)

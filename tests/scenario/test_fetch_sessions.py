@@ -16,11 +16,11 @@ from tests.raw_requests import Want, batch_of, partitions_in, seconds
 NEW, NONE = 0, -1
 
 
-def told(answer: Any) -> dict[int, list[bytes | None]]:
-    """The partitions that an answer mentions, with the values that came."""
+def told(response: Any) -> dict[int, list[bytes | None]]:
+    """The partitions that a response mentions, with the values that came."""
     return {
         index: [record.value for record in records_in(partition.records)]
-        for (_, index), partition in partitions_in(answer).items()
+        for (_, index), partition in partitions_in(response).items()
     }
 
 
@@ -28,11 +28,11 @@ def told(answer: Any) -> dict[int, list[bytes | None]]:
 def session(client: RawClient, topic: str) -> int:
     """A session over three partitions of ``topic``, all read from 0."""
     client.create_topic(topic, 3)
-    answer = client.fetch(*(Want(topic, 0, partition) for partition in range(3)), session_epoch=NEW)
-    assert answer.error_code is ErrorCode.none
-    assert answer.session_id > 0
-    assert told(answer) == {0: [], 1: [], 2: []}
-    return int(answer.session_id)
+    response = client.fetch(*(Want(topic, 0, partition) for partition in range(3)), session_epoch=NEW)
+    assert response.error_code is ErrorCode.none
+    assert response.session_id > 0
+    assert told(response) == {0: [], 1: [], 2: []}
+    return int(response.session_id)
 
 
 def test_an_incremental_fetch_names_only_what_changed(
@@ -40,9 +40,9 @@ def test_an_incremental_fetch_names_only_what_changed(
 ) -> None:
     assert told(client.fetch(session_id=session, session_epoch=1)) == {}
     other.append(topic, batch_of(b"egg"), partition=1)
-    answer = client.fetch(session_id=session, session_epoch=2)
-    assert answer.session_id == session
-    assert told(answer) == {1: [b"egg"]}
+    response = client.fetch(session_id=session, session_epoch=2)
+    assert response.session_id == session
+    assert told(response) == {1: [b"egg"]}
     assert told(client.fetch(Want(topic, 1, 1), session_id=session, session_epoch=3)) == {}
 
 
@@ -57,11 +57,11 @@ def test_a_position_that_does_not_move_gives_the_same_records_again(
 def test_a_forgotten_partition_comes_no_more(client: RawClient, topic: str, session: int) -> None:
     for partition in range(3):
         client.append(topic, batch_of(b"egg"), partition=partition)
-    answer = client.fetch(session_id=session, session_epoch=1, forgotten=[(topic, 0), (topic, 2)])
-    assert told(answer) == {1: [b"egg"]}
+    response = client.fetch(session_id=session, session_epoch=1, forgotten=[(topic, 0), (topic, 2)])
+    assert told(response) == {1: [b"egg"]}
     # It can be added again.
-    answer = client.fetch(Want(topic, 0, 2), session_id=session, session_epoch=2)
-    assert told(answer) == {1: [b"egg"], 2: [b"egg"]}
+    response = client.fetch(Want(topic, 0, 2), session_id=session, session_epoch=2)
+    assert told(response) == {1: [b"egg"], 2: [b"egg"]}
 
 
 def test_an_incremental_fetch_waits_for_partitions_it_does_not_name(
@@ -82,37 +82,37 @@ def test_a_log_start_that_moved_is_told_without_records(client: RawClient, topic
         topics=[{"name": topic, "partitions": [{"partition_index": 0, "offset": 1}]}],
         timeout=seconds(30),
     )
-    answer = client.fetch(session_id=session, session_epoch=3)
-    assert [partition.log_start_offset for partition in partitions_in(answer).values()] == [1]
+    response = client.fetch(session_id=session, session_epoch=3)
+    assert [partition.log_start_offset for partition in partitions_in(response).values()] == [1]
 
 
 def test_another_epoch_than_the_next_is_refused_and_the_session_lives_on(
     client: RawClient, topic: str, session: int
 ) -> None:
     for epoch in (2, 7):
-        answer = client.fetch(session_id=session, session_epoch=epoch)
-        assert (answer.error_code, answer.responses) == (ErrorCode.invalid_fetch_session_epoch, ())
+        response = client.fetch(session_id=session, session_epoch=epoch)
+        assert (response.error_code, response.responses) == (ErrorCode.invalid_fetch_session_epoch, ())
     assert client.fetch(session_id=session, session_epoch=1).error_code is ErrorCode.none
 
 
 def test_an_unknown_session_is_refused(client: RawClient, session: int) -> None:
     unknown = session ^ 1
-    answer = client.fetch(session_id=unknown, session_epoch=1)
-    assert (answer.error_code, answer.responses) == (ErrorCode.fetch_session_id_not_found, ())
+    response = client.fetch(session_id=unknown, session_epoch=1)
+    assert (response.error_code, response.responses) == (ErrorCode.fetch_session_id_not_found, ())
     assert client.fetch(session_id=0, session_epoch=3).error_code is ErrorCode.fetch_session_id_not_found
 
 
 def test_epoch_minus_1_ends_the_session(client: RawClient, topic: str, session: int) -> None:
-    answer = client.fetch(Want(topic, 0, 0), session_id=session, session_epoch=NONE)
-    assert (answer.error_code, answer.session_id, told(answer)) == (ErrorCode.none, 0, {0: []})
+    response = client.fetch(Want(topic, 0, 0), session_id=session, session_epoch=NONE)
+    assert (response.error_code, response.session_id, told(response)) == (ErrorCode.none, 0, {0: []})
     gone = client.fetch(session_id=session, session_epoch=1)
     assert gone.error_code is ErrorCode.fetch_session_id_not_found
 
 
 def test_epoch_0_with_a_session_id_replaces_the_session(client: RawClient, topic: str, session: int) -> None:
-    answer = client.fetch(Want(topic, 0, 2), session_id=session, session_epoch=NEW)
-    assert answer.session_id not in (0, session)
-    assert told(answer) == {2: []}
+    response = client.fetch(Want(topic, 0, 2), session_id=session, session_epoch=NEW)
+    assert response.session_id not in (0, session)
+    assert told(response) == {2: []}
     assert client.fetch(session_id=session, session_epoch=1).error_code is ErrorCode.fetch_session_id_not_found
 
 
@@ -123,13 +123,13 @@ def test_a_fetch_without_a_session_gets_none(client: RawClient, topic: str) -> N
 
 def test_the_last_partition_forgotten_ends_the_session(client: RawClient, topic: str, session: int) -> None:
     forgotten = [(topic, partition) for partition in range(3)]
-    answer = client.fetch(session_id=session, session_epoch=1, forgotten=forgotten)
-    assert (answer.error_code, answer.session_id, told(answer)) == (ErrorCode.none, 0, {})
+    response = client.fetch(session_id=session, session_epoch=1, forgotten=forgotten)
+    assert (response.error_code, response.session_id, told(response)) == (ErrorCode.none, 0, {})
 
 
 def test_a_session_by_names_cannot_go_on_by_ids(client: RawClient, topic: str, session: int) -> None:
-    answer = client.fetch(version=13, session_id=session, session_epoch=1)
-    assert answer.error_code is ErrorCode.fetch_session_topic_id_error
+    response = client.fetch(version=13, session_id=session, session_epoch=1)
+    assert response.error_code is ErrorCode.fetch_session_topic_id_error
 
 
 def test_a_session_by_topic_ids_tells_of_a_deleted_topic(client: RawClient, topic: str) -> None:
@@ -138,8 +138,8 @@ def test_a_session_by_topic_ids_tells_of_a_deleted_topic(client: RawClient, topi
     client.append(topic, batch_of(b"egg"))
     assert told(client.fetch(version=16, session_id=session_id, session_epoch=1)) == {0: [b"egg"]}
     client.delete_topic(topic)
-    answer = client.fetch(version=16, session_id=session_id, session_epoch=2)
-    [(key, partition)] = partitions_in(answer).items()
+    response = client.fetch(version=16, session_id=session_id, session_epoch=2)
+    [(key, partition)] = partitions_in(response).items()
     assert isinstance(key[0], UUID)
     assert (key[0], partition.error_code) == (topic_id, ErrorCode.unknown_topic_id)
 
@@ -147,8 +147,8 @@ def test_a_session_by_topic_ids_tells_of_a_deleted_topic(client: RawClient, topi
 def test_an_error_is_told_every_time(client: RawClient, topic: str, session: int) -> None:
     client.fetch(Want(topic, 99, 0), session_id=session, session_epoch=1)
     for epoch in (2, 3):
-        answer = client.fetch(session_id=session, session_epoch=epoch)
-        assert [p.error_code for p in partitions_in(answer).values()] == [ErrorCode.offset_out_of_range]
+        response = client.fetch(session_id=session, session_epoch=epoch)
+        assert [p.error_code for p in partitions_in(response).values()] == [ErrorCode.offset_out_of_range]
 
 
 def test_under_a_tight_limit_every_partition_gets_its_turn(client: RawClient, topic: str, session: int) -> None:
@@ -156,8 +156,8 @@ def test_under_a_tight_limit_every_partition_gets_its_turn(client: RawClient, to
         client.append(topic, batch_of(b"x" * 100), partition=partition)
     first_served = []
     for epoch in range(1, 4):
-        answer = client.fetch(session_id=session, session_epoch=epoch, max_bytes=1)
-        first_served += [index for index, values in told(answer).items() if values]
+        response = client.fetch(session_id=session, session_epoch=epoch, max_bytes=1)
+        first_served += [index for index, values in told(response).items() if values]
     assert sorted(first_served) == [0, 1, 2]
 
 

@@ -25,7 +25,7 @@ def is_quiet(client: RawClient) -> bool:
     return not select.select([], [client.socket], [], QUIET_S)[1]
 
 
-def test_large_answers_that_nobody_reads_stay_in_their_files(skep_fresh_broker: EmbeddedBroker, topic: str) -> None:
+def test_large_responses_that_nobody_reads_stay_in_their_files(skep_fresh_broker: EmbeddedBroker, topic: str) -> None:
     broker = skep_fresh_broker
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(RawClient(broker.bootstrap_servers))
@@ -50,7 +50,7 @@ def test_large_answers_that_nobody_reads_stay_in_their_files(skep_fresh_broker: 
 
 
 def test_a_client_that_only_asks_is_no_longer_read(skep_fresh_broker: EmbeddedBroker, topic: str) -> None:
-    """Answers of 30 kB to requests of 100 bytes: without back-pressure 20 MB of requests are 6 GB of answers."""
+    """Responses of 30 kB to requests of 100 bytes: without back-pressure 20 MB of requests are 6 GB of responses."""
     broker = skep_fresh_broker
     with RawClient(broker.bootstrap_servers) as client, RawClient(broker.bootstrap_servers) as greedy:
         client.create_topic(topic)

@@ -17,15 +17,15 @@ A_MOMENT_S = 0.15
 
 
 def is_waiting(client: RawClient) -> bool:
-    """Whether no answer comes for a moment; a broker that answers too early does so at once."""
+    """Whether no response comes for a moment; a broker that answers too early does so at once."""
     return not select.select([client.socket], [], [], A_MOMENT_S)[0]
 
 
-def values_in(answer: Any) -> list[bytes | None]:
-    return [record.value for found in partitions_in(answer).values() for record in records_in(found.records)]
+def values_in(response: Any) -> list[bytes | None]:
+    return [record.value for found in partitions_in(response).values() for record in records_in(found.records)]
 
 
-def test_with_nothing_to_read_the_answer_comes_after_max_wait(client: RawClient, topic: str) -> None:
+def test_with_nothing_to_read_the_response_comes_after_max_wait(client: RawClient, topic: str) -> None:
     client.create_topic(topic)
     began = time.monotonic()
     fetched = client.fetch_one(Want(topic, 0), max_wait_s=0.3)

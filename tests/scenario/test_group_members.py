@@ -38,10 +38,10 @@ def join_body(group: str, member_id: str = "", **more: Any) -> dict[str, Any]:
 
 
 def join(client: RawClient, group: str, member_id: str = "", version: int = 9, **more: Any) -> Any:
-    answer = client.ask(apis.JOIN_GROUP, version, **join_body(group, member_id, **more))
-    if answer.error_code is ErrorCode.member_id_required:
-        answer = client.ask(apis.JOIN_GROUP, version, **join_body(group, answer.member_id, **more))
-    return answer
+    response = client.ask(apis.JOIN_GROUP, version, **join_body(group, member_id, **more))
+    if response.error_code is ErrorCode.member_id_required:
+        response = client.ask(apis.JOIN_GROUP, version, **join_body(group, response.member_id, **more))
+    return response
 
 
 def sync(client: RawClient, group: str, joined: Any, assignments: dict[str, bytes], version: int = 5) -> Any:
@@ -179,9 +179,9 @@ def test_a_thousand_joins_to_one_group_are_answered_and_forgotten() -> None:
         before = rss(broker)
         for _ in range(1_000):
             client.send(apis.JOIN_GROUP, 9, **join_body("g", session_timeout=seconds(1)))
-        answers = [client.receive() for _ in range(1_000)]
-        assert {answer.error_code for answer in answers} == {ErrorCode.member_id_required}
-        assert len({answer.member_id for answer in answers}) == 1_000
+        responses = [client.receive() for _ in range(1_000)]
+        assert {response.error_code for response in responses} == {ErrorCode.member_id_required}
+        assert len({response.member_id for response in responses}) == 1_000
         wait_until(lambda: describe(client, "g").group_state == "Dead", "the group is forgotten")
         assert rss(broker) - before < 16 * MEBIBYTE
 
@@ -206,7 +206,7 @@ def test_large_subscriptions_do_not_fill_the_memory() -> None:
     with EmbeddedBroker() as broker, RawClient(broker.bootstrap_servers) as client:
         client.ask(apis.FIND_COORDINATOR, 6, key_type=0, coordinator_keys=["g"])
         before = rss(broker)
-        answers = [
+        responses = [
             client.ask(
                 apis.CONSUMER_GROUP_HEARTBEAT,
                 1,
@@ -219,8 +219,10 @@ def test_large_subscriptions_do_not_fill_the_memory() -> None:
             )
             for number in range(40)
         ]
-        assert [answer.error_code for answer in answers] == [ErrorCode.none] + [ErrorCode.group_max_size_reached] * 39
-        assert "skep.max.group.metadata.bytes" in answers[-1].error_message
+        assert [response.error_code for response in responses] == [ErrorCode.none] + [
+            ErrorCode.group_max_size_reached
+        ] * 39
+        assert "skep.max.group.metadata.bytes" in responses[-1].error_message
         assert rss(broker) - before < 60 * MEBIBYTE
 
 
@@ -245,10 +247,10 @@ def test_a_hundred_members_share_one_generation(topic: str) -> None:
         for client in clients:
             client.send(apis.JOIN_GROUP, 3, **join_body(topic))
         joined = [client.receive() for client in clients]
-        assert {answer.generation_id for answer in joined} == {1}
-        [leader] = [place for place, answer in enumerate(joined) if answer.leader == answer.member_id]
-        assert [len(answer.members) for answer in joined] == [100 * (place == leader) for place in range(100)]
-        parts = {answer.member_id: answer.member_id.encode() for answer in joined}
+        assert {response.generation_id for response in joined} == {1}
+        [leader] = [place for place, response in enumerate(joined) if response.leader == response.member_id]
+        assert [len(response.members) for response in joined] == [100 * (place == leader) for place in range(100)]
+        parts = {response.member_id: response.member_id.encode() for response in joined}
         for place, client in enumerate(clients):
             client.send(apis.SYNC_GROUP, 5, **sync_body(topic, joined[place], parts if place == leader else {}))
         assert [client.receive().assignment for client in clients] == list(parts.values())

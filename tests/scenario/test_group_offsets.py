@@ -33,18 +33,18 @@ def commit_body(group: str, topic: str, offsets: dict[int, int], metadata: str =
 
 
 def commit(client: RawClient, group: str, topic: str, offsets: dict[int, int], **more: Any) -> list[ErrorCode]:
-    answer = client.ask(apis.OFFSET_COMMIT, 8, **commit_body(group, topic, offsets, **more))
-    return [partition.error_code for topic in answer.topics for partition in topic.partitions]
+    response = client.ask(apis.OFFSET_COMMIT, 8, **commit_body(group, topic, offsets, **more))
+    return [partition.error_code for topic in response.topics for partition in topic.partitions]
 
 
 def fetch_groups(client: RawClient, *groups: str) -> dict[str, Any]:
     wanted = [{"group_id": group, "topics": None} for group in groups]
-    answer = client.ask(apis.OFFSET_FETCH, 8, groups=wanted)
+    response = client.ask(apis.OFFSET_FETCH, 8, groups=wanted)
     return {
         group.group_id: group.error_code
         if group.error_code is not ErrorCode.none
         else {(t.name, p.partition_index): p.committed_offset for t in group.topics for p in t.partitions}
-        for group in answer.groups
+        for group in response.groups
     }
 
 
@@ -58,10 +58,10 @@ def ready(client: RawClient, topic: str) -> RawClient:
 def test_offsets_come_back_in_every_shape(ready: RawClient, topic: str) -> None:
     assert commit(ready, topic, topic, {0: 5, 2: 7}, metadata="été") == [ErrorCode.none] * 2
     for version in range(apis.OFFSET_FETCH.oldest, 8):
-        answer = ready.ask(
+        response = ready.ask(
             apis.OFFSET_FETCH, version, group_id=topic, topics=[{"name": topic, "partition_indexes": [0, 1, 2]}]
         )
-        [found] = answer.topics
+        [found] = response.topics
         assert [(p.committed_offset, p.metadata) for p in found.partitions] == [(5, "été"), (-1, ""), (7, "été")]
     assert fetch_groups(ready, topic, "unheard-of") == {topic: {(topic, 0): 5, (topic, 2): 7}, "unheard-of": {}}
 
@@ -72,17 +72,17 @@ def test_topics_are_named_by_id_in_the_newest_version(client: RawClient, topic: 
     wanted = {"partition_index": 0, "committed_offset": 3, "committed_leader_epoch": -1, "committed_metadata": ""}
     stranger = client.create_topic(f"{topic}-gone")
     client.delete_topic(f"{topic}-gone")
-    answer = client.ask(
+    response = client.ask(
         apis.OFFSET_COMMIT,
         10,
         group_id=topic,
         generation_id_or_member_epoch=-1,
         topics=[{"topic_id": topic_id, "partitions": [wanted]}, {"topic_id": stranger, "partitions": [wanted]}],
     )
-    assert [t.partitions[0].error_code for t in answer.topics] == [ErrorCode.none, ErrorCode.unknown_topic_id]
+    assert [t.partitions[0].error_code for t in response.topics] == [ErrorCode.none, ErrorCode.unknown_topic_id]
     topics = [{"topic_id": topic_id, "partition_indexes": [0]}, {"topic_id": stranger, "partition_indexes": [0]}]
-    answer = client.ask(apis.OFFSET_FETCH, 10, groups=[{"group_id": topic, "member_epoch": -1, "topics": topics}])
-    [group] = answer.groups
+    response = client.ask(apis.OFFSET_FETCH, 10, groups=[{"group_id": topic, "member_epoch": -1, "topics": topics}])
+    [group] = response.groups
     found = [(t.partitions[0].committed_offset, t.partitions[0].error_code) for t in group.topics]
     assert found == [(3, ErrorCode.none), (-1, ErrorCode.unknown_topic_id)]
 
@@ -160,12 +160,12 @@ def test_groups_that_have_only_offsets_are_listed_and_deleted(ready: RawClient, 
     assert (listed[topic].group_state, listed[topic].protocol_type) == ("Empty", "")
     assert topic not in {g.group_id for g in ready.ask(apis.LIST_GROUPS, 5, types_filter=["consumer"]).groups}
     assert topic not in {g.group_id for g in ready.ask(apis.LIST_GROUPS, 4, states_filter=["Stable"]).groups}
-    answer = ready.ask(apis.DELETE_GROUPS, 2, groups_names=[topic, "unheard-of", topic])
-    codes = {result.group_id: result.error_code for result in answer.results}
+    response = ready.ask(apis.DELETE_GROUPS, 2, groups_names=[topic, "unheard-of", topic])
+    codes = {result.group_id: result.error_code for result in response.results}
     assert codes == {topic: ErrorCode.none, "unheard-of": ErrorCode.group_id_not_found}
     assert fetch_groups(ready, topic) == {topic: {}}
-    answer = ready.ask(apis.OFFSET_DELETE, 0, group_id="unheard-of", topics=[])
-    assert answer.error_code is ErrorCode.group_id_not_found
+    response = ready.ask(apis.OFFSET_DELETE, 0, group_id="unheard-of", topics=[])
+    assert response.error_code is ErrorCode.group_id_not_found
 
 
 def test_the_topics_of_the_coordinators_are_the_brokers_alone(ready: RawClient) -> None:
@@ -187,5 +187,5 @@ def test_every_type_of_coordinator_is_found_in_both_shapes(ready: RawClient) -> 
             assert (single.error_code, single.host, single.port) == (ErrorCode.none, found.host, found.port)
     refused = [(5, 2, share_partition), (6, 3, "x"), (6, 2, "no share partition"), (6, 2, ":AAAAAAAAAAAAAAAAAAAAAA:3")]
     for version, key_type, key in refused:
-        [answer] = ready.ask(apis.FIND_COORDINATOR, version, key_type=key_type, coordinator_keys=[key]).coordinators
-        assert answer.error_code is ErrorCode.invalid_request
+        [response] = ready.ask(apis.FIND_COORDINATOR, version, key_type=key_type, coordinator_keys=[key]).coordinators
+        assert response.error_code is ErrorCode.invalid_request

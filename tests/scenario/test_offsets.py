@@ -22,13 +22,13 @@ def timed(*timestamps: int, codec: int = Codec.NONE) -> bytes:
 
 
 def delete_records(client: RawClient, topic: str, offset: int, partition: int = 0, version: int = 2) -> Any:
-    answer = client.ask(
+    response = client.ask(
         apis.DELETE_RECORDS,
         version,
         topics=[{"name": topic, "partitions": [{"partition_index": partition, "offset": offset}]}],
         timeout=seconds(30),
     )
-    [[deleted]] = [answered.partitions for answered in answer.topics]
+    [[deleted]] = [answered.partitions for answered in response.topics]
     return deleted
 
 
@@ -127,10 +127,10 @@ def test_each_partition_asked_for_is_answered_by_itself(client: RawClient, topic
     client.create_topic(topic, 2)
     client.append(topic, batch_of(b"0"), partition=1)
     wanted = [{"partition_index": index, "timestamp": LATEST} for index in (1, 5, 0)]
-    answer = client.ask(apis.LIST_OFFSETS, 7, topics=[{"name": topic, "partitions": wanted}])
-    answers = [(found.partition_index, found.error_code, found.offset) for found in answer.topics[0].partitions]
+    response = client.ask(apis.LIST_OFFSETS, 7, topics=[{"name": topic, "partitions": wanted}])
+    responses = [(found.partition_index, found.error_code, found.offset) for found in response.topics[0].partitions]
     missing = ErrorCode.unknown_topic_or_partition
-    assert answers == [(1, ErrorCode.none, 1), (5, missing, -1), (0, ErrorCode.none, 0)]
+    assert responses == [(1, ErrorCode.none, 1), (5, missing, -1), (0, ErrorCode.none, 0)]
 
 
 def test_deleted_records_are_gone_for_readers_and_the_rest_stays(client: RawClient, topic: str) -> None:
@@ -192,6 +192,8 @@ def test_the_end_of_an_epoch_is_the_log_end_while_it_lasts(client: RawClient, to
     client.append(topic, batch_of(b"0", b"1"))
     for version in (2, 3, 4):
         partitions = [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": epoch} for epoch in (0, 7)]
-        answer = client.ask(apis.OFFSET_FOR_LEADER_EPOCH, version, topics=[{"topic": topic, "partitions": partitions}])
-        ends = [(end.error_code, end.leader_epoch, end.end_offset) for end in answer.topics[0].partitions]
+        response = client.ask(
+            apis.OFFSET_FOR_LEADER_EPOCH, version, topics=[{"topic": topic, "partitions": partitions}]
+        )
+        ends = [(end.error_code, end.leader_epoch, end.end_offset) for end in response.topics[0].partitions]
         assert ends == [(ErrorCode.none, 0, 2), (ErrorCode.none, -1, -1)]

@@ -1,6 +1,6 @@
 """Pipelining: many requests at once on one connection, answered one after the other in their order.
 
-``RawClient.receive`` compares the correlation id of every answer with the order of the requests.
+``RawClient.receive`` compares the correlation id of every response with the order of the requests.
 """
 
 import pytest
@@ -30,12 +30,12 @@ def test_pipelined_produces_that_are_synced_are_answered_in_their_order(client: 
     for n in range(200):
         client.send_produce(topic, batch_of(b"%d" % n), partition=n % 4)
     produced = [client.receive_produced() for _ in range(200)]
-    assert [answer.index for answer in produced] == [n % 4 for n in range(200)]
-    assert [answer.base_offset for answer in produced] == [n // 4 for n in range(200)]
+    assert [response.index for response in produced] == [n % 4 for n in range(200)]
+    assert [response.base_offset for response in produced] == [n // 4 for n in range(200)]
 
 
 def test_synced_and_unsynced_topics_keep_the_order_of_one_connection(client: RawClient, topic: str) -> None:
-    """The unsynced append is done long before the sync that its answer has to wait behind."""
+    """The unsynced append is done long before the sync that its response has to wait behind."""
     synced, unsynced = f"{topic}-synced", f"{topic}-unsynced"
     client.create_topic(synced, flush_messages=1)
     client.create_topic(unsynced)
@@ -84,14 +84,14 @@ def test_a_mixed_pipeline_is_answered_in_order(client: RawClient, topic: str) ->
         expected += [apis.PRODUCE, apis.METADATA, apis.API_VERSIONS, apis.LIST_OFFSETS, apis.INIT_PRODUCER_ID]
     ends = []
     for api in expected:
-        answer = client.receive()
-        assert type(answer).__name__ == f"{api.name}Response"
+        response = client.receive()
+        assert type(response).__name__ == f"{api.name}Response"
         if api is apis.LIST_OFFSETS:
-            ends.append(answer.topics[0].partitions[0].offset)
+            ends.append(response.topics[0].partitions[0].offset)
     assert ends == list(range(1, 31))
 
 
-def test_acks_0_gets_no_answer_and_does_not_disturb_the_order(client: RawClient, topic: str) -> None:
+def test_acks_0_gets_no_response_and_does_not_disturb_the_order(client: RawClient, topic: str) -> None:
     client.create_topic(topic)
     for n in range(50):
         client.send_produce(topic, batch_of(b"quiet"), acks=0)
@@ -108,7 +108,7 @@ def test_acks_0_that_fails_closes_the_connection(skep_broker: EmbeddedBroker, to
         assert client.is_closed()
 
 
-def test_a_client_that_half_closes_still_gets_all_its_answers(skep_broker: EmbeddedBroker, topic: str) -> None:
+def test_a_client_that_half_closes_still_gets_all_its_responses(skep_broker: EmbeddedBroker, topic: str) -> None:
     with RawClient(skep_broker.bootstrap_servers) as client:
         client.create_topic(topic, flush_messages=1)
         for _ in range(500):

@@ -53,12 +53,12 @@ def test_records_of_any_codec_pass_through_untouched(client: RawClient, topic: s
     assert [record.value for record in records_in(stored)] == [record.value for record in records]
 
 
-def test_each_partition_has_its_own_answer(client: RawClient, topic: str) -> None:
+def test_each_partition_has_its_own_response(client: RawClient, topic: str) -> None:
     client.create_topic(topic, 2)
     good, bad = batch_of(b"egg"), with_wrong_crc(batch_of(b"egg"))
     body = produce_body({(topic, 0): bad, (topic, 1): good, (topic, 2): good, (f"{topic}-none", 0): good})
-    answer = client.ask(apis.PRODUCE, 9, **body)
-    codes = [partition.error_code for answered in answer.responses for partition in answered.partition_responses]
+    response = client.ask(apis.PRODUCE, 9, **body)
+    codes = [partition.error_code for answered in response.responses for partition in answered.partition_responses]
     missing = ErrorCode.unknown_topic_or_partition
     assert codes == [ErrorCode.corrupt_message, ErrorCode.none, missing, missing]
     assert client.list_offset(topic, -1, partition=0).offset == 0
@@ -80,8 +80,8 @@ def test_a_compacted_topic_names_all_records_without_a_key(
 
 def test_a_topic_that_does_not_exist_is_not_created_by_a_produce(client: RawClient, topic: str) -> None:
     assert client.produce(topic, batch_of(b"egg")).error_code is ErrorCode.unknown_topic_or_partition
-    answer = client.ask(apis.METADATA, 9, topics=[{"name": topic}], allow_auto_topic_creation=False)
-    assert answer.topics[0].error_code is ErrorCode.unknown_topic_or_partition
+    response = client.ask(apis.METADATA, 9, topics=[{"name": topic}], allow_auto_topic_creation=False)
+    assert response.topics[0].error_code is ErrorCode.unknown_topic_or_partition
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../../etc", "a/b", "x" * 250, "space d"])
@@ -203,9 +203,9 @@ def test_a_large_request_over_many_partitions_is_appended_whole(client: RawClien
     client.create_topic(topic, 20)
     batch = batch_of(b"x" * 500_000)
     began = time.monotonic()
-    answer = client.ask(apis.PRODUCE, 9, **produce_body({(topic, index): batch for index in range(20)}))
+    response = client.ask(apis.PRODUCE, 9, **produce_body({(topic, index): batch for index in range(20)}))
     assert time.monotonic() - began < 20
-    answers = [partition for answered in answer.responses for partition in answered.partition_responses]
-    assert [(partition.index, partition.error_code) for partition in answers] == [
+    responses = [partition for answered in response.responses for partition in answered.partition_responses]
+    assert [(partition.index, partition.error_code) for partition in responses] == [
         (index, ErrorCode.none) for index in range(20)
     ]

@@ -28,10 +28,10 @@ def producer_id(client: RawClient, topic: str) -> int:
 
 @pytest.mark.parametrize("version", range(apis.INIT_PRODUCER_ID.oldest, apis.INIT_PRODUCER_ID.newest + 1))
 def test_every_producer_gets_an_id_of_its_own(client: RawClient, version: int) -> None:
-    answers = [client.ask(apis.INIT_PRODUCER_ID, version, transactional_id=None) for _ in range(3)]
-    assert {(answer.error_code, answer.producer_epoch) for answer in answers} == {(ErrorCode.none, 0)}
-    assert len({answer.producer_id for answer in answers}) == 3
-    assert all(answer.producer_id >= 0 for answer in answers)
+    responses = [client.ask(apis.INIT_PRODUCER_ID, version, transactional_id=None) for _ in range(3)]
+    assert {(response.error_code, response.producer_epoch) for response in responses} == {(ErrorCode.none, 0)}
+    assert len({response.producer_id for response in responses}) == 3
+    assert all(response.producer_id >= 0 for response in responses)
 
 
 def test_a_batch_sent_again_is_answered_as_the_first_time(client: RawClient, topic: str, producer_id: int) -> None:
@@ -140,6 +140,6 @@ def test_sequences_are_known_after_a_restart(skep_fresh_broker: EmbeddedBroker, 
 
 
 def test_an_empty_transactional_id_is_refused(client: RawClient) -> None:
-    answer = client.ask(apis.INIT_PRODUCER_ID, 4, transactional_id="", producer_id=-1)
-    assert answer.error_code is ErrorCode.invalid_request
-    assert answer.producer_id == -1
+    response = client.ask(apis.INIT_PRODUCER_ID, 4, transactional_id="", producer_id=-1)
+    assert response.error_code is ErrorCode.invalid_request
+    assert response.producer_id == -1

@@ -1,4 +1,4 @@
-"""The producer for columns: nothing lost, doubled or out of order, whatever happens to answers and brokers."""
+"""The producer for columns: nothing lost, doubled or out of order, whatever happens to responses and brokers."""
 
 import threading
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def test_the_buffer_stays_within_its_bound(cluster: ClusterClient, topic: str) -
             assert producer._delivery.queue.unacknowledged_bytes <= 30_000
 
 
-def test_an_answer_that_is_lost_again_and_again_doubles_nothing(
+def test_a_response_that_is_lost_again_and_again_doubles_nothing(
     skep_broker: EmbeddedBroker, cluster: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = 0
@@ -351,13 +351,13 @@ class TestTransactions:
             producer.commit()
         wait_until(lambda: values(skep_broker, topic) == list(range(20)), "both are visible")
 
-    def test_aborting_after_a_commit_whose_answer_was_lost_says_that_it_was_committed(
+    def test_aborting_after_a_commit_whose_response_was_lost_says_that_it_was_committed(
         self, cluster: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def lose(*args: Any, commit: bool, **options: Any) -> None:
             end_transaction(*args, commit=commit, **options)
             if commit:
-                raise TimedOut("the answer was lost")
+                raise TimedOut("the response was lost")
 
         create_topic(cluster, topic, 1)
         monkeypatch.setattr(producing, "end_transaction", lose)
@@ -366,7 +366,7 @@ class TestTransactions:
             producer.send(topic, 0, numbers(0, 10))
             with pytest.raises(TimedOut):
                 producer.commit()
-            with pytest.raises(KafkaError, match="it was committed after all") as refused:
+            with pytest.raises(KafkaError, match="the commit has succeeded; there is nothing to abort") as refused:
                 producer.abort()
             assert refused.value.code is ErrorCode.invalid_txn_state
 

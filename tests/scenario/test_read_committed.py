@@ -188,13 +188,13 @@ def test_a_partition_that_is_no_part_of_the_transaction_takes_none_of_its_record
         client.create_topic(topic)
         client.ask(apis.FIND_COORDINATOR, 3, key=topic, key_type=1)
         body = {"transactional_id": topic, "transaction_timeout": seconds(60), "producer_id": -1}
-        answers = []
+        responses = []
 
         def has_producer_id() -> bool:
-            answers.append(client.ask(apis.INIT_PRODUCER_ID, 4, **body))
-            return answers[-1].error_code is ErrorCode.none
+            responses.append(client.ask(apis.INIT_PRODUCER_ID, 4, **body))
+            return responses[-1].error_code is ErrorCode.none
 
         wait_until(has_producer_id, "the coordinator gives a producer id")
-        produced = write(client, topic, answers[-1].producer_id, 0, transactional_id=topic)
+        produced = write(client, topic, responses[-1].producer_id, 0, transactional_id=topic)
         assert produced.error_code is ErrorCode.invalid_txn_state
         assert client.list_offset(topic, -1).offset == 0

@@ -88,8 +88,8 @@ def test_the_type_can_be_changed_and_old_batches_stay_as_they_are(client: RawCli
     client.append(topic, batch_of(b"as sent"))
     change = {"name": "compression.type", "config_operation": 0, "value": "snappy"}
     resource = {"resource_type": 2, "resource_name": topic, "configs": [change]}
-    [answer] = client.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False).responses
-    assert answer.error_code is ErrorCode.none
+    [response] = client.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False).responses
+    assert response.error_code is ErrorCode.none
     client.append(topic, batch_of(b"again"))
     assert [header.codec for header in headers(client, topic)] == [Codec.NONE, Codec.SNAPPY]
 

@@ -162,11 +162,11 @@ def test_a_replay_that_is_ended_at_every_request_goes_on_and_each_record_is_ther
             count += 1
             if count == at:
                 raise Killed
-            answer = asked(self, *arguments)
+            response = asked(self, *arguments)
             count += 1
             if count == at:
                 raise Killed
-            return answer
+            return response
 
         monkeypatch.setattr(ClusterClient, "ask_coordinator", stopping)
         ended = False

@@ -117,8 +117,8 @@ def test_a_fetch_session_does_not_outlive_the_broker(skep_fresh_broker: Embedded
         session_id = client.fetch(Want(topic, 0), session_epoch=0).session_id
     broker.restart()
     with RawClient(broker.bootstrap_servers) as client:
-        answer = client.fetch(session_id=session_id, session_epoch=1)
-        assert answer.error_code is ErrorCode.fetch_session_id_not_found
+        response = client.fetch(session_id=session_id, session_epoch=1)
+        assert response.error_code is ErrorCode.fetch_session_id_not_found
 
 
 def test_a_stop_does_not_wait_for_clients_that_wait(skep_fresh_broker: EmbeddedBroker, topic: str) -> None:

@@ -10,6 +10,7 @@ from skep.testing import EmbeddedBroker
 from skep.wire import apis
 from tests.raw_client import RawClient
 from tests.raw_requests import batch_of, seconds
+from tests.scenario.queue_topics import configure
 from tests.scenario.share_member import (
     ACCEPT,
     FINAL,
@@ -108,6 +109,15 @@ def test_the_record_limit_is_exact_if_asked_for(one: ShareMember, two: ShareMemb
     assert two.acquire_now(max_records=3, share_acquire_mode=1) == [(8, 9, 1)]
 
 
+def test_a_group_asks_for_the_exact_number_for_members_that_cannot(
+    skep_broker: EmbeddedBroker, client: RawClient, other: RawClient, topic: str, topic_id: UUID
+) -> None:
+    configure(skep_broker.bootstrap_servers, topic, "skep.share.acquire.mode", "record_limit")
+    old, new = ShareMember(client, topic, topic_id, version=1), ShareMember(other, topic, topic_id, version=2)
+    assert old.acquire(max_records=3) == [(0, 2, 1)]
+    assert new.acquire(max_records=1) == [(3, 4, 1)], "who can say what it wants is not told otherwise"
+
+
 def test_acquired_records_are_grouped_by_batch_size(one: ShareMember) -> None:
     assert one.acquire(batch_size=2) == [(0, 4, 1), (5, 9, 1)]
 
@@ -198,7 +208,7 @@ def test_what_a_member_does_not_hold_is_refused(one: ShareMember, two: ShareMemb
     assert one.results({1: [(0, 0, [ACCEPT])]}) == [ErrorCode.unknown_topic_or_partition]
     assert one.results({9: [(0, 0, [ACCEPT])]}) == [ErrorCode.unknown_topic_or_partition]
     assert one.results({0: [(0, 9, [ACCEPT])]}) == [NONE]
-    assert one.results({0: [(0, 9, [ACCEPT])]}) == [NONE], "what is below the start is ignored"
+    assert one.results({0: [(0, 9, [ACCEPT])]}) == [ErrorCode.invalid_record_state], "nobody holds what is done with"
 
 
 def test_a_refused_acknowledgement_in_a_fetch_is_in_its_response(one: ShareMember) -> None:

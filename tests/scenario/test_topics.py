@@ -18,8 +18,8 @@ METADATA_VERSIONS = range(apis.METADATA.oldest, apis.METADATA.newest + 1)
 
 def create(client: RawClient, version: int = 7, validate_only: bool = False, **topic: Any) -> Any:
     topic = {"num_partitions": 1, "replication_factor": 1, **topic}
-    answer = client.ask(apis.CREATE_TOPICS, version, topics=[topic], timeout=seconds(30), validate_only=validate_only)
-    [created] = answer.topics
+    response = client.ask(apis.CREATE_TOPICS, version, topics=[topic], timeout=seconds(30), validate_only=validate_only)
+    [created] = response.topics
     return created
 
 
@@ -152,8 +152,8 @@ def test_replicas_can_be_chosen_by_hand(client: RawClient, topic: str) -> None:
 def test_a_topic_that_exists_is_refused_beside_one_that_is_made(client: RawClient, topic: str) -> None:
     client.create_topic(topic)
     bodies = [create_topics_body(name)["topics"][0] for name in (topic, f"{topic}-new", f"{topic}-2", f"{topic}-2")]
-    answer = client.ask(apis.CREATE_TOPICS, 7, topics=bodies, timeout=seconds(30))
-    codes = {one.name: one.error_code for one in answer.topics}
+    response = client.ask(apis.CREATE_TOPICS, 7, topics=bodies, timeout=seconds(30))
+    codes = {one.name: one.error_code for one in response.topics}
     assert codes == {
         topic: ErrorCode.topic_already_exists,
         f"{topic}-new": ErrorCode.none,

@@ -53,7 +53,7 @@ def test_segments_that_were_to_be_removed_do_not_take_the_successors_with_them(
     assert segment_files(directory) == before
 
 
-def test_an_answer_under_way_never_mixes_a_deleted_topic_with_its_successor(
+def test_a_response_under_way_never_mixes_a_deleted_topic_with_its_successor(
     skep_fresh_broker: EmbeddedBroker, topic: str
 ) -> None:
     """What a slow reader still gets is of the old topic, or nothing."""

@@ -40,14 +40,14 @@ class Transactor:
         )
 
     def begin_epoch(self) -> "Transactor":
-        while (answer := self.init()).error_code is ErrorCode.concurrent_transactions:
+        while (response := self.init()).error_code is ErrorCode.concurrent_transactions:
             pass
-        assert answer.error_code is ErrorCode.none
-        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        assert response.error_code is ErrorCode.none
+        self.producer_id, self.epoch = response.producer_id, response.producer_epoch
         return self
 
     def add(self, *partitions: tuple[str, int], version: int = 3) -> dict[tuple[str, int], ErrorCode]:
-        answer = self.client.ask(
+        response = self.client.ask(
             apis.ADD_PARTITIONS_TO_TXN,
             version,
             v3_and_below_transactional_id=self.name,
@@ -57,7 +57,7 @@ class Transactor:
         )
         return {
             (topic.name, one.partition_index): one.partition_error_code
-            for topic in answer.results_by_topic_v3_and_below
+            for topic in response.results_by_topic_v3_and_below
             for one in topic.results_by_partition
         }
 
@@ -65,7 +65,7 @@ class Transactor:
         return self.client.ask(apis.ADD_OFFSETS_TO_TXN, version, **self.stamp, group_id=group).error_code
 
     def commit_offset(self, group: str, topic: str, offset: int, version: int = 3) -> ErrorCode:
-        answer = self.client.ask(
+        response = self.client.ask(
             apis.TXN_OFFSET_COMMIT,
             version,
             **self.stamp,
@@ -87,7 +87,7 @@ class Transactor:
                 }
             ],
         )
-        return answer.topics[0].partitions[0].error_code
+        return response.topics[0].partitions[0].error_code
 
     def send(self, topic: str, value: bytes, sequence: int = 0, version: int = 9) -> ErrorCode:
         batch = batch_of(
@@ -98,8 +98,8 @@ class Transactor:
             is_transactional=True,
         )
         body = {**produce_body({(topic, 0): batch}), "transactional_id": self.name}
-        answer = self.client.ask(apis.PRODUCE, version, **body)
-        return answer.responses[0].partition_responses[0].error_code
+        response = self.client.ask(apis.PRODUCE, version, **body)
+        return response.responses[0].partition_responses[0].error_code
 
     def end(self, *, commit: bool, version: int = 3) -> ErrorCode:
         return self.client.ask(apis.END_TXN, version, **self.stamp, committed=commit).error_code
@@ -113,11 +113,11 @@ class Transactor:
         )
 
     def end_v2(self, *, commit: bool) -> ErrorCode:
-        """Continues with the epoch in the answer."""
-        answer = self.client.ask(apis.END_TXN, 5, **self.stamp, committed=commit)
-        if answer.error_code is ErrorCode.none:
-            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-        return answer.error_code
+        """Continues with the epoch in the response."""
+        response = self.client.ask(apis.END_TXN, 5, **self.stamp, committed=commit)
+        if response.error_code is ErrorCode.none:
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+        return response.error_code
 
     def commit(self) -> None:
         assert self.end(commit=True) is ErrorCode.none
@@ -153,8 +153,8 @@ def fresh(topic: str) -> Iterator[RawClient]:
 
 @pytest.mark.parametrize("version", range(6))
 def test_every_version_of_init_gives_the_next_epoch(transactor: Transactor, version: int):
-    answer = transactor.init(version)
-    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (
+    response = transactor.init(version)
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (
         ErrorCode.none,
         transactor.producer_id,
         transactor.epoch + 1,
@@ -166,9 +166,11 @@ def test_init_by_a_producer_that_was_replaced_is_refused_in_the_words_of_its_ver
     transactor: Transactor, version: int
 ):
     replaced(transactor)
-    answer = transactor.client.ask(apis.INIT_PRODUCER_ID, version, **transactor.stamp, transaction_timeout=seconds(60))
-    assert answer.error_code is (ErrorCode.producer_fenced if version >= 4 else FENCED_OF_OLD)
-    assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
+    response = transactor.client.ask(
+        apis.INIT_PRODUCER_ID, version, **transactor.stamp, transaction_timeout=seconds(60)
+    )
+    assert response.error_code is (ErrorCode.producer_fenced if version >= 4 else FENCED_OF_OLD)
+    assert (response.producer_id, response.producer_epoch) == (-1, -1)
 
 
 @pytest.mark.parametrize(
@@ -191,9 +193,9 @@ def test_what_init_does_not_take(transactor: Transactor, asked: dict[str, Any], 
         "producer_id": -1,
         "producer_epoch": -1,
     }
-    answer = transactor.client.ask(apis.INIT_PRODUCER_ID, 4, **{**body, **asked})
-    assert answer.error_code is code
-    assert answer.producer_id == -1
+    response = transactor.client.ask(apis.INIT_PRODUCER_ID, 4, **{**body, **asked})
+    assert response.error_code is code
+    assert response.producer_id == -1
 
 
 @pytest.mark.parametrize("version", range(4))
@@ -312,8 +314,8 @@ def test_the_first_offsets_of_all_are_committed_in_a_transaction(fresh: RawClien
 
 
 def test_without_the_coordinators_topic_there_is_no_coordinator(fresh: RawClient):
-    answer = fresh.ask(apis.END_TXN, 3, transactional_id="early", producer_id=1, producer_epoch=0, committed=True)
-    assert answer.error_code is ErrorCode.not_coordinator
+    response = fresh.ask(apis.END_TXN, 3, transactional_id="early", producer_id=1, producer_epoch=0, committed=True)
+    assert response.error_code is ErrorCode.not_coordinator
 
 
 def markers_of(transactor: Transactor, *places: tuple[str, int], commit: bool, **changes: int) -> dict[Any, ErrorCode]:
@@ -324,8 +326,8 @@ def markers_of(transactor: Transactor, *places: tuple[str, int], commit: bool, *
         "coordinator_epoch": 0,
         "topics": [{"name": name, "partition_indexes": [index]} for name, index in places],
     }
-    answer = transactor.client.ask(apis.WRITE_TXN_MARKERS, 1, markers=[{**marker, **changes}])
-    [result] = answer.markers
+    response = transactor.client.ask(apis.WRITE_TXN_MARKERS, 1, markers=[{**marker, **changes}])
+    [result] = response.markers
     assert result.producer_id == transactor.producer_id
     return {(one.name, place.partition_index): place.error_code for one in result.topics for place in one.partitions}
 
@@ -349,19 +351,19 @@ def test_markers_end_a_transaction_in_the_named_partitions(transactor: Transacto
 def test_transactions_are_listed_by_state_producer_and_duration(transactor: Transactor, topic: str):
     def listed(version: int = 1, **filters: Any) -> list[tuple[str, str]]:
         body = {"state_filters": [], "producer_id_filters": [transactor.producer_id], "duration_filter": -1}
-        answer = transactor.client.ask(apis.LIST_TRANSACTIONS, version, **{**body, **filters})
-        assert answer.error_code is ErrorCode.none
-        return [(state.transactional_id, state.transaction_state) for state in answer.transaction_states]
+        response = transactor.client.ask(apis.LIST_TRANSACTIONS, version, **{**body, **filters})
+        assert response.error_code is ErrorCode.none
+        return [(state.transactional_id, state.transaction_state) for state in response.transaction_states]
 
     transactor.add((topic, 0))
     assert listed(0) == listed(1) == [(transactor.name, "Ongoing")]
     assert listed(state_filters=["Ongoing", "Empty"]) == [(transactor.name, "Ongoing")]
     assert listed(state_filters=["Empty"]) == []
     assert listed(duration_filter=3_600_000) == []
-    answer = transactor.client.ask(
+    response = transactor.client.ask(
         apis.LIST_TRANSACTIONS, 1, state_filters=["Nonsense"], producer_id_filters=[], duration_filter=-1
     )
-    assert (answer.unknown_state_filters, answer.transaction_states) == (("Nonsense",), ())
+    assert (response.unknown_state_filters, response.transaction_states) == (("Nonsense",), ())
 
 
 def test_transactions_v2_need_no_adding_and_have_an_epoch_each(transactor: Transactor, topic: str):

@@ -144,7 +144,7 @@ class ModelLog:
             self.log_start_offset = offset
             self._epochs.truncate_before(offset)
 
-    def start_anew_at(self, offset: int) -> None:
+    def start_over_at(self, offset: int) -> None:
         """For good: the name of the new segment is taken to be on the disk at once."""
         self.entries = [GONE] * offset
         self.log_start_offset = offset

@@ -171,7 +171,7 @@ def order(number: int) -> str:
     return json.dumps({"id": number, "product": product, "quantity": 1 + number % 3})
 
 
-def test_a_pipeline_runs_on_the_cluster_and_a_worker_that_is_killed_changes_nothing(
+def test_a_pipeline_runs_on_the_cluster_and_a_worker_and_a_broker_that_are_killed_change_nothing(
     cluster: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     project = Path(shutil.copytree(ROOT / "pipelines" / "enrichment", tmp_path / "enrichment"))
@@ -205,6 +205,8 @@ def test_a_pipeline_runs_on_the_cluster_and_a_worker_that_is_killed_changes_noth
         assert run.poll() is None, log.read_text()
         assert cluster.busy_workers() == 2
         cluster.kill_worker()
+        broker.kill()
+        broker.restart()
         assert run.wait(PATIENCE_S) == 0, log.read_text()
     finally:
         kill(run)
@@ -218,35 +220,21 @@ def test_a_pipeline_runs_on_the_cluster_and_a_worker_that_is_killed_changes_noth
     assert {record.headers["dlq.reason"] for record in refused} == {"no product 'goose'"}
 
 
-@pytest.fixture(scope="class")
-def pipeline(
-    machines: StandaloneCluster, broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ClusterPipeline]:
-    pipeline = ClusterPipeline(machines, broker, tmp_path_factory.mktemp("pipeline"))
+@pytest.fixture
+def pipeline(machines: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path) -> Iterator[ClusterPipeline]:
+    pipeline = ClusterPipeline(machines, broker, tmp_path)
     yield pipeline
     pipeline.kill()
 
 
 @pytest.mark.usefixtures("cluster")
-class TestAPipeline:
-    """That is run again and again, each time with something killed in the middle."""
-
-    def test_a_broker_that_is_killed_and_restarted_changes_nothing(
-        self, broker: EmbeddedBroker, pipeline: ClusterPipeline
-    ) -> None:
-        pipeline.run_to_the_middle()
-        broker.kill()
-        broker.restart()
-        pipeline.wait_for_the_end()
-        assert pipeline.made() == pipeline.wanted()
-
-    def test_a_command_that_is_killed_goes_on_from_its_checkpoints_when_run_again(
-        self, broker: EmbeddedBroker, pipeline: ClusterPipeline
-    ) -> None:
-        pipeline.run_to_the_middle()
-        pipeline.kill()
-        pipeline.start()
-        pipeline.wait_for_the_end()
-        assert pipeline.made() == pipeline.wanted()
-        with ClusterClient(broker.bootstrap_servers) as client:
-            wait_until(lambda: list_open_transactions(client) == [], "no transaction is left open")
+def test_a_command_that_is_killed_goes_on_from_its_checkpoints_when_run_again(
+    broker: EmbeddedBroker, pipeline: ClusterPipeline
+) -> None:
+    pipeline.run_to_the_middle()
+    pipeline.kill()
+    pipeline.start()
+    pipeline.wait_for_the_end()
+    assert pipeline.made() == pipeline.wanted()
+    with ClusterClient(broker.bootstrap_servers) as client:
+        wait_until(lambda: list_open_transactions(client) == [], "no transaction is left open")

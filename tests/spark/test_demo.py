@@ -26,7 +26,7 @@ def _environment_of_make(folder: Path) -> Path:
 STORY = (
     r"A broker runs on 127\.0\.0\.1:\d+: started in ",
     r"\$ skep topics create clicks ",
-    r".* round 1 of 1 ",
+    r".* clicks and their pipeline ",
     r"\$ skep produce clicks ",
     r"\$ skep pipeline run ",
     r".* clicks: 200 rows in, ",

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from skep.cli.failures import INTERRUPTED
+from skep.cli.spark.pipeline_display import STARTING_A_RUN
 from skep.cli.spark.pipeline_template import write_project
 from skep.testing import EmbeddedBroker
 from tests.spark.pipelining import RUN_TIMEOUT_S, done, environment, load, table
@@ -86,7 +87,7 @@ def project(broker: EmbeddedBroker, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED)])
 def test_a_signal_while_spark_starts_leaves_no_java(project: Path, number: signal.Signals, code: int) -> None:
     with _running(project) as run:
-        run.wait_for("Spark is starting, which")
+        run.wait_for(STARTING_A_RUN)
         # The first is a shell, which becomes Java; pyspark waits meanwhile, and would forget the process.
         below = wait_until(run.below, "Spark is being started", RUN_TIMEOUT_S)
         names = {process.name() for process in below}
@@ -134,5 +135,5 @@ def test_a_continuous_run_processes_what_comes_and_ends_with_the_reason_when_the
     assert told[0].endswith("; waiting for it for 5.0 s (--patience).")
     assert run.lines[-1].startswith(f"skep: no broker answers at {broker.bootstrap_servers} for 5.0 s (--patience);")
     # Spark was started once, and no state contradicts another.
-    assert sum("Spark is starting, which" in line for line in run.lines) == 1
+    assert sum(STARTING_A_RUN in line for line in run.lines) == 1
     assert not [line for line in run.lines if "failed:" in line or "retrying" in line]

@@ -248,8 +248,14 @@ PYTHON_FILE, SQL_FILE = "transformations/orders.py", "transformations/revenue.sq
     ("path", "right", "wrong", "told"),
     [
         (SQL_FILE, "SELECT product", "SELEKT product", r"^transformations/revenue\.sql: .*SELEKT"),
-        (SQL_FILE, "FROM orders", "FROM ordres", "ordres"),
-        (SQL_FILE, "SELECT product", "SELECT color", "color"),
+        (SQL_FILE, "FROM orders", "FROM ordres", r"^flow revenue \(transformations/revenue\.sql\) failed: .*`ordres`"),
+        (SQL_FILE, "SELECT product", "SELECT color", r"^flow revenue \(transformations/revenue\.sql\) failed: .*color"),
+        (
+            PYTHON_FILE,
+            'table("orders")',
+            'table("ordres")',
+            r"^flow to_large_orders \(transformations/orders\.py\) failed: .*`ordres`",
+        ),
         (PYTHON_FILE, '"startingOffsets"', '"startOffsets"', "(?i)startOffsets"),
         (PYTHON_FILE, "ORDER =", "boom()\nORDER =", r"^transformations/orders\.py:\d+: NameError: name 'boom' is not"),
         (PYTHON_FILE, "ORDER =", "ORDER = =", r"^transformations/orders\.py.*SyntaxError"),
@@ -274,7 +280,7 @@ def test_a_topic_that_is_not_there_is_told_in_one_line(server: Server, bootstrap
     error = server.run(project)
     assert error is not None
     assert "\n" not in error
-    assert re.search(r"^flow \S+ failed: there is no topic .ordres.", error), error
+    assert re.search(r"^flow \S+ \(transformations/orders\.py\) failed: there is no topic .ordres.", error), error
 
 
 def test_a_broker_that_is_away_is_told_before_spark_is_started(tmp_path: Path) -> None:

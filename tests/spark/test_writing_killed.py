@@ -27,7 +27,7 @@ from tests.spark.pipelining import environment
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).parents[2]
-KILLS = times(2, long=20)
+KILLS = times(1, long=20)
 ROWS = 480 * (KILLS + 1)
 """Eight epochs for each run, of which it gets to the end of some four."""
 PATIENCE_S = 400.0

@@ -71,6 +71,7 @@ def _plain_bodies(served: Any, api: Api, version: int) -> Mapping[str, Any] | No
             "include_cluster_authorized_operations": True,
             "include_topic_authorized_operations": True,
         },
+        apis.SKEP_COMMAND: {"command": "commands", "arguments": b"{}"},
         apis.API_VERSIONS: {"client_software_name": "test", "client_software_version": "1"},
         apis.CREATE_TOPICS: {
             "topics": [
@@ -145,7 +146,7 @@ def _without_leader(topic: TopicRecord) -> TopicRecord:
 
 def _joined(served: Any, group: str) -> dict[str, Any]:
     """A group of one member that leads it and has not synced; what the member's requests say of it."""
-    answer = served.ask(
+    response = served.ask(
         apis.JOIN_GROUP,
         0,
         group_id=group,
@@ -154,8 +155,8 @@ def _joined(served: Any, group: str) -> dict[str, Any]:
         protocol_type="consumer",
         protocols=[{"name": "range", "metadata": b"m"}],
     )
-    assert answer.get("error_code", ErrorCode.none) is ErrorCode.none
-    return {"group_id": group, "member_id": answer["member_id"], "generation_id": answer["generation_id"]}
+    assert response.get("error_code", ErrorCode.none) is ErrorCode.none
+    return {"group_id": group, "member_id": response["member_id"], "generation_id": response["generation_id"]}
 
 
 def _synced(served: Any, group: str) -> dict[str, Any]:
@@ -252,11 +253,11 @@ def _list_groups(served: Any, group: str, version: int) -> Mapping[str, Any]:
 
 
 def _producer(served: Any, name: str) -> dict[str, Any]:
-    answer = served.ask(apis.INIT_PRODUCER_ID, 2, transactional_id=name, transaction_timeout=30 * SECOND)
+    response = served.ask(apis.INIT_PRODUCER_ID, 2, transactional_id=name, transaction_timeout=30 * SECOND)
     return {
         "transactional_id": name,
-        "producer_id": answer["producer_id"],
-        "producer_epoch": answer["producer_epoch"],
+        "producer_id": response["producer_id"],
+        "producer_epoch": response["producer_epoch"],
     }
 
 

@@ -34,10 +34,10 @@ def test_a_request_is_what_kio_writes(api: Api, version: int) -> None:
 
 
 @pytest.mark.parametrize(("api", "version"), EVERY_VERSION)
-def test_an_answer_is_read_with_its_header(api: Api, version: int) -> None:
-    correlation_id, answer = decode_response(api, version, encode_response(api.key, version, 4711, {}))
+def test_a_response_is_read_with_its_header(api: Api, version: int) -> None:
+    correlation_id, response = decode_response(api, version, encode_response(api.key, version, 4711, {}))
     assert correlation_id == 4711
-    assert type(answer).__name__ == f"{api.name}Response"
+    assert type(response).__name__ == f"{api.name}Response"
 
 
 def test_a_transaction_that_has_not_begun_has_no_start_time() -> None:
@@ -45,13 +45,13 @@ def test_a_transaction_that_has_not_begun_has_no_start_time() -> None:
         state = {"transactional_id": "till", "transaction_start_time": EPOCH + timedelta(milliseconds=start_ms)}
         frame = encode_response(apis.DESCRIBE_TRANSACTIONS.key, 0, 1, {"transaction_states": [state]})
         assert start_ms.to_bytes(8, "big", signed=True) in frame
-        _, answer = decode_response(apis.DESCRIBE_TRANSACTIONS, 0, frame)
-        assert answer.transaction_states[0].transaction_start_time == read
-        assert answer.transaction_states[0].transactional_id == "till"
+        _, response = decode_response(apis.DESCRIBE_TRANSACTIONS, 0, frame)
+        assert response.transaction_states[0].transaction_start_time == read
+        assert response.transaction_states[0].transactional_id == "till"
 
 
 @pytest.mark.parametrize("frame", [b"", b"\0\0", b"\0\0\0\1\0", b"\0\0\0\1\0\0\0\0\0\x7f\xff\xff\xff"])
-def test_an_answer_that_is_cut_short_is_a_decode_error(frame: bytes) -> None:
+def test_a_response_that_is_cut_short_is_a_decode_error(frame: bytes) -> None:
     with pytest.raises(DecodeError, match="Metadata v12"):
         decode_response(apis.METADATA, 12, frame)
 

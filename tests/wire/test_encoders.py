@@ -1,6 +1,6 @@
 """The generated encoders say, byte for byte, what kio says, and refuse what cannot be said.
 
-Every class is tried, of every API and version served: answers as a broker encodes them, header included, and requests
+Every class is tried, of every API and version served: responses as a broker encodes them, header included, and requests
 as a client does.
 """
 
@@ -40,7 +40,7 @@ def by_kio(entity: Any, header: dict[str, Any], body: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize(("api", "version"), EVERY_VERSION)
-def test_an_answer_of_which_nothing_is_said_is_all_defaults(api: Api, version: int):
+def test_a_response_of_which_nothing_is_said_is_all_defaults(api: Api, version: int):
     entity = response_class(api.key, version)
     assert encode_response(api.key, version, 7, {}) == by_kio(entity, {"correlation_id": 7}, {})
 
@@ -48,7 +48,7 @@ def test_an_answer_of_which_nothing_is_said_is_all_defaults(api: Api, version: i
 @pytest.mark.parametrize(("api", "version"), EVERY_VERSION)
 @few_examples
 @given(data=st.data())
-def test_an_answer_equals_kios(api: Api, version: int, data: st.DataObject):
+def test_a_response_equals_kios(api: Api, version: int, data: st.DataObject):
     entity = response_class(api.key, version)
     body = data.draw(bodies(entity))
     assert encode_response(api.key, version, 7, body) == by_kio(entity, {"correlation_id": 7}, body)
@@ -102,10 +102,10 @@ def test_elements_that_are_made_when_they_are_encoded_are_the_same_and_made_a_pi
 def test_a_hundred_thousand_elements_are_read_back():
     partitions = [{"partition_index": index, "replica_nodes": range(20)} for index in range(100_000)]
     encoded = encode_response(apis.METADATA.key, 12, 7, {"topics": [{"name": "t", "partitions": partitions}]})
-    answer, size = entity_reader(response_class(apis.METADATA.key, 12))(encoded, 5)
+    response, size = entity_reader(response_class(apis.METADATA.key, 12))(encoded, 5)
     assert size == len(encoded) - 5
-    assert [partition.partition_index for partition in answer.topics[0].partitions] == list(range(100_000))
-    assert answer.topics[0].partitions[-1].replica_nodes == tuple(range(20))
+    assert [partition.partition_index for partition in response.topics[0].partitions] == list(range(100_000))
+    assert response.topics[0].partitions[-1].replica_nodes == tuple(range(20))
 
 
 def test_a_tagged_field_is_written_only_when_it_differs_from_its_default():
@@ -159,7 +159,7 @@ def test_what_is_not_of_the_type_is_refused(version: int, body: Any, error: type
         encode_response(apis.OFFSET_COMMIT.key, version, 7, body)
 
 
-def test_the_traceback_of_a_refusal_names_answer_version_and_field():
+def test_the_traceback_of_a_refusal_names_response_version_and_field():
     with pytest.raises(struct.error) as refused:
         offset_commit(partition_index=2**31, error_code=ErrorCode.none)
     shown = "".join(traceback.format_exception(refused.value))

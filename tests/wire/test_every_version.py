@@ -1,7 +1,7 @@
 """Every API in every version served: what its handler answers can be encoded, and kio reads it to the last byte.
 
 A handler answers in mappings with the fields of all versions, and the codec leaves out what a version lacks. So a
-field with a wrong name would vanish in every version without anybody noticing: each name in an answer has to be one
+field with a wrong name would vanish in every version without anybody noticing: each name in a response has to be one
 that some version served knows, at that very place.
 """
 
@@ -54,7 +54,7 @@ EVERY_VERSION = [
 CORRELATION_ID = 4711
 
 NO_PLACE_FOR_A_CODE = {(apis.DESCRIBE_LOG_DIRS, 1), (apis.DESCRIBE_LOG_DIRS, 2)}
-"""Versions whose answer to a request for everything has a code only in what is found."""
+"""Versions whose response to a request for everything has a code only in what is found."""
 
 
 class Served:
@@ -93,6 +93,8 @@ class Served:
             clock,
             self._supervisor,
             lookups,
+            self._threads.batches,
+            slicer,
         )
         self.services = Services(
             current_config=CurrentConfig(config),
@@ -111,6 +113,7 @@ class Served:
             share_groups=coordinators.share_groups,
             share=coordinators.share,
             latest_offsets=coordinators.latest_offsets,
+            group_progress=coordinators.group_progress,
             share_partitions=shares,
         )
         await catalog.create_topic(TOPIC, [[BrokerId(1)]] * 2, {"retention.ms": "-1"})
@@ -135,8 +138,8 @@ class Served:
 
     def answer(self, request: Request) -> Any:
         async def ask() -> Any:
-            answer = HANDLERS[request.api.key].handle(self.services, request)
-            return await answer if isinstance(answer, Awaitable) else answer
+            response = HANDLERS[request.api.key].handle(self.services, request)
+            return await response if isinstance(response, Awaitable) else response
 
         return self.runner.run(asyncio.wait_for(ask(), 30))
 
@@ -152,10 +155,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     made.stop()
 
 
-def encoded(request: Request, answer: Any) -> bytes:
-    if isinstance(answer, Mapping):
-        return encode_response(request.api.key, request.version, request.correlation_id, answer)
-    return b"".join(part if isinstance(part, bytes | memoryview) else part.read(0, len(part)) for part in answer)
+def encoded(request: Request, response: Any) -> bytes:
+    if isinstance(response, Mapping):
+        return encode_response(request.api.key, request.version, request.correlation_id, response)
+    return b"".join(part if isinstance(part, bytes | memoryview) else part.read(0, len(part)) for part in response)
 
 
 def read_back(request: Request, answer: bytes) -> Any:
@@ -169,7 +172,7 @@ def read_back(request: Request, answer: bytes) -> Any:
 
 
 def codes_in(response: Any) -> set[ErrorCode]:
-    """Every error code anywhere in an answer."""
+    """Every error code anywhere in a response."""
     if isinstance(response, tuple):
         return set().union(*map(codes_in, response))
     if not dataclasses.is_dataclass(response):
@@ -195,11 +198,11 @@ def flattened(hint: Any) -> Iterator[Any]:
         yield from flattened(part)
 
 
-def unknown_names(answer: Any, entities: list[Any], path: str = "") -> list[str]:
-    """Names in an answer that no version has at their place."""
+def unknown_names(response: Any, entities: list[Any], path: str = "") -> list[str]:
+    """Names in a response that no version has at their place."""
     known = known_fields(entities)
     unknown = []
-    for name, value in answer.items():
+    for name, value in response.items():
         if name not in known:
             unknown.append(f"{path}{name}")
             continue
@@ -209,20 +212,20 @@ def unknown_names(answer: Any, entities: list[Any], path: str = "") -> list[str]
     return unknown
 
 
-def unknown_in(api: Api, answer: Any) -> list[str]:
-    if not isinstance(answer, Mapping):
+def unknown_in(api: Api, response: Any) -> list[str]:
+    if not isinstance(response, Mapping):
         return []
     versions = range(api.oldest, api.newest + 1)
-    return unknown_names(answer, [response_class(api.key, version) for version in versions])
+    return unknown_names(response, [response_class(api.key, version) for version in versions])
 
 
 def test_the_table_names_what_no_version_knows():
-    answer = {"error_code": ErrorCode.none, "topics": [{"name": "a", "nmae": "b", "partitions": [{"isr": ()}]}]}
-    assert unknown_in(apis.METADATA, answer) == ["topics.nmae", "topics.partitions.isr"]
+    response = {"error_code": ErrorCode.none, "topics": [{"name": "a", "nmae": "b", "partitions": [{"isr": ()}]}]}
+    assert unknown_in(apis.METADATA, response) == ["topics.nmae", "topics.partitions.isr"]
 
 
 @pytest.mark.parametrize(("api", "version"), EVERY_VERSION)
-def test_a_full_answer_is_read_back_to_the_last_byte(served, api, version):
+def test_a_full_response_is_read_back_to_the_last_byte(served, api, version):
     request = served.decode(api, version, body_for(served, api, version))
     answer = served.answer(request)
     assert unknown_in(api, answer) == []
@@ -235,9 +238,9 @@ def test_a_full_answer_is_read_back_to_the_last_byte(served, api, version):
 def test_a_refusal_carries_its_code_and_is_read_back_to_the_last_byte(served, api, version):
     request = served.decode(api, version, body_for(served, api, version))
     code = ErrorCode.kafka_storage_error
-    answer = HANDLERS[api.key].refuse(request, code)
-    assert unknown_in(api, answer) == []
-    codes = codes_in(read_back(request, encoded(request, answer)))
+    response = HANDLERS[api.key].refuse(request, code)
+    assert unknown_in(api, response) == []
+    codes = codes_in(read_back(request, encoded(request, response)))
     if (api, version) not in NO_PLACE_FOR_A_CODE:
         assert code in codes
         assert ErrorCode.none not in codes

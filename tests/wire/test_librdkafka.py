@@ -44,9 +44,9 @@ def ask(host: str, port: int, api: int, version: int, body: bytes) -> bytes:
     request = struct.pack(">hhih4s", api, version, 1, 4, b"test") + body
     with contextlib.closing(socket.create_connection((host, port), timeout=PATIENCE_S)) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)
-        answer = connection.makefile("rb")
-        (length,) = struct.unpack(">i", answer.read(4))
-        return answer.read(length)[4:]
+        response = connection.makefile("rb")
+        (length,) = struct.unpack(">i", response.read(4))
+        return response.read(length)[4:]
 
 
 def topic_partition_0(topic: str) -> bytes:
@@ -55,21 +55,21 @@ def topic_partition_0(topic: str) -> bytes:
 
 def produce(host: str, port: int, topic: str, batch: bytes) -> None:
     body = struct.pack(">hhi", -1, -1, 10_000) + topic_partition_0(topic) + struct.pack(">i", len(batch)) + batch
-    answer = ask(host, port, PRODUCE, PRODUCE_VERSION, body)
-    (error,) = struct.unpack_from(">h", answer, len(topic_partition_0(topic)))
+    response = ask(host, port, PRODUCE, PRODUCE_VERSION, body)
+    (error,) = struct.unpack_from(">h", response, len(topic_partition_0(topic)))
     assert error == 0
 
 
 def fetch(host: str, port: int, topic: str, offset: int) -> bytes:
     body = struct.pack(">iiiibii", -1, 100, 1, 1 << 25, 0, 0, -1) + topic_partition_0(topic)
     body += struct.pack(">iqqi", -1, offset, -1, 1 << 25) + struct.pack(">i", 0)
-    answer = ask(host, port, FETCH, FETCH_VERSION, body)
+    response = ask(host, port, FETCH, FETCH_VERSION, body)
     position = 10 + len(topic_partition_0(topic))
-    error, _, _, _, aborted = struct.unpack_from(">hqqqi", answer, position)
+    error, _, _, _, aborted = struct.unpack_from(">hqqqi", response, position)
     assert error == 0
     position += 30 + max(aborted, 0) * 16
-    (size,) = struct.unpack_from(">i", answer, position)
-    return answer[position + 4 : position + 4 + max(size, 0)]
+    (size,) = struct.unpack_from(">i", response, position)
+    return response[position + 4 : position + 4 + max(size, 0)]
 
 
 @pytest.mark.parametrize("codec", Codec)

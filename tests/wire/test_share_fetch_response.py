@@ -1,5 +1,6 @@
 """The hand-written encoder of ShareFetch responses: kio reads them to the last byte."""
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -9,8 +10,8 @@ from skep.base.errors import ErrorCode
 from skep.base.loop.slicer import run_at_once
 from skep.wire.apis import SHARE_FETCH
 from skep.wire.codec import response_class
-from skep.wire.fetch.share_fetch_response import SharedPartition, encode_share_fetch
 from skep.wire.leader_hints import NodeEndpoint
+from skep.wire.share.share_fetch_response import SharedPartition, encode_share_fetch
 from tests.raw_requests import seconds
 
 TOPIC_ID = UUID(int=7)
@@ -61,3 +62,18 @@ def test_kio_reads_what_the_encoder_writes(version: int) -> None:
     assert [(one.node_id, one.host, one.port, one.rack) for one in response.node_endpoints] == list(
         map(tuple, endpoints)
     )
+
+
+@pytest.mark.parametrize("records", [BATCHES, b"", Region()])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_response_with_one_partition_has_the_bytes_that_others_have(version: int, records: Any) -> None:
+    """It has an encoder of its own, unless there are endpoints: these are at the end, before one byte."""
+    one = [(TOPIC_ID, [SharedPartition(3, records=records, acquired=[(5, 9, 1), (12, 12, 3)])])]
+    endpoint = NodeEndpoint(2, "two.example", 9093)
+    short, long = (run_at_once(encode_share_fetch(version, 4711, one, 30_000, given)) for given in ((), (endpoint,)))
+    flat, flat_long = (
+        b"".join(BATCHES if isinstance(part, Region) else bytes(part) for part in parts)  # type: ignore[call-overload]
+        for parts in (short, long)
+    )
+    assert flat == flat_long[: len(flat) - 2] + b"\1\0"
+    assert flat_long.startswith(flat[:-2] + b"\2")

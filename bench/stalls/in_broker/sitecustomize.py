@@ -10,6 +10,7 @@ import sys
 import time
 from asyncio import events
 from types import SimpleNamespace
+from typing import Any
 
 NOTED_S = 0.005
 
@@ -24,16 +25,17 @@ def _described(callback: object) -> str:
 
 def _install(path: str) -> None:
     notes = open(path, "a", buffering=1)  # noqa: SIM115 - open for as long as the process lives
-    run = events.Handle._run
+    handles: Any = events.Handle
+    run = handles._run
 
-    def noting(handle: events.Handle) -> None:
+    def noting(handle: Any) -> None:
         started = time.thread_time()
         run(handle)
         took = time.thread_time() - started
         if took >= NOTED_S:
             notes.write(f"{time.time()} {took} {_described(handle._callback)}\n")
 
-    events.Handle._run = noting  # type: ignore[method-assign]
+    handles._run = noting
     # uvloop does not run its callbacks through Handle.
     sys.modules["uvloop"] = SimpleNamespace(run=asyncio.run)  # type: ignore[assignment]
 

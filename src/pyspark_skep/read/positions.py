@@ -86,7 +86,7 @@ def _choose(side: str, timestamp: str, by_timestamp: str, offsets: str, default:
     if not word:
         return default
     if not word.startswith("{"):
-        raise OptionError(f"{name}={offsets}: expected earliest, latest or JSON like {{'orders': {{'0': 23}}}}")
+        raise OptionError(f'{name}={offsets}: expected earliest, latest or JSON like {{"orders": {{"0": 23}}}}')
     found, topic_ids = _by_partition(name, offsets)
     for one, offset in found.items():
         if offset < EARLIEST:

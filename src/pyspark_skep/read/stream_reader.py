@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Keeps nothing between calls that it could not look up again: the last known ends, when a batch last started."""
+    """Keeps only what it may lose: the last known ends, when a batch last started, which losses were reported."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -145,7 +145,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit_to_group(StreamOffsets.from_json(end))
 
     def _ask_latest(self, since: StreamOffsets | None = None) -> StreamOffsets:
-        """Looks up the current ends. ``since`` holds the offsets that were read up to before."""
+        """Looks up the current ends. ``since`` holds the ends of the last micro-batch."""
         may_be_missing = not self._options.fail_on_data_loss
 
         def ask() -> StreamOffsets:

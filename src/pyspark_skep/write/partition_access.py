@@ -114,7 +114,7 @@ class PartitionAccess:
             except KafkaError as error:
                 if error.code is not ErrorCode.unknown_topic_or_partition or not self.ids_known(topic):
                     raise
-                # Another code, which is retried: the broker that was asked has not received the new topic yet.
+                # Replaced by a code that is retried: the broker that was asked has not received the new topic yet.
                 raise KafkaError(
                     ErrorCode.leader_not_available, f"not every broker knows topic '{topic}' yet"
                 ) from None
@@ -175,8 +175,8 @@ class PartitionAccess:
             if code is ErrorCode.not_leader_or_follower:
                 self.cluster.switch_metadata_broker()
             if code is ErrorCode.unknown_topic_or_partition:
-                # Another code, which is retried: the leader may not know the topic yet. When the topic was deleted,
-                # ``find_leader`` raises UNKNOWN_TOPIC_OR_PARTITION next, which is not.
+                # Replaced by a code that is retried, because the leader may not know the topic yet. If the topic was
+                # deleted, ``find_leader`` raises UNKNOWN_TOPIC_OR_PARTITION in the next attempt.
                 raise KafkaError(
                     ErrorCode.leader_not_available, f"the leader of {topic}-{partition} does not know it yet"
                 )

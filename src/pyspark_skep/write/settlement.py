@@ -92,7 +92,8 @@ def aborted_among(
 
 
 def _is_committed(access: PartitionAccess, task: TaskTransaction) -> bool:
-    """Looks at the task's partitions until one tells: a transaction ends in the same way in all of them."""
+    """Returns whether the task's transaction was committed, by the first partition that shows it: the outcome is the
+    same in all of them. Raises HeldBack if none shows it yet, and RowsLost if none ever will."""
     held_back = None
     for written in task.written:
         try:

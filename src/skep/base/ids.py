@@ -9,6 +9,8 @@ BrokerId = NewType("BrokerId", int)
 ProducerId = NewType("ProducerId", int)
 
 NO_PRODUCER_ID = ProducerId(-1)
+NO_TOPIC_ID = UUID(int=0)
+"""In requests kio decodes it as None. No topic has it."""
 
 
 class TopicPartition(NamedTuple):

@@ -1,7 +1,7 @@
 """The responses of ConsumerGroupDescribe and ShareGroupDescribe: a snapshot of each group, described in slices."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
@@ -13,11 +13,16 @@ from skep.broker.services import Services
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import ConsumerGroupDescribeRequest, ShareGroupDescribeRequest
+
+    _DescribeRequest = Request[ConsumerGroupDescribeRequest] | Request[ShareGroupDescribeRequest]
+
 Describe = Callable[[Any], Work[dict[str, Any]]]
 """Returns the entry of a snapshot."""
 
 
-async def describe_groups(services: Services, request: Request, ask: Ask[str], described: Describe) -> Body:
+async def describe_groups(services: Services, request: "_DescribeRequest", ask: Ask[str], described: Describe) -> Body:
     """``ask`` returns the snapshot of a group."""
     operations = ON_GROUP if request.body.include_authorized_operations else NOT_ASKED
     found = await ask_each(services.slicer, request.body.group_ids, ask, _refused)
@@ -48,5 +53,5 @@ def _refusal(group_id: str, code: ErrorCode, message: str | None = None) -> dict
     }
 
 
-def refusals(request: Request, code: ErrorCode) -> Body:
+def refusals(request: "_DescribeRequest", code: ErrorCode) -> Body:
     return {"groups": LazyArray(request.body.group_ids, lambda group_id: _refusal(group_id, code))}

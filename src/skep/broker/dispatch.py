@@ -65,6 +65,7 @@ from skep.broker.handlers import (
     share_fetch,
     share_group_describe,
     share_group_heartbeat,
+    skep_command,
     sync_group,
     txn_offset_commit,
     unregister_broker,
@@ -72,7 +73,7 @@ from skep.broker.handlers import (
     write_txn_markers,
 )
 from skep.broker.refusals import code_of
-from skep.broker.request import CloseConnection, Parts, Request, Response
+from skep.broker.request import AnyRequest, CloseConnection, Parts, Request, Response
 from skep.broker.services import Services
 from skep.wire import apis
 from skep.wire.codec import Body, decode_in_slices, decode_request, encode_in_slices, is_short
@@ -88,11 +89,11 @@ _PRODUCE_KEY = b"\0\0"
 class Handler(Protocol):
     """The functions of every module in ``handlers/``."""
 
-    def handle(self, services: Services, request: Request) -> Response | Awaitable[Response]:
+    def handle(self, services: Services, request: AnyRequest) -> Response | Awaitable[Response]:
         """Returns the response, at once if there is nothing to wait for."""
         ...
 
-    def refuse(self, request: Request, code: ErrorCode) -> Body:
+    def refuse(self, request: AnyRequest, code: ErrorCode) -> Body:
         """Returns a response with ``code`` for everything that the request names."""
         ...
 
@@ -155,6 +156,7 @@ HANDLERS: dict[int, Handler] = {
     apis.DESCRIBE_SHARE_GROUP_OFFSETS.key: describe_share_group_offsets,
     apis.ALTER_SHARE_GROUP_OFFSETS.key: alter_share_group_offsets,
     apis.DELETE_SHARE_GROUP_OFFSETS.key: delete_share_group_offsets,
+    apis.SKEP_COMMAND.key: skep_command,
 }
 
 
@@ -165,7 +167,7 @@ class Dispatcher:
         self._services = services
         self._one_batch = OneBatchReader()
 
-    def decode(self, frame: memoryview, client_host: str) -> Request:
+    def decode(self, frame: memoryview, client_host: str) -> AnyRequest:
         """Raises DecodeError when the frame is not a request of an API and version that is served."""
         if frame[:2] == _PRODUCE_KEY and (known := self._one_batch.read(frame)) is not None:
             version, correlation_id, client_id, one_batch = known
@@ -194,7 +196,7 @@ class Dispatcher:
         request.is_exclusive = undecoded is not None
         return request
 
-    def handle(self, request: Request) -> Parts | Awaitable[Parts]:
+    def handle(self, request: AnyRequest) -> Parts | Awaitable[Parts]:
         """Returns the encoded response, at once if the handler does not wait. Raises CloseConnection."""
         if request.undecoded is not None:
             return self._decode_and_handle(request, request.undecoded)
@@ -212,7 +214,7 @@ class Dispatcher:
         except Exception as error:
             return self._refuse(request, error)
 
-    async def _decode_and_handle(self, request: Request, undecoded: Work[Any]) -> Parts:
+    async def _decode_and_handle(self, request: AnyRequest, undecoded: Work[Any]) -> Parts:
         try:
             body = await self._services.slicer.finish(undecoded)
         except DecodeError as error:
@@ -226,7 +228,7 @@ class Dispatcher:
             del body, decoded
             self._services.slicer.run(freed(large))
 
-    async def _finish(self, request: Request, pending: Any) -> Parts:
+    async def _finish(self, request: AnyRequest, pending: Any) -> Parts:
         """Awaits the handler or the encoder and returns the encoded response."""
         try:
             response = await pending
@@ -240,7 +242,7 @@ class Dispatcher:
             refused = self._refuse(request, error)
             return await refused if isinstance(refused, Awaitable) else refused
 
-    def _encode(self, request: Request, response: Any) -> Parts | Awaitable[Parts]:
+    def _encode(self, request: AnyRequest, response: Any) -> Parts | Awaitable[Parts]:
         if type(response) is dict or isinstance(response, Mapping):
             # Without a body the request is an ApiVersions of an unknown version; every client reads version 0.
             version = request.version if request.body is not None else 0
@@ -250,7 +252,7 @@ class Dispatcher:
         parts: Parts = response
         return parts
 
-    def _refuse(self, request: Request, error: Exception) -> Parts | Awaitable[Parts]:
+    def _refuse(self, request: AnyRequest, error: Exception) -> Parts | Awaitable[Parts]:
         code = code_of(error)
         if code is ErrorCode.unknown_server_error and not isinstance(error, KafkaError):
             logger.error("%s v%d of %s failed", request.api.name, request.version, request.client_host, exc_info=error)

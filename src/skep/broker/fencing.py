@@ -1,10 +1,10 @@
 """The error code for a fenced producer, which depends on the version of the API."""
 
 from skep.base.errors import ErrorCode
-from skep.broker.request import Request
+from skep.broker.request import AnyRequest
 
 
-def fenced_code(request: Request, code: ErrorCode, has_producer_fenced: int) -> ErrorCode:
+def fenced_code(request: AnyRequest, code: ErrorCode, has_producer_fenced: int) -> ErrorCode:
     """Returns PRODUCER_FENCED from version ``has_producer_fenced`` on, and INVALID_PRODUCER_EPOCH before it
     (KIP-588)."""
     if code is ErrorCode.producer_fenced and request.version < has_producer_fenced:

@@ -7,12 +7,19 @@ their entries by name.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from skep.base.errors import KafkaError
 from skep.base.loop.slicer import Slicer, Work
 
+
+class HasName(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
 N = TypeVar("N")
+T = TypeVar("T", bound=HasName)
 
 Ask = Callable[[N], Any]
 """Returns the response for one name, or an awaitable of it; raises, or fails with, KafkaError."""
@@ -34,9 +41,9 @@ def each_once(names: Iterable[N]) -> Work[list[N]]:
     return list(seen)
 
 
-def named(topics: Iterable[Any]) -> Work[tuple[dict[str, Any], set[str]]]:
+def named(topics: Iterable[T]) -> Work[tuple[dict[str, T], set[str]]]:
     """Returns the elements of a request by name, and the names that occur more than once."""
-    by_name: dict[str, Any] = {}
+    by_name: dict[str, T] = {}
     twice: set[str] = set()
     for number, topic in enumerate(topics):
         if topic.name in by_name:

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from skep.base.loop.slicer import Work
 from skep.wire.apis import Api
 from skep.wire.codec import Body
+
+B = TypeVar("B")
 
 
 class ClientConnection(Protocol):
@@ -17,8 +19,10 @@ class ClientConnection(Protocol):
 
 
 @dataclass(slots=True)
-class Request:
+class Request(Generic[B]):
     """A request. ``body`` is kio's object of the version that the client chose.
+
+    ``B`` is its class in ``wire/entities/request_types.py``, which only mypy reads.
 
     The body of a long request is not decoded yet: ``body`` is None and ``undecoded`` is the work that decodes it. The
     dispatcher gives handlers a request with the body.
@@ -27,8 +31,8 @@ class Request:
     in slices, and no other request of the connection may be handled in between. Long requests are exclusive, and a
     handler may set ``is_exclusive`` when it finds that it needs slices.
 
-    The connection sets ``connection``. No other field changes. The class is not frozen because that costs a microsecond
-    a request.
+    Besides ``is_exclusive`` only ``connection`` changes, which the connection sets. The class is not frozen because
+    that costs a microsecond a request.
     """
 
     api: Api
@@ -36,7 +40,7 @@ class Request:
     correlation_id: int
     client_id: str | None
     client_host: str
-    body: Any
+    body: B
     size: int = 0
     undecoded: Work[Any] | None = None
     is_exclusive: bool = False
@@ -47,6 +51,9 @@ class Request:
             f"{self.api.name} v{self.version} of {self.client_host} (client id {self.client_id!r}, {self.size} bytes)"
         )
 
+
+AnyRequest = Request[Any]
+"""A request of any API, for those who do not read its body."""
 
 Parts = Sequence[Sized]
 """An encoded response without its frame length: bytes and FileRegions."""

@@ -9,6 +9,7 @@ from skep.base.config.current_config import CurrentConfig
 from skep.base.loop.slicer import Slicer
 from skep.base.loop.threads import Threads
 from skep.broker.cluster.departed_brokers import DepartedBrokers
+from skep.broker.cluster.group_progress import GroupProgress
 from skep.broker.cluster.latest_offsets import LatestOffsets
 from skep.broker.cluster.producer_ids import ProducerIds
 from skep.broker.fetch.fetch_sessions import FetchSessions
@@ -65,6 +66,7 @@ class Services:
     share_groups: ShareGroupCoordinator
     share: ShareCoordinator
     latest_offsets: LatestOffsets
+    group_progress: GroupProgress
     share_partitions: SharePartitions
     partition_count: PartitionCount = field(default_factory=PartitionCount)
     throttled_replicas: ThrottledReplicas = field(init=False)

@@ -6,6 +6,7 @@ serve`` imports neither the client library nor rich.
 
 import importlib
 import sys
+from functools import partial
 from typing import Any
 
 import typer
@@ -19,7 +20,8 @@ COMMANDS = {
     "topics": ("skep.cli.topics.topic_commands", "Create, list, describe, alter and delete topics."),
     "produce": ("skep.cli.records.produce_command", "Send lines as records to a topic."),
     "consume": ("skep.cli.records.consume_command", "Print the records of a topic."),
-    "groups": ("skep.cli.groups.group_commands", "Show the lag of consumer groups, reset their offsets."),
+    "groups": ("skep.cli.groups.group_commands", "Show the lag of groups, reset and delete their offsets."),
+    "queues": ("skep.cli.queues.queue_commands", "Show share groups, redrive dead letters, recall messages."),
     "transactions": ("skep.cli.transactions.transaction_commands", "List transactions, find hanging ones, abort them."),
     "cluster": ("skep.cli.cluster.cluster_commands", "Show brokers and partitions, move replicas, set options."),
     "health": ("skep.cli.cluster.health_command", "Tell in one line whether the cluster is healthy."),
@@ -65,7 +67,27 @@ def _load(name: str) -> Any:
     holder.callback()(_do_nothing)
     module.register(holder)
     group: Any = typer.main.get_command(holder)
+    _tidy_help(group.commands[name])
     return group.commands[name]
+
+
+def _tidy_help(command: Any) -> None:
+    """Shows arguments by their names alone. Newer versions of typer show ``{PATH}`` and ``PATH <list[Path]>``."""
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            parameter.display_type_rich = _no_type
+            parameter.get_usage_pieces = partial(_usage_of, parameter)
+    for subcommand in getattr(command, "commands", {}).values():
+        _tidy_help(subcommand)
+
+
+def _no_type(ctx: Any) -> None:
+    return None
+
+
+def _usage_of(argument: Any, ctx: Any) -> list[str]:
+    name = f"{argument.metavar}..." if argument.nargs != 1 else argument.metavar
+    return [name if argument.required else f"[{name}]"]
 
 
 def _do_nothing() -> None:
@@ -92,8 +114,8 @@ def skep(
 ) -> None:
     """A message broker for Kafka clients, and commands to work with it.
 
-    All commands except serve, zookeeper and dump work with any Kafka-compatible cluster. They connect to
-    --bootstrap-server, or to the environment variable SKEP_BOOTSTRAP, or to 127.0.0.1:9092.
+    Commands that ask a cluster connect to --bootstrap-server, or to the environment variable SKEP_BOOTSTRAP, or to
+    127.0.0.1:9092. They work with any Kafka-compatible cluster, except for what skep queues adds to share groups.
     """
 
 

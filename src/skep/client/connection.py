@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from skep.base.errors import DecodeError, ErrorCode, KafkaError
-from skep.client.errors import ClientError, Unreachable, Unsupported
+from skep.client.errors import ClientError, Silent, Unreachable, Unsupported
 from skep.wire.apis import API_VERSIONS, Api
 from skep.wire.client_codec import common_version, decode_response, encode_request, request_header
 from skep.wire.codec import Body
@@ -171,7 +171,8 @@ class Connection:
     def lost(self, api: Api, error: OSError) -> Unreachable:
         """Closes the connection and returns the error to raise."""
         self.close()
-        return Unreachable(f"the broker at {self.address} sent no response to {api.name} ({error_text(error)})")
+        lost = Silent if isinstance(error, TimeoutError) else Unreachable
+        return lost(f"the broker at {self.address} sent no response to {api.name} ({error_text(error)})")
 
     def protocol_error(self, error: DecodeError) -> ClientError:
         """Closes the connection and returns the error to raise."""

@@ -12,6 +12,10 @@ class Unreachable(ClientError):
     """
 
 
+class Silent(Unreachable):
+    """The broker has the request, or not, and sent nothing for too long. The connection was not closed by it."""
+
+
 class Unsupported(ClientError):
     """The broker lacks the API, or serves only versions of it that this client lacks."""
 

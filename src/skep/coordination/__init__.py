@@ -1,1 +1,1 @@
-"""Groups and transactions: coordinators that are state machines, replayed from the records they write."""
+"""Layer 4: the coordinators of groups, transactions and share states, replayed from the records they write."""

@@ -196,6 +196,11 @@ class CoordinatorRuntime(Generic[S]):
             self._by_key[key] = active
         return active.run(operation)
 
+    def commits_at_once(self, key: str) -> bool:
+        """Whether ``submit`` would return a response, not an awaitable. A cheap check: False may mean not yet."""
+        active = self._by_key.get(key)
+        return active is not None and active.is_loaded and active.partition.commits_at_once
+
     async def read(self, index: int, work: Callable[[S], Work[T]]) -> T:
         """Reads the shard of one partition in slices. Returns the result of ``work`` once all that it can have read is
         committed.
@@ -210,6 +215,23 @@ class CoordinatorRuntime(Generic[S]):
         if committed is not None:
             await committed
         return result
+
+    async def read_led(self, work: Callable[[S], Work[T]]) -> dict[int, T | None]:
+        """Returns the result of ``read`` for each partition that this broker leads; None for those without any record.
+
+        Those that are not loaded are left out, and those of which another broker may be the leader by now.
+        """
+        found: dict[int, T | None] = {}
+        for index in list(self._led):
+            active = self._shards.get(index)
+            if active is not None and active.is_loaded:
+                with contextlib.suppress(KafkaError):
+                    result = await self.read(index, work)
+                    active.check_leads()
+                    found[index] = result
+        has_records = {*self._shards, *self._unopened, *self._partitions.indexes_with_files(self.topic)}
+        found.update(dict.fromkeys(index for index in self._led if index not in has_records))
+        return found
 
     def submit_to(self, index: int, operation: Callable[[S], Outcome]) -> Any:
         """``submit`` for the shard of one partition."""

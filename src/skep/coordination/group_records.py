@@ -248,10 +248,13 @@ class ShareGroupMemberMetadataKey(Layout):
 
 @layout(flexible=True)
 class ShareGroupMemberMetadataValue(Layout):
+    """``joined_epoch`` is not Kafka's, whose tools skip it: the group epoch that began when the member joined."""
+
     rack_id: str | None = string(default=None)
     client_id: str = string()
     client_host: str = string()
     subscribed_topic_names: tuple[str, ...] = string(default=())
+    joined_epoch: int = int32(default=0, tag=8100)
 
 
 @layout(kind=11)

@@ -1,7 +1,10 @@
 """Maps a group id or a transactional id to a partition of the coordinator's topic, by Java's string hash as in
 Kafka."""
 
+import functools
 
+
+@functools.lru_cache(maxsize=10_000)
 def partition_for(key: str, count: int) -> int:
     """Returns the partition of ``key``. The mapping must never change: the records of the key are in that partition."""
     number = 0

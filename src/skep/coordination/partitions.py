@@ -34,6 +34,11 @@ class WritablePartition(Protocol):
         """Whether another replica could become the leader."""
         ...
 
+    @property
+    def commits_at_once(self) -> bool:
+        """Whether what is appended is committed when ``append`` returns."""
+        ...
+
     def check_leads(self) -> None:
         """Raises NOT_LEADER_OR_FOLLOWER when another broker may lead the partition without our knowing."""
         ...

@@ -1,8 +1,9 @@
-"""Checks that every record of a produced batch has a key, as compacted topics require: the one check inside batches.
+"""Keys inside batches: the check that compacted topics require, and hashes of keys for share groups ordered by key.
 
-It runs only for compacted topics, in Python, at about a microsecond a record; so a batch for such a topic has a limit
-of its own. ``check_keys_at_once`` checks small batches on the event loop, and ``check_keys`` checks the others in a
-thread: decompressing up to 32 MiB and reading a hundred thousand records take a tenth of a second.
+The check is that every record of a produced batch has a key. It runs only for compacted topics, in Python, at about a
+microsecond a record; so a batch for such a topic has a limit of its own. ``check_keys_at_once`` checks small batches on
+the event loop, and ``check_keys`` checks the others in a thread: decompressing up to 32 MiB and reading a hundred
+thousand records take a tenth of a second.
 
 Besides the keys it checks what compaction relies on later: a batch that cannot be decoded would keep the whole log from
 being compacted.
@@ -11,10 +12,10 @@ being compacted.
 from collections.abc import Sequence
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.records.batch import HEADER_SIZE, BatchHeader, Buffer
+from skep.records.batch import HEADER_SIZE, BatchHeader, Buffer, read_header
 from skep.records.compression import Codec, decompress
 
-LARGEST_UNPACKED = 32 << 20
+LARGEST_CHECKED = 32 << 20
 """The size that a compressed batch for a compacted topic may decompress to."""
 
 FEW_RECORDS = 1000
@@ -65,8 +66,41 @@ def check_keys(batch: Buffer, header: BatchHeader, *, max_records: int) -> None:
     if header.codec == Codec.NONE:
         _check_all(bytes(batch), HEADER_SIZE, header)
     else:
-        data = decompress(header.codec, memoryview(batch)[HEADER_SIZE:], max_size=LARGEST_UNPACKED)
+        data = decompress(header.codec, memoryview(batch)[HEADER_SIZE:], max_size=LARGEST_CHECKED)
         _check_all(data, 0, header)
+
+
+def key_hashes(batch: Buffer, *, max_size: int = LARGEST_CHECKED) -> list[tuple[int, int]]:
+    """Returns the offset of each record with a key, and a hash of the key that is not 0 and only means something in
+    this process. Raises KafkaError when the batch is damaged, or decompresses to more than ``max_size`` bytes."""
+    header = read_header(batch)
+    if header.is_control:
+        return []
+    if header.codec == Codec.NONE:
+        data, position = bytes(batch), HEADER_SIZE
+    else:
+        data, position = decompress(header.codec, memoryview(batch)[HEADER_SIZE:], max_size=max_size), 0
+    base, found = header.base_offset, []
+    try:
+        for _ in range(header.records_count):
+            length, position = _varint(data, position)
+            end = position + length
+            position += 1
+            while data[position] > 0x7F:
+                position += 1
+            # Most of these numbers have one byte, and a call takes as long as all the rest.
+            byte = data[position + 1]
+            delta, position = (byte >> 1, position + 2) if byte < 0x80 else _varint(data, position + 1)
+            byte = data[position]
+            key_length, position = ((byte >> 1) ^ -(byte & 1), position + 1) if byte < 0x80 else _varint(data, position)
+            if length < 0 or end > len(data) or position + key_length > end or delta < 0:
+                raise IndexError
+            if key_length >= 0:
+                found.append((base + delta, hash(data[position : position + key_length]) or 1))
+            position = end
+    except IndexError:
+        raise KafkaError(ErrorCode.corrupt_message, "the records of a batch do not fit into it") from None
+    return found
 
 
 def _check_count(header: BatchHeader, max_records: int) -> None:

@@ -3,8 +3,8 @@
 Order. Kafka sends the responses of a connection in the order of its requests, and clients rely on it. So a request that
 waits (a fetch for data, a topic that is created) holds back the requests behind it. Produce requests are the exception:
 they overlap. They are appended in the order of arrival and only their acknowledgements wait, in the same order.
-Otherwise a pipelining producer would pay for one sync per request. So do writes of share states, of which a broker
-sends one for each group.
+Otherwise a pipelining producer would pay for one sync per request. Writes of share states overlap too: a broker sends
+one for each group.
 
 Turns. Requests that arrive together are handled one after the other, for ``TURN_S`` at most. The rest waits for the
 next turn of the event loop, so that other connections are served in between. A request that takes longer by itself
@@ -25,7 +25,7 @@ from typing import Any, Protocol, cast
 
 from skep.base.clock import Clock
 from skep.base.errors import DecodeError, StorageError
-from skep.broker.request import CloseConnection, Parts, Request
+from skep.broker.request import AnyRequest, CloseConnection, Parts
 from skep.server.sender import Sender
 from skep.wire.apis import PRODUCE, WRITE_SHARE_GROUP_STATE
 from skep.wire.frame_reader import FrameReader, LargeBuffers, ReceiveBudget
@@ -51,11 +51,11 @@ class ConnectionOwner(Protocol):
     receive_budget: ReceiveBudget
     large_buffers: LargeBuffers
 
-    def decode(self, frame: memoryview, client_host: str) -> Request:
+    def decode(self, frame: memoryview, client_host: str) -> AnyRequest:
         """Raises DecodeError."""
         ...
 
-    def handle(self, request: Request) -> Parts | Awaitable[Parts]:
+    def handle(self, request: AnyRequest) -> Parts | Awaitable[Parts]:
         """Raises CloseConnection."""
         ...
 
@@ -65,7 +65,7 @@ class ConnectionOwner(Protocol):
 
     def forget(self, connection: "Connection") -> None: ...
 
-    def report_slow(self, request: Request, peer: str, took_s: float) -> None:
+    def report_slow(self, request: AnyRequest, peer: str, took_s: float) -> None:
         """Logs a request that held the event loop for longer than ``slow_request_s``."""
         ...
 
@@ -102,9 +102,11 @@ class Connection(asyncio.BufferedProtocol):
     """Owns its unfinished frame, the pending responses, and the tasks that wait for them.
 
     Between calls: ``_pending`` has one entry per request without a sent response, in order, and the first of them has
-    no parts; ``_deferred`` is a request that waits until there is none; ``_awaits_turn`` is set while frames are left
-    for the next turn. While no request may be taken, the socket is read until something arrives, which is kept. So a
-    client that sends one request at a time and waits never makes the loop change what it listens to.
+    no parts; ``_deferred`` is a request that waits until ``_pending`` is empty; ``_awaits_turn`` is set while frames
+    are left for the next turn. ``_exclusive`` is set while the pending request holds back all others.
+
+    While no request may be taken, reading is paused only when something arrives, which is kept. So for a client that
+    waits for each response before it sends the next request, reading is never paused and resumed.
     """
 
     def __init__(self, owner: ConnectionOwner) -> None:
@@ -113,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending: deque[_PendingResponse] = deque()
         self._exclusive = False
         self._awaits_turn = False
-        self._deferred: Request | None = None
+        self._deferred: AnyRequest | None = None
         self._sends_soon = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -167,8 +169,14 @@ class Connection(asyncio.BufferedProtocol):
         self._take_frames()
 
     def eof_received(self) -> bool:
-        """The client sends nothing more but may still read: pending responses are sent before the connection closes."""
+        """The client sends nothing more but may still read: pending responses are sent before the connection closes.
+
+        It can acknowledge nothing more, so it must get no more records to acknowledge: a client that was killed while
+        its fetch waits looks the same.
+        """
         self._half_closed = True
+        if self.when_lost is not None:
+            self.when_lost(self)
         return not self._is_quiet()
 
     def pause_writing(self) -> None:
@@ -248,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
             or not self._sender.is_idle
         )
 
-    def _take(self, request: Request) -> bool:
+    def _take(self, request: AnyRequest) -> bool:
         """Handles or defers one request. Returns whether another may be taken."""
         api = request.api
         overlaps = (api is PRODUCE or api is WRITE_SHARE_GROUP_STATE) and not request.is_exclusive

@@ -13,7 +13,7 @@ from skep.base.clock import Clock
 from skep.base.errors import StartupError
 from skep.base.loop.slicer import Slicer, Work
 from skep.base.loop.supervisor import Supervisor
-from skep.broker.request import Parts, Request
+from skep.broker.request import AnyRequest, Parts
 from skep.server.connection import SLOWEST_BYTES_PER_S, Connection
 from skep.wire.frame_reader import SCRATCH_SIZE, LargeBuffers, ReceiveBudget
 
@@ -30,9 +30,9 @@ STALLED_S = 3.0
 class Dispatch(Protocol):
     """The broker as a listener sees it."""
 
-    def decode(self, frame: memoryview, client_host: str) -> Request: ...
+    def decode(self, frame: memoryview, client_host: str) -> AnyRequest: ...
 
-    def handle(self, request: Request) -> Parts | Awaitable[Parts]: ...
+    def handle(self, request: AnyRequest) -> Parts | Awaitable[Parts]: ...
 
 
 class Listener:
@@ -156,7 +156,7 @@ class Listener:
                     f"{self.queued_max_response_bytes} bytes (skep.queued.max.response.bytes)"
                 )
 
-    def report_slow(self, request: Request, peer: str, took_s: float) -> None:
+    def report_slow(self, request: AnyRequest, peer: str, took_s: float) -> None:
         """Logs a request that held the event loop, at most one every ``REPORT_SLOW_AT_MOST_EVERY_S``."""
         now = self.clock.monotonic()
         if now - self._reported_slow >= REPORT_SLOW_AT_MOST_EVERY_S:

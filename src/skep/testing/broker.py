@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,8 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 HOST = "127.0.0.1"
 TEST_DEFAULTS = {"group.initial.rebalance.delay.ms": "0"}
+started: "weakref.WeakSet[EmbeddedBroker]" = weakref.WeakSet()
+"""The brokers between ``launch`` and ``stop``, for the report of a test that fails (``pytest_plugin.py``)."""
 
 
 class EmbeddedBroker:
@@ -77,6 +80,7 @@ class EmbeddedBroker:
         """Starts the process without waiting for it, so that several brokers can start at the same time."""
         if self._process is not None:
             raise RuntimeError("the broker is already running")
+        started.add(self)
         listen = f"{HOST}:{self._reserved.number}"
         options = {"listeners": listen, **TEST_DEFAULTS, **self.options, "log.dirs": str(self.data_dir)}
         self._process = subprocess.Popen(
@@ -136,6 +140,8 @@ class EmbeddedBroker:
     def pause(self) -> None:
         """Pauses the process (SIGSTOP): connections stay open, and the broker does not respond."""
         os.kill(self.pid, signal.SIGSTOP)
+        # A thread inside a system call stops when the call ends. WNOWAIT leaves an exit code to Popen.
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -145,6 +151,7 @@ class EmbeddedBroker:
         try:
             self._end(signal.SIGTERM)
         finally:
+            started.discard(self)
             self._log_file.close()
             self._reserved.release()
             if self._own_directory is not None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ READY_TIMEOUT_S = 60.0
 REPLICAS = 3
 _ASK_TIMEOUT_S = 2.0
 _PAUSE_S = 0.02
+_LONGEST_WRITE_S = 1.0
 
 
 class EmbeddedCluster:
@@ -81,17 +83,31 @@ class EmbeddedCluster:
     @property
     def controller(self) -> int:
         """The current controller, which elects leaders; -1 if there is none."""
-        found: int = self._metadata_of_any(()).controller_id
-        return found
+        failure = "no broker is running"
+        for i in self.running:
+            try:
+                found: int = self._ask_metadata(i, ()).controller_id
+            except ClientError as error:
+                failure = str(error)
+            else:
+                return found
+        raise RuntimeError(failure)
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
         """Returns the current leader of the partition; -1 if it has none. Raises LookupError if it does not exist."""
-        for described in self._metadata_of_any([topic]).topics:
+        failure: Exception = RuntimeError("no broker is running")
+        for i in self.running:  # a new topic reaches one broker later than another
+            try:
+                [described] = self._ask_metadata(i, [topic]).topics
+            except ClientError as error:
+                failure = RuntimeError(str(error))
+                continue
             for row in described.partitions:
                 if row.partition_index == partition:
                     found: int = row.leader_id
                     return found
-        raise LookupError(f"there is no topic '{topic}' with partition {partition}")
+            failure = LookupError(f"there is no topic '{topic}' with partition {partition}")
+        raise failure
 
     def broker(self, i: int) -> EmbeddedBroker:
         """Returns one broker, for its ``data_dir`` and ``pid``."""
@@ -109,8 +125,16 @@ class EmbeddedCluster:
         self._paused.discard(i)
 
     def pause(self, i: int) -> None:
-        """Pauses the process (SIGSTOP): connections stay open, and the broker does not respond."""
-        self.broker(i).pause()
+        """Pauses the process (SIGSTOP): connections stay open, and the broker does not respond.
+
+        The broker is never paused while it writes to the SQLite store. It would keep the store locked, and the others
+        could elect no leader until it is resumed.
+        """
+        broker = self.broker(i)
+        broker.pause()
+        while self._metadata == "sqlite" and _is_locked(self._sqlite_file):
+            broker.resume()
+            broker.pause()
         self._paused.add(i)
 
     def resume(self, i: int) -> None:
@@ -139,9 +163,13 @@ class EmbeddedCluster:
         self._brokers[i] = EmbeddedBroker(data_dir=self.data_dir / f"broker-{i}", options=options)
         return i
 
+    @property
+    def _sqlite_file(self) -> Path:
+        return self.data_dir / "metadata.sqlite"
+
     def _store(self) -> str:
         if self._metadata == "sqlite":
-            return f"sqlite:{self.data_dir / 'metadata.sqlite'}"
+            return f"sqlite:{self._sqlite_file}"
         return self._metadata if self.zookeeper is None else f"{self.zookeeper.connect}/skep"
 
     def start(self) -> "EmbeddedCluster":
@@ -205,15 +233,6 @@ class EmbeddedCluster:
                 return behind
         return None if known is not None else "no broker is running"
 
-    def _metadata_of_any(self, topics: "list[str] | tuple[str, ...] | None") -> Any:
-        failures = ["no broker is running"]
-        for i in self.running:
-            try:
-                return self._ask_metadata(i, topics)
-            except ClientError as error:
-                failures.append(str(error))
-        raise RuntimeError(failures[-1])
-
     def _ask_metadata(self, i: int, topics: "list[str] | tuple[str, ...] | None") -> Any:
         host, _, port = self._brokers[i].bootstrap_servers.rpartition(":")
         named = None if topics is None else [{"name": topic} for topic in topics]
@@ -256,3 +275,16 @@ def _not_in_sync(response: Any) -> str | None:
             if behind := sorted(set(row.replica_nodes) - set(row.isr_nodes)):
                 return f"{where} is not in sync on brokers {behind}"
     return None
+
+
+def _is_locked(store: Path) -> bool:
+    """Returns whether a process holds the write lock for longer than a running broker needs it."""
+    connection = sqlite3.connect(store, timeout=_LONGEST_WRITE_S, isolation_level=None)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    except sqlite3.OperationalError as error:
+        return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+    finally:
+        connection.close()
+    return False

@@ -76,6 +76,8 @@ READ_SHARE_GROUP_STATE_SUMMARY = Api(87, "ReadShareGroupStateSummary", 0, 1, 0)
 DESCRIBE_SHARE_GROUP_OFFSETS = Api(90, "DescribeShareGroupOffsets", 0, 1, 0)
 ALTER_SHARE_GROUP_OFFSETS = Api(91, "AlterShareGroupOffsets", 0, 0, 0)
 DELETE_SHARE_GROUP_OFFSETS = Api(92, "DeleteShareGroupOffsets", 0, 0, 0)
+SKEP_COMMAND = Api(20_000, "SkepCommand", 0, 0, 0)
+"""Skep's own: Kafka numbers its APIs from 0 on and will not come here (docs/decisions/0022-private-api.md)."""
 
 SERVED: dict[int, Api] = {
     api.key: api
@@ -137,6 +139,7 @@ SERVED: dict[int, Api] = {
         DESCRIBE_SHARE_GROUP_OFFSETS,
         ALTER_SHARE_GROUP_OFFSETS,
         DELETE_SHARE_GROUP_OFFSETS,
+        SKEP_COMMAND,
     )
 }
 
@@ -148,9 +151,10 @@ NOT_ADVERTISED = frozenset(
         WRITE_SHARE_GROUP_STATE,
         DELETE_SHARE_GROUP_STATE,
         READ_SHARE_GROUP_STATE_SUMMARY,
+        SKEP_COMMAND,
     )
 )
-"""Only for brokers, which use them without asking for versions."""
+"""For brokers, and for Skep's own client, which use them without asking for versions."""
 
 BEFORE_TRANSACTIONS_V2 = {
     PRODUCE: PRODUCE._replace(newest=11),

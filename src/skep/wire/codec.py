@@ -1,9 +1,10 @@
 """Decodes requests into objects and encodes responses. The only place where an API's version selects a class of kio.
 
 A handler is written once for all versions. It reads a request object, in which fields may be absent in the version at
-hand (``getattr(request, "rack_id", "")``), and returns its response as nested mappings with the fields of all versions.
-``encode_response`` writes it as the class of the version says (``entities/encoders.py``): fields that the version does
-not have are left out, fields that the mapping does not have get the class's default, or zero.
+hand (``getattr(request, "rack_id", "")``; ``entities/request_types.py`` says which), and returns its response as nested
+mappings with the fields of all versions. ``encode_response`` writes it as the class of the version says
+(``entities/encoders.py``): fields that the version does not have are left out, fields that the mapping does not have
+get the class's default, or zero.
 
 kio's module of a version is imported, and its encoder made, when the version is first used. Importing all of them would
 cost two seconds.
@@ -20,9 +21,11 @@ from kio.static.constants import EntityType
 
 from skep.base.errors import DecodeError, ErrorCode, KafkaError
 from skep.base.loop.slicer import freed
-from skep.wire.apis import SERVED
+from skep.wire.apis import SERVED, SKEP_COMMAND
+from skep.wire.entities import skep_command
 from skep.wire.entities.encoders import ResponseEncoder, response_encoder
 from skep.wire.entities.large_request_reader import large_request_reader
+from skep.wire.entities.private_fields import with_private_fields
 from skep.wire.entities.request_bounds import MAX_ELEMENTS, RequestBounds, TooManyElements
 from skep.wire.frame_reader import SCRATCH_SIZE
 from skep.wire.headers import response_header
@@ -58,7 +61,10 @@ def response_class(api_key: int, version: int) -> Any:
 
 
 def _payload_class(api_key: int, version: int, kind: Any, suffix: str) -> Any:
-    return getattr(load_payload_module(api_key, version, kind), SERVED[api_key].name + suffix)
+    if api_key == SKEP_COMMAND.key:
+        return getattr(skep_command, SKEP_COMMAND.name + suffix)
+    entity = getattr(load_payload_module(api_key, version, kind), SERVED[api_key].name + suffix)
+    return with_private_fields(entity)
 
 
 def decode_request(
@@ -140,12 +146,16 @@ def encode_in_slices(
         del body
         yield from freed(large)
     if is_too_large:
-        raise KafkaError(
-            ErrorCode.invalid_request,
-            f"the response to this {SERVED[api_key].name} is larger than {max_bytes} bytes "
-            "(skep.max.response.bytes); ask for less at a time",
-        )
+        raise response_too_large(api_key, max_bytes)
     return tuple(encoded)
+
+
+def response_too_large(api_key: int, max_bytes: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.invalid_request,
+        f"the response to this {SERVED[api_key].name} is larger than {max_bytes} bytes "
+        "(skep.max.response.bytes); ask for less at a time",
+    )
 
 
 @functools.cache

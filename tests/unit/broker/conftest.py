@@ -84,6 +84,7 @@ class AdminBroker:
             share_groups=None,  # type: ignore[arg-type]
             share=None,  # type: ignore[arg-type]
             latest_offsets=None,  # type: ignore[arg-type]
+            group_progress=None,  # type: ignore[arg-type]
             share_partitions=None,  # type: ignore[arg-type]
         )
 
@@ -117,7 +118,7 @@ class AdminBroker:
         self.services.current_config.value = config_in_force(self.services.static_config, *overrides)
 
     def ask(self, api: Api, version: int | None = None, **body: Any) -> Any:
-        """The answer as a client of this version (the newest unless told) reads it."""
+        """The response as a client of this version (the newest unless told) reads it."""
         return self.run(self.ask_async(api, version, **body))
 
     async def ask_async(self, api: Api, version: int | None = None, **body: Any) -> Any:

@@ -201,7 +201,7 @@ def test_a_resource_that_appears_twice_is_not_changed(topic, api):
     assert "flush.ms" not in overrides_of(topic)
 
 
-def test_a_value_longer_than_an_old_answer_can_carry_is_refused(topic):
+def test_a_value_longer_than_an_old_response_can_carry_is_refused(topic):
     wanted = resource(TOPIC_RESOURCE, "a", (SET, "cleanup.policy", "delete," * 10_000))
     ((code, message),) = alter(topic, INCREMENTAL_ALTER_CONFIGS, wanted)
     assert code == ErrorCode.invalid_config
@@ -261,8 +261,8 @@ def test_a_store_that_fails_is_told_for_the_resource_it_failed_for(topic, monkey
     monkeypatch.setattr(topic.services.catalog, "alter_topic_config", unavailable)
     for_topic = resource(TOPIC_RESOURCE, "a", (SET, "flush.ms", "1"))
     for_broker = resource(BROKER_RESOURCE, "", (SET, "num.partitions", "2"))
-    answers = alter(topic, INCREMENTAL_ALTER_CONFIGS, for_topic, for_broker)
-    assert answers == [(ErrorCode.coordinator_not_available, "disk full"), DONE]
+    responses = alter(topic, INCREMENTAL_ALTER_CONFIGS, for_topic, for_broker)
+    assert responses == [(ErrorCode.coordinator_not_available, "disk full"), DONE]
 
 
 @pytest.mark.parametrize("api", [ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS])

@@ -33,7 +33,7 @@ def refusal(broker, wanted, version=None):
 
 
 @pytest.mark.parametrize("version", EVERY_VERSION)
-def test_a_topic_is_there_when_the_answer_is(broker, version):
+def test_a_topic_is_there_when_the_response_is(broker, version):
     (result,) = broker.ask(CREATE_TOPICS, version, topics=[topic(partitions=3)]).topics
     assert (result.name, result.error_code, result.error_message) == ("a", ErrorCode.none, None)
     made = broker.image.topics["a"]
@@ -42,7 +42,7 @@ def test_a_topic_is_there_when_the_answer_is(broker, version):
         assert result.topic_id == made.topic_id
 
 
-def test_the_answer_has_every_option_in_force_and_where_it_comes_from(start_broker):
+def test_the_response_has_every_option_in_force_and_where_it_comes_from(start_broker):
     broker = start_broker({"log.retention.hours": "1"})
     (result,) = broker.ask(CREATE_TOPICS, topics=[topic(partitions=2, configs=[("segment.bytes", " 1048576 ")])]).topics
     assert (result.num_partitions, result.replication_factor, result.topic_config_error_code) == (2, 1, 0)
@@ -148,7 +148,7 @@ def test_the_limit_holds_for_requests_that_come_all_at_once(start_broker):
 
     async def at_once():
         asked = (broker.ask_async(CREATE_TOPICS, topics=[topic(f"t{i}", 4)]) for i in range(20))
-        return [answer.topics[0].error_code for answer in await asyncio.gather(*asked)]
+        return [response.topics[0].error_code for response in await asyncio.gather(*asked)]
 
     assert sorted(broker.run(at_once())) == [ErrorCode.none] * 2 + [ErrorCode.policy_violation] * 18
     broker.create("u", 2)

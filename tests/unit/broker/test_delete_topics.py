@@ -10,8 +10,8 @@ from skep.wire.apis import DELETE_TOPICS
 BY_NAME = range(DELETE_TOPICS.oldest, 6)
 
 
-def codes(answer):
-    return {response.name: response.error_code for response in answer.responses}
+def codes(response):
+    return {topic.name: topic.error_code for topic in response.responses}
 
 
 @pytest.mark.parametrize("version", BY_NAME)
@@ -24,8 +24,8 @@ def test_topics_are_deleted_by_name(broker, version):
 
 def test_topics_are_deleted_by_name_or_id_and_answered_with_both(broker):
     a, b = broker.create("a"), broker.create("b")
-    answer = broker.ask(DELETE_TOPICS, topics=[{"name": "a"}, {"topic_id": b.topic_id}])
-    assert [(r.name, r.topic_id, r.error_code) for r in answer.responses] == [
+    response = broker.ask(DELETE_TOPICS, topics=[{"name": "a"}, {"topic_id": b.topic_id}])
+    assert [(r.name, r.topic_id, r.error_code) for r in response.responses] == [
         ("a", a.topic_id, 0),
         ("b", b.topic_id, 0),
     ]
@@ -34,8 +34,8 @@ def test_topics_are_deleted_by_name_or_id_and_answered_with_both(broker):
 
 def test_unknown_topics_are_told_as_they_were_named(broker):
     unknown = UUID(int=5)
-    answer = broker.ask(DELETE_TOPICS, topics=[{"name": "a"}, {"name": "a/b"}, {"topic_id": unknown}])
-    assert [(r.name, r.topic_id, r.error_code) for r in answer.responses] == [
+    response = broker.ask(DELETE_TOPICS, topics=[{"name": "a"}, {"name": "a/b"}, {"topic_id": unknown}])
+    assert [(r.name, r.topic_id, r.error_code) for r in response.responses] == [
         ("a", None, ErrorCode.unknown_topic_or_partition),
         ("a/b", None, ErrorCode.unknown_topic_or_partition),
         (None, unknown, ErrorCode.unknown_topic_id),
@@ -45,22 +45,22 @@ def test_unknown_topics_are_told_as_they_were_named(broker):
 def test_a_topic_named_twice_is_not_deleted(broker):
     broker.create("a")
     broker.create("b")
-    answer = broker.ask(DELETE_TOPICS, 5, topic_names=["a", "a", "b"])
-    assert codes(answer) == {"a": ErrorCode.invalid_request, "b": ErrorCode.none}
+    response = broker.ask(DELETE_TOPICS, 5, topic_names=["a", "a", "b"])
+    assert codes(response) == {"a": ErrorCode.invalid_request, "b": ErrorCode.none}
     assert set(broker.image.topics) == {"a"}
 
 
 def test_a_topic_named_once_by_name_and_once_by_id_is_not_deleted(broker):
     a = broker.create("a")
-    answer = broker.ask(DELETE_TOPICS, topics=[{"name": "a"}, {"topic_id": a.topic_id}])
-    assert [response.error_code for response in answer.responses] == [ErrorCode.invalid_request] * 2
+    response = broker.ask(DELETE_TOPICS, topics=[{"name": "a"}, {"topic_id": a.topic_id}])
+    assert [topic.error_code for topic in response.responses] == [ErrorCode.invalid_request] * 2
     assert set(broker.image.topics) == {"a"}
 
 
 def test_name_and_id_together_or_neither_is_refused(broker):
     a = broker.create("a")
-    answer = broker.ask(DELETE_TOPICS, topics=[{"name": "a", "topic_id": a.topic_id}, {"name": None}])
-    assert [response.error_code for response in answer.responses] == [ErrorCode.invalid_request] * 2
+    response = broker.ask(DELETE_TOPICS, topics=[{"name": "a", "topic_id": a.topic_id}, {"name": None}])
+    assert [topic.error_code for topic in response.responses] == [ErrorCode.invalid_request] * 2
     assert set(broker.image.topics) == {"a"}
 
 
@@ -84,8 +84,8 @@ def test_one_that_the_store_does_not_delete_leaves_the_others_answered_as_they_a
         return await delete(name, topic_id)
 
     monkeypatch.setattr(broker.services.catalog, "delete_topic", unavailable_for_b)
-    answer = broker.ask(DELETE_TOPICS, 5, topic_names=["a", "b"])
-    assert codes(answer) == {"a": ErrorCode.none, "b": ErrorCode.coordinator_not_available}
+    response = broker.ask(DELETE_TOPICS, 5, topic_names=["a", "b"])
+    assert codes(response) == {"a": ErrorCode.none, "b": ErrorCode.coordinator_not_available}
 
 
 def test_an_id_is_not_used_for_the_topic_that_took_its_name(start_broker, monkeypatch):
@@ -102,6 +102,6 @@ def test_an_id_is_not_used_for_the_topic_that_took_its_name(start_broker, monkey
         return await delete(name, topic_id)
 
     monkeypatch.setattr(catalog, "delete_topic", recreated_meanwhile)
-    answer = broker.ask(DELETE_TOPICS, 6, topics=[{"name": None, "topic_id": old_id}])
-    assert answer.responses[0].error_code is ErrorCode.unknown_topic_id
+    response = broker.ask(DELETE_TOPICS, 6, topics=[{"name": None, "topic_id": old_id}])
+    assert response.responses[0].error_code is ErrorCode.unknown_topic_id
     assert "a" in catalog.image.topics

@@ -9,17 +9,17 @@ from skep.wire.apis import DESCRIBE_CLUSTER
 
 @pytest.mark.parametrize("version", range(DESCRIBE_CLUSTER.oldest, DESCRIBE_CLUSTER.newest + 1))
 def test_the_brokers_and_the_cluster_id_are_told(broker, version):
-    answer = broker.ask(DESCRIBE_CLUSTER, version)
-    assert (answer.error_code, answer.error_message) == (ErrorCode.none, None)
-    assert (answer.cluster_id, answer.controller_id) == (broker.image.cluster_id, 1)
-    (node,) = answer.brokers
+    response = broker.ask(DESCRIBE_CLUSTER, version)
+    assert (response.error_code, response.error_message) == (ErrorCode.none, None)
+    assert (response.cluster_id, response.controller_id) == (broker.image.cluster_id, 1)
+    (node,) = response.brokers
     assert (node.broker_id, node.host, node.port, node.rack) == (1, "skep.example", 9092, "shed")
-    assert answer.cluster_authorized_operations == authorized_operations.NOT_ASKED
+    assert response.cluster_authorized_operations == authorized_operations.NOT_ASKED
 
 
 def test_authorized_operations_are_told_when_asked_for(broker):
-    answer = broker.ask(DESCRIBE_CLUSTER, include_cluster_authorized_operations=True)
-    assert answer.cluster_authorized_operations == authorized_operations.ON_CLUSTER
+    response = broker.ask(DESCRIBE_CLUSTER, include_cluster_authorized_operations=True)
+    assert response.cluster_authorized_operations == authorized_operations.ON_CLUSTER
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -32,7 +32,7 @@ def test_authorized_operations_are_told_when_asked_for(broker):
     ],
 )
 def test_other_endpoints_than_brokers_are_refused(broker, version, endpoint_type, code):
-    answer = broker.ask(DESCRIBE_CLUSTER, version, endpoint_type=endpoint_type)
-    assert answer.error_code == code
-    assert answer.error_message
-    assert answer.brokers == ()
+    response = broker.ask(DESCRIBE_CLUSTER, version, endpoint_type=endpoint_type)
+    assert response.error_code == code
+    assert response.error_message
+    assert response.brokers == ()

@@ -19,16 +19,16 @@ def controlled_by(broker, controller):
 def test_the_controller_leads_and_every_broker_is_a_voter(broker, version):
     register(broker, 2, 3)
     controlled_by(broker, ControllerRecord(2, 7))
-    answer = broker.ask(DESCRIBE_QUORUM, version, topics=[METADATA])
-    assert answer.error_code is ErrorCode.none
-    [topic] = answer.topics
+    response = broker.ask(DESCRIBE_QUORUM, version, topics=[METADATA])
+    assert response.error_code is ErrorCode.none
+    [topic] = response.topics
     [quorum] = topic.partitions
     assert (topic.topic_name, quorum.partition_index, quorum.error_code) == ("__cluster_metadata", 0, ErrorCode.none)
     assert (quorum.leader_id, quorum.leader_epoch) == (2, 7)
     assert sorted(voter.replica_id for voter in quorum.current_voters) == [1, 2, 3]
     assert quorum.observers == ()
     if version >= 2:
-        assert [(node.node_id, node.listeners[0].port) for node in answer.nodes if node.node_id == 1] == [(1, 9092)]
+        assert [(node.node_id, node.listeners[0].port) for node in response.nodes if node.node_id == 1] == [(1, 9092)]
 
 
 def test_a_single_broker_is_its_own_quorum(broker):
@@ -40,9 +40,9 @@ def test_a_single_broker_is_its_own_quorum(broker):
 def test_without_a_controller_clients_are_told_to_retry(broker):
     register(broker, 2)
     controlled_by(broker, None)
-    answer = broker.ask(DESCRIBE_QUORUM, topics=[METADATA])
-    assert answer.error_code is ErrorCode.not_leader_or_follower
-    assert "no controller" in answer.error_message
+    response = broker.ask(DESCRIBE_QUORUM, topics=[METADATA])
+    assert response.error_code is ErrorCode.not_leader_or_follower
+    assert "no controller" in response.error_message
 
 
 def test_other_partitions_have_no_quorum(broker):

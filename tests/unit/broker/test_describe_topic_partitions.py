@@ -19,12 +19,12 @@ def describe(broker, *names, limit=2000, cursor=None):
     )
 
 
-def told(answer):
-    return [(topic.name, [p.partition_index for p in topic.partitions]) for topic in answer.topics]
+def told(response):
+    return [(topic.name, [p.partition_index for p in topic.partitions]) for topic in response.topics]
 
 
-def next_of(answer):
-    cursor = answer.next_cursor
+def next_of(response):
+    cursor = response.next_cursor
     return None if cursor is None else (cursor.topic_name, cursor.partition_index)
 
 
@@ -36,9 +36,9 @@ def topics(broker):
 
 
 def test_all_topics_come_sorted_when_none_is_named(topics):
-    answer = describe(topics)
-    assert told(answer) == [("a", [0, 1, 2]), ("b", [0, 1]), ("c", [0])]
-    assert next_of(answer) is None
+    response = describe(topics)
+    assert told(response) == [("a", [0, 1, 2]), ("b", [0, 1]), ("c", [0])]
+    assert next_of(response) is None
 
 
 def test_a_topic_is_told_with_its_id_and_replicas(topics):
@@ -56,11 +56,11 @@ def test_a_topic_is_told_with_its_id_and_replicas(topics):
 def test_pages_joined_are_the_whole_whatever_their_size(topics, limit):
     partitions, cursor, pages = [], None, 0
     while pages == 0 or cursor is not None:
-        answer = describe(topics, limit=limit, cursor=cursor)
-        page = [(name, index) for name, indexes in told(answer) for index in indexes]
+        response = describe(topics, limit=limit, cursor=cursor)
+        page = [(name, index) for name, indexes in told(response) for index in indexes]
         assert 1 <= len(page) <= limit
         partitions += page
-        cursor = next_of(answer)
+        cursor = next_of(response)
         pages += 1
     assert partitions == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("c", 0)]
     assert pages == -(-6 // limit)
@@ -69,8 +69,8 @@ def test_pages_joined_are_the_whole_whatever_their_size(topics, limit):
 def test_the_brokers_own_limit_holds_whatever_is_asked(start_broker):
     broker = start_broker({"max.request.partition.size.limit": "2"})
     broker.create("a", 3)
-    answer = describe(broker, limit=2**31 - 1)
-    assert (told(answer), next_of(answer)) == ([("a", [0, 1])], ("a", 2))
+    response = describe(broker, limit=2**31 - 1)
+    assert (told(response), next_of(response)) == ([("a", [0, 1])], ("a", 2))
 
 
 @pytest.mark.parametrize("limit", [0, -1])
@@ -79,14 +79,14 @@ def test_a_limit_below_one_is_one(topics, limit):
 
 
 def test_unknown_topics_are_told_in_their_place(topics):
-    answer = describe(topics, "c", "bb", "a", "a", "x/y")
-    assert [(topic.name, topic.error_code, topic.topic_id is None) for topic in answer.topics] == [
+    response = describe(topics, "c", "bb", "a", "a", "x/y")
+    assert [(topic.name, topic.error_code, topic.topic_id is None) for topic in response.topics] == [
         ("a", ErrorCode.none, False),
         ("bb", ErrorCode.unknown_topic_or_partition, True),
         ("c", ErrorCode.none, False),
         ("x/y", ErrorCode.invalid_topic_exception, True),
     ]
-    assert isinstance(answer.topics[0].topic_id, UUID)
+    assert isinstance(response.topics[0].topic_id, UUID)
 
 
 def test_a_cursor_at_a_topic_that_went_away_goes_on_with_the_next(topics):
@@ -98,5 +98,5 @@ def test_a_cursor_behind_the_last_partition_goes_on_with_the_next_topic(topics):
 
 
 def test_a_cursor_that_makes_no_sense_is_refused(topics):
-    for answer in (describe(topics, "a", cursor=("b", 0)), describe(topics, "a", cursor=("a", -1))):
-        assert [(topic.name, topic.error_code) for topic in answer.topics] == [("a", ErrorCode.invalid_request)]
+    for response in (describe(topics, "a", cursor=("b", 0)), describe(topics, "a", cursor=("a", -1))):
+        assert [(topic.name, topic.error_code) for topic in response.topics] == [("a", ErrorCode.invalid_request)]

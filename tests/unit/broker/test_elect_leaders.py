@@ -23,12 +23,12 @@ def elect(broker, wanted, kind=PREFERRED, version=2, timeout_s=0):
     topics = wanted and [{"topic": name, "partitions": indexes} for name, indexes in wanted.items()]
     fields = {"election_type": kind} if version > 0 else {}
     fields["timeout"] = timedelta(seconds=timeout_s)
-    answer = broker.ask(ELECT_LEADERS, version, topic_partitions=topics, **fields)
+    response = broker.ask(ELECT_LEADERS, version, topic_partitions=topics, **fields)
     if version > 0:
-        assert answer.error_code == ErrorCode.none
+        assert response.error_code == ErrorCode.none
     return {
         (topic.topic, one.partition_id): one.error_code
-        for topic in answer.replica_election_results
+        for topic in response.replica_election_results
         for one in topic.partition_result
     }
 
@@ -145,8 +145,8 @@ async def _started(work):
 
 def test_another_kind_of_election_is_refused_as_a_whole(two):
     topic_with(two, "a", partition([2, 1], leader=1))
-    answer = two.ask(ELECT_LEADERS, election_type=2, topic_partitions=[{"topic": "a", "partitions": [0]}])
-    assert answer.error_code == ErrorCode.invalid_request
+    response = two.ask(ELECT_LEADERS, election_type=2, topic_partitions=[{"topic": "a", "partitions": [0]}])
+    assert response.error_code == ErrorCode.invalid_request
     assert partitions_of(two, "a")[0].leader == 1
 
 

@@ -66,8 +66,8 @@ class Scene:
         """The response, and how many turns others had."""
 
         async def answered():
-            answer = handler.handle(self.services, SimpleNamespace(version=version, body=SimpleNamespace(**body)))
-            return await answer if isinstance(answer, Awaitable) else answer
+            response = handler.handle(self.services, SimpleNamespace(version=version, body=SimpleNamespace(**body)))
+            return await response if isinstance(response, Awaitable) else response
 
         return await counting_turns(answered())
 

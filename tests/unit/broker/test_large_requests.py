@@ -83,10 +83,10 @@ class Broker:
     async def ask(self, api: Api, version: int, **body: Any) -> tuple[Any, int]:
         """The body of the response, and in how many turns of the loop it was made."""
         turns = Turns()
-        answer = HANDLERS[api.key].handle(self.services, AdminBroker.request(api, version, **body))
-        if isinstance(answer, Awaitable):
-            answer = await answer
-        return answer, turns.stop()
+        response = HANDLERS[api.key].handle(self.services, AdminBroker.request(api, version, **body))
+        if isinstance(response, Awaitable):
+            response = await response
+        return response, turns.stop()
 
     def commit(self, partitions: range, group: str | None = None) -> None:
         group = group or self.group
@@ -112,8 +112,8 @@ def test_all_offsets_of_a_group_are_fetched_in_slices_and_once_however_often_the
     async def scenario(broker: Broker) -> None:
         broker.commit(range(OFFSETS))
         same = {"group_id": broker.group, "topics": None}
-        (answer, turns) = await broker.ask(apis.OFFSET_FETCH, 8, groups=[same] * 20)
-        [group] = answer["groups"]
+        (response, turns) = await broker.ask(apis.OFFSET_FETCH, 8, groups=[same] * 20)
+        [group] = response["groups"]
         assert {one["partition_index"] for one in group["topics"][0]["partitions"]} == set(range(OFFSETS))
         assert turns >= OFFSETS / 10 / 5
 
@@ -123,8 +123,8 @@ def test_all_offsets_of_a_group_are_fetched_in_slices_and_once_however_often_the
 def test_a_group_that_is_named_very_often_is_looked_for_in_slices():
     async def scenario(broker: Broker) -> None:
         same = {"group_id": broker.group, "topics": None}
-        answer, turns = await broker.ask(apis.OFFSET_FETCH, 8, groups=[same] * 5_000)
-        assert len(answer["groups"]) == 1
+        response, turns = await broker.ask(apis.OFFSET_FETCH, 8, groups=[same] * 5_000)
+        assert len(response["groups"]) == 1
         assert turns >= 5_000 / 10 / 5
 
     broker_test(scenario)
@@ -136,8 +136,8 @@ def test_whoever_asks_again_in_another_name_is_checked_and_shares_the_response()
         wanted = [{"group_id": broker.group, "member_id": name, "member_epoch": -1, "topics": None} for name in "xyz"]
         stranger = {"group_id": broker.group, "member_id": "x", "member_epoch": 3, "topics": None}
         broker.groups.shard_of(broker.group).groups[broker.group] = RefusesEpochs()  # type: ignore[assignment]
-        answer, _ = await broker.ask(apis.OFFSET_FETCH, 9, groups=[*wanted, stranger])
-        *shared, refused = answer["groups"]
+        response, _ = await broker.ask(apis.OFFSET_FETCH, 9, groups=[*wanted, stranger])
+        *shared, refused = response["groups"]
         assert refused["error_code"] is ErrorCode.stale_member_epoch
         assert all(group["topics"] is shared[0]["topics"] for group in shared)
         assert len(shared) == 3
@@ -166,8 +166,8 @@ def test_what_is_fetched_is_of_one_moment_also_when_the_group_commits_meanwhile(
             broker.group, lambda shard: offset_operations.commit(shard, broker.group, NOBODY, offsets, 8)
         )
         assert not fetch.done()
-        answer, _ = await fetch
-        partitions = answer["groups"][0]["topics"][0]["partitions"]
+        response, _ = await fetch
+        partitions = response["groups"][0]["topics"][0]["partitions"]
         assert {one["partition_index"]: one["committed_offset"] for one in partitions} == {
             index: index for index in range(OFFSETS)
         }
@@ -179,8 +179,8 @@ def test_partitions_that_are_named_are_fetched_in_slices():
     async def scenario(broker: Broker) -> None:
         broker.commit(range(OFFSETS))
         topics = [{"name": "t", "partition_indexes": list(range(2 * OFFSETS))}]
-        answer, turns = await broker.ask(apis.OFFSET_FETCH, 7, group_id=broker.group, topics=topics)
-        found = {one["partition_index"]: one["committed_offset"] for one in answer["topics"][0]["partitions"]}
+        response, turns = await broker.ask(apis.OFFSET_FETCH, 7, group_id=broker.group, topics=topics)
+        found = {one["partition_index"]: one["committed_offset"] for one in response["topics"][0]["partitions"]}
         assert found == {index: index if index < OFFSETS else -1 for index in range(2 * OFFSETS)}
         assert turns >= 2 * OFFSETS / 10 / 5 * 2
 
@@ -195,8 +195,8 @@ def commit_request(broker: Broker, count: int, **more: Any) -> dict[str, Any]:
 
 def test_very_many_offsets_are_committed_in_pieces():
     async def scenario(broker: Broker) -> None:
-        answer, turns = await broker.ask(apis.OFFSET_COMMIT, 8, **commit_request(broker, OFFSETS))
-        known, unknown = answer["topics"]
+        response, turns = await broker.ask(apis.OFFSET_COMMIT, 8, **commit_request(broker, OFFSETS))
+        known, unknown = response["topics"]
         assert [one["error_code"] for one in known["partitions"]] == [ErrorCode.none] * OFFSETS
         assert [one["error_code"] for one in unknown["partitions"]] == [ErrorCode.unknown_topic_or_partition]
         assert broker.offsets == {index: index for index in range(OFFSETS)}
@@ -213,8 +213,8 @@ def test_a_piece_that_is_refused_is_refused_for_the_rest():
         while not broker.offsets:
             await asyncio.sleep(0)
         broker.groups.shard_of(broker.group).groups[broker.group] = RefusesCommits()  # type: ignore[assignment]
-        answer, _ = await commit
-        codes = [one["error_code"] for one in answer["topics"][0]["partitions"]]
+        response, _ = await commit
+        codes = [one["error_code"] for one in response["topics"][0]["partitions"]]
         done = len(broker.offsets)
         assert 0 < done < OFFSETS
         assert done % 10 == 0
@@ -231,32 +231,32 @@ class RefusesCommits(RefusesEpochs):
 
 def test_a_group_has_offsets_for_so_many_partitions_and_no_more():
     async def scenario(broker: Broker) -> None:
-        answer, _ = await broker.ask(apis.OFFSET_COMMIT, 8, **commit_request(broker, OFFSETS))
-        codes = [one["error_code"] for one in answer["topics"][0]["partitions"]]
+        response, _ = await broker.ask(apis.OFFSET_COMMIT, 8, **commit_request(broker, OFFSETS))
+        codes = [one["error_code"] for one in response["topics"][0]["partitions"]]
         assert codes == [ErrorCode.none] * 100 + [ErrorCode.policy_violation] * (OFFSETS - 100)
         # Those that there are can be committed again, and another one when one of them is gone.
         again, _ = await broker.ask(apis.OFFSET_COMMIT, 8, **commit_request(broker, 5))
         assert not any(one["error_code"] for one in again["topics"][0]["partitions"])
         gone = [{"name": "t", "partitions": [{"partition_index": 3}]}]
         await broker.ask(apis.OFFSET_DELETE, 0, group_id=broker.group, topics=gone)
-        answer, _ = await broker.ask(apis.OFFSET_COMMIT, 8, **commit_request(broker, OFFSETS))
-        assert [one["error_code"] for one in answer["topics"][0]["partitions"]].count(ErrorCode.none) == 100
+        response, _ = await broker.ask(apis.OFFSET_COMMIT, 8, **commit_request(broker, OFFSETS))
+        assert [one["error_code"] for one in response["topics"][0]["partitions"]].count(ErrorCode.none) == 100
 
     broker_test(scenario, **{"skep.max.group.offsets": "100"})
 
 
 def test_offsets_beyond_the_memory_of_all_groups_are_refused_and_those_in_the_log_are_loaded():
     async def scenario(broker: Broker) -> None:
-        answer, _ = await broker.ask(apis.OFFSET_COMMIT, 8, **commit_request(broker, OFFSETS))
-        codes = [one["error_code"] for one in answer["topics"][0]["partitions"]]
+        response, _ = await broker.ask(apis.OFFSET_COMMIT, 8, **commit_request(broker, OFFSETS))
+        codes = [one["error_code"] for one in response["topics"][0]["partitions"]]
         assert 0 < codes.count(ErrorCode.none) < OFFSETS
         assert codes.count(ErrorCode.none) + codes.count(ErrorCode.policy_violation) == OFFSETS
         smaller = Broker(broker.scene, **{"skep.max.groups.memory.bytes": "1000"})
         while smaller.groups.is_loading:
             await asyncio.sleep(0.001)
         assert smaller.offsets == broker.offsets
-        answer, _ = await smaller.ask(apis.OFFSET_COMMIT, 8, **commit_request(broker, OFFSETS))
-        again = [one["error_code"] for one in answer["topics"][0]["partitions"]]
+        response, _ = await smaller.ask(apis.OFFSET_COMMIT, 8, **commit_request(broker, OFFSETS))
+        again = [one["error_code"] for one in response["topics"][0]["partitions"]]
         assert again == codes
         smaller.groups.stop()
 
@@ -267,8 +267,8 @@ def test_very_many_offsets_are_deleted_in_pieces():
     async def scenario(broker: Broker) -> None:
         broker.commit(range(OFFSETS))
         topics = [{"name": "t", "partitions": [{"partition_index": index} for index in range(1, OFFSETS)]}]
-        answer, turns = await broker.ask(apis.OFFSET_DELETE, 0, group_id=broker.group, topics=topics)
-        assert [one["error_code"] for one in answer["topics"][0]["partitions"]] == [ErrorCode.none] * (OFFSETS - 1)
+        response, turns = await broker.ask(apis.OFFSET_DELETE, 0, group_id=broker.group, topics=topics)
+        assert [one["error_code"] for one in response["topics"][0]["partitions"]] == [ErrorCode.none] * (OFFSETS - 1)
         assert broker.offsets == {0: 0}
         assert turns >= OFFSETS / 5
 
@@ -283,10 +283,10 @@ def test_groups_are_deleted_in_slices_and_one_of_very_many_offsets_in_pieces():
         for name in others:
             broker.commit(range(1), name)
         names = [broker.group, *others, broker.group, "nobody-0"]
-        answer, turns = await broker.ask(apis.DELETE_GROUPS, 2, groups_names=names)
-        codes = {result["group_id"]: result["error_code"] for result in answer["results"]}
+        response, turns = await broker.ask(apis.DELETE_GROUPS, 2, groups_names=names)
+        codes = {result["group_id"]: result["error_code"] for result in response["results"]}
         assert [*codes] == list(dict.fromkeys(names))
-        assert len(answer["results"]) == len(names) - 1
+        assert len(response["results"]) == len(names) - 1
         assert codes.pop("nobody-0") is not ErrorCode.none
         assert set(codes.values()) == {ErrorCode.none}
         assert not broker.offsets

@@ -20,9 +20,9 @@ def full(broker):
 
 
 def listed(broker, *types):
-    answer = broker.ask(LIST_CONFIG_RESOURCES, 1, resource_types=list(types))
-    assert answer.error_code is ErrorCode.none
-    return {(one.resource_type, one.resource_name) for one in answer.config_resources}
+    response = broker.ask(LIST_CONFIG_RESOURCES, 1, resource_types=list(types))
+    assert response.error_code is ErrorCode.none
+    return {(one.resource_type, one.resource_name) for one in response.config_resources}
 
 
 def test_topics_brokers_and_groups_with_options_are_listed_by_type(full):
@@ -34,8 +34,8 @@ def test_topics_brokers_and_groups_with_options_are_listed_by_type(full):
 
 def test_there_are_no_loggers_and_no_client_metrics(full):
     assert listed(full, LOGGER, METRICS) == set()
-    answer = full.ask(LIST_CONFIG_RESOURCES, 0)
-    assert (answer.error_code, answer.config_resources) == (ErrorCode.none, ())
+    response = full.ask(LIST_CONFIG_RESOURCES, 0)
+    assert (response.error_code, response.config_resources) == (ErrorCode.none, ())
 
 
 def test_a_type_that_kafka_does_not_have_is_refused(full):

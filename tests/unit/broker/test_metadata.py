@@ -20,17 +20,17 @@ def named(*names):
     return [{"name": name} for name in names]
 
 
-def codes(answer):
-    return {topic.name: topic.error_code for topic in answer.topics}
+def codes(response):
+    return {topic.name: topic.error_code for topic in response.topics}
 
 
 def test_all_topics_are_asked_for_with_null_and_in_version_0_with_none(broker):
     broker.create("a")
     broker.create("b", 3)
     for version in EVERY_VERSION:
-        answer = broker.ask(METADATA, version, topics=[] if version == 0 else None)
-        assert sorted(topic.name for topic in answer.topics) == ["a", "b"], version
-        assert [len(topic.partitions) for topic in answer.topics if topic.name == "b"] == [3]
+        response = broker.ask(METADATA, version, topics=[] if version == 0 else None)
+        assert sorted(topic.name for topic in response.topics) == ["a", "b"], version
+        assert [len(topic.partitions) for topic in response.topics if topic.name == "b"] == [3]
 
 
 def test_librdkafka_asks_for_all_topics_with_three_bytes_too_many():
@@ -46,11 +46,11 @@ def test_an_empty_list_asks_for_no_topic_from_version_1_on(broker):
 
 
 def test_brokers_cluster_id_and_controller_are_told(broker):
-    answer = broker.ask(METADATA, topics=[])
-    (node,) = answer.brokers
+    response = broker.ask(METADATA, topics=[])
+    (node,) = response.brokers
     assert (node.node_id, node.host, node.port, node.rack) == (1, "skep.example", 9092, "shed")
-    assert answer.controller_id == 1
-    assert answer.cluster_id == broker.image.cluster_id != ""
+    assert response.controller_id == 1
+    assert response.cluster_id == broker.image.cluster_id != ""
 
 
 def test_a_broker_that_lost_its_registration_still_tells_of_itself(broker):
@@ -87,8 +87,8 @@ def test_a_broker_that_came_back_or_is_this_one_is_named_once(broker):
 def test_a_topic_is_found_by_id_and_an_unknown_id_is_told_as_that(broker):
     made = broker.create("a")
     unknown = UUID(int=17)
-    answer = broker.ask(METADATA, 12, topics=[{"topic_id": made.topic_id}, {"topic_id": unknown}])
-    found, missing = answer.topics
+    response = broker.ask(METADATA, 12, topics=[{"topic_id": made.topic_id}, {"topic_id": unknown}])
+    found, missing = response.topics
     assert (found.name, found.topic_id, found.error_code) == ("a", made.topic_id, 0)
     assert (missing.name, missing.topic_id, missing.error_code) == (None, unknown, ErrorCode.unknown_topic_id)
 
@@ -112,8 +112,8 @@ def test_a_missing_topic_is_created_with_the_defaults_and_answered_at_once_in_ev
 
 
 def test_nothing_is_created_when_the_request_does_not_want_it(broker):
-    answer = broker.ask(METADATA, topics=named("a"), allow_auto_topic_creation=False)
-    assert codes(answer) == {"a": ErrorCode.unknown_topic_or_partition}
+    response = broker.ask(METADATA, topics=named("a"), allow_auto_topic_creation=False)
+    assert codes(response) == {"a": ErrorCode.unknown_topic_or_partition}
     assert not broker.image.topics
 
 
@@ -125,8 +125,8 @@ def test_nothing_is_created_when_the_broker_does_not_want_it(start_broker):
 
 @pytest.mark.parametrize("allowed", [True, False])
 def test_a_bad_name_is_refused_and_not_created(broker, allowed):
-    answer = broker.ask(METADATA, topics=named("a/b", "..", "x" * 250, "good"), allow_auto_topic_creation=allowed)
-    assert [topic.error_code for topic in answer.topics][:3] == [ErrorCode.invalid_topic_exception] * 3
+    response = broker.ask(METADATA, topics=named("a/b", "..", "x" * 250, "good"), allow_auto_topic_creation=allowed)
+    assert [topic.error_code for topic in response.topics][:3] == [ErrorCode.invalid_topic_exception] * 3
     assert list(broker.image.topics) == (["good"] if allowed else [])
 
 
@@ -151,8 +151,8 @@ def test_two_clients_that_ask_at_once_both_get_the_one_topic(broker):
 
 def test_auto_creation_ends_at_the_most_partitions_that_the_broker_may_hold(start_broker):
     broker = start_broker({"skep.max.partitions": "2"})
-    answer = broker.ask(METADATA, topics=named("a", "b", "c"))
-    assert codes(answer) == {"a": 0, "b": 0, "c": ErrorCode.policy_violation}
+    response = broker.ask(METADATA, topics=named("a", "b", "c"))
+    assert codes(response) == {"a": 0, "b": 0, "c": ErrorCode.policy_violation}
 
 
 def test_while_the_metadata_store_fails_the_client_is_told_to_ask_again(broker, monkeypatch):
@@ -170,17 +170,17 @@ def test_a_topic_named_many_times_is_answered_once(broker):
 
 def test_authorized_operations_are_told_when_asked_for(broker):
     broker.create("a")
-    answer = broker.ask(METADATA, 8, topics=named("a"))
-    assert answer.cluster_authorized_operations == answer.topics[0].topic_authorized_operations == -(2**31)
-    answer = broker.ask(
+    response = broker.ask(METADATA, 8, topics=named("a"))
+    assert response.cluster_authorized_operations == response.topics[0].topic_authorized_operations == -(2**31)
+    response = broker.ask(
         METADATA,
         8,
         topics=named("a"),
         include_cluster_authorized_operations=True,
         include_topic_authorized_operations=True,
     )
-    assert answer.topics[0].topic_authorized_operations == 0b1101_1111_1000 == authorized_operations.ON_TOPIC
-    assert answer.cluster_authorized_operations == 0b1_1111_1010_0000 == authorized_operations.ON_CLUSTER
+    assert response.topics[0].topic_authorized_operations == 0b1101_1111_1000 == authorized_operations.ON_TOPIC
+    assert response.cluster_authorized_operations == 0b1_1111_1010_0000 == authorized_operations.ON_CLUSTER
 
 
 def test_a_partition_whose_leader_is_not_there_says_so(broker):

@@ -18,27 +18,27 @@ def three(broker):
 
 
 def alter(broker, moves, version=None, **fields):
-    """``moves``: {topic: {partition: replicas or None}}; the answers as {(topic, partition): (code, message)}."""
+    """``moves``: {topic: {partition: replicas or None}}; the responses as {(topic, partition): (code, message)}."""
     topics = [
         {"name": name, "partitions": [{"partition_index": n, "replicas": to} for n, to in wanted.items()]}
         for name, wanted in moves.items()
     ]
-    answer = broker.ask(ALTER_PARTITION_REASSIGNMENTS, version, topics=topics, **fields)
-    assert answer.error_code == ErrorCode.none
+    response = broker.ask(ALTER_PARTITION_REASSIGNMENTS, version, topics=topics, **fields)
+    assert response.error_code == ErrorCode.none
     return {
         (topic.name, one.partition_index): (one.error_code, one.error_message)
-        for topic in answer.responses
+        for topic in response.responses
         for one in topic.partitions
     }
 
 
 def listed(broker, topics=None):
     asked = topics and [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()]
-    answer = broker.ask(LIST_PARTITION_REASSIGNMENTS, topics=asked)
-    assert answer.error_code == ErrorCode.none
+    response = broker.ask(LIST_PARTITION_REASSIGNMENTS, topics=asked)
+    assert response.error_code == ErrorCode.none
     return {
         (topic.name, one.partition_index): (one.replicas, one.adding_replicas, one.removing_replicas)
-        for topic in answer.topics
+        for topic in response.topics
         for one in topic.partitions
     }
 

@@ -8,8 +8,8 @@ from tests.unit.broker.clusters import kill, partition, partitions_of, register,
 
 
 def unregister(broker, number):
-    answer = broker.ask(UNREGISTER_BROKER, broker_id=number)
-    return answer.error_code, answer.error_message
+    response = broker.ask(UNREGISTER_BROKER, broker_id=number)
+    return response.error_code, response.error_message
 
 
 @pytest.mark.parametrize("number", [1, 2])

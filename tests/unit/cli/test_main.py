@@ -1,4 +1,5 @@
 import importlib
+import re
 import subprocess
 import sys
 
@@ -12,10 +13,12 @@ from skep.cli.main import COMMANDS, app, call
 GROUPS_OF_COMMANDS = {
     "topics": ["create", "list", "describe", "alter", "delete"],
     "groups": ["list", "describe", "reset-offsets", "export", "delete", "delete-offsets"],
+    "queues": ["list", "describe", "retry", "dead", "redrive", "scheduled", "recall"],
+    "queues config": ["list", "set", "delete"],
     "transactions": ["list", "describe", "producers", "find-hanging", "abort"],
     "cluster": ["describe", "wait", "reassign", "elect", "drain", "unregister"],
     "cluster config": ["list", "set", "delete"],
-    "pipeline": ["init", "run", "validate"],
+    "pipeline": ["init", "run", "validate", "graph", "show"],
 }
 
 
@@ -70,6 +73,25 @@ def test_the_summaries_of_commands_fit_80_columns(group: str, monkeypatch: pytes
     _, _, commands = skep(*group.split(), "--help").stdout.partition("Commands:\n")
     assert commands
     assert "..." not in commands
+
+
+ARGUMENTS = [
+    ("topics create", "TOPIC"),
+    ("topics delete", "TOPIC..."),
+    ("topics describe", "[TOPIC...]"),
+    ("queues recall", "TOPIC KEY..."),
+    ("queues retry", "GROUP TOPIC PARTITION OFFSET"),
+    ("cluster config set", "NAME=VALUE..."),
+    ("dump", "PATH..."),
+    ("pipeline show", "NAME [DIR]"),
+]
+
+
+@pytest.mark.parametrize(("command", "arguments"), ARGUMENTS, ids=[command for command, _ in ARGUMENTS])
+def test_the_help_of_a_command_shows_arguments_by_name_without_types_of_python(command: str, arguments: str) -> None:
+    shown = skep(*command.split(), "--help").stdout
+    assert shown.splitlines()[0].endswith(f"{command} [OPTIONS] {arguments}")
+    assert not re.search(r"<(str|int|path|list|bool)", shown)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -62,7 +62,7 @@ class FirstConnection:
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), Unreachable("gone"), Unsupported("no")])
-def test_a_connection_whose_answer_was_not_read_is_not_used_again(failure: BaseException) -> None:
+def test_a_connection_whose_response_was_not_read_is_not_used_again(failure: BaseException) -> None:
     cluster = ClusterClient("b1,b2")
     connections = [FirstConnection(failure), FirstConnection(failure)]
     asked: list[tuple[str, int]] = []
@@ -96,7 +96,7 @@ class Coordinator(ClusterClient):
         return self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
 
     def ask(self) -> tuple[Node, Any]:
-        return self.ask_coordinator(GROUP, "g", OFFSET_DELETE, {}, lambda answer: answer)
+        return self.ask_coordinator(GROUP, "g", OFFSET_DELETE, {}, lambda response: response)
 
 
 def test_a_coordinator_that_is_loading_or_has_moved_is_looked_up_and_asked_again() -> None:
@@ -145,5 +145,5 @@ def test_a_coordinator_that_says_it_is_none_is_looked_for_at_another_broker() ->
     cluster._connect = connect  # type: ignore[method-assign]
     codes = iter([ErrorCode.not_coordinator, ErrorCode.none])
     cluster.ask_node = lambda node, api, body: next(codes)  # type: ignore[assignment, method-assign]
-    cluster.ask_coordinator(GROUP, "g", OFFSET_DELETE, {}, lambda answer: answer)
+    cluster.ask_coordinator(GROUP, "g", OFFSET_DELETE, {}, lambda response: response)
     assert looked == ["b1", "b2"]

@@ -81,9 +81,9 @@ def test_a_partition_without_leader_is_named_when_the_time_is_over() -> None:
 def test_a_refusal_that_does_not_pass_is_raised_at_once() -> None:
     class Forbidding(Leaders):
         def ask_node(self, node: Node, api: Api, body: Body) -> Any:
-            answer = super().ask_node(node, api, body)
-            answer.topics[0].partitions[0].error_code = ErrorCode.topic_authorization_failed
-            return answer
+            response = super().ask_node(node, api, body)
+            response.topics[0].partitions[0].error_code = ErrorCode.topic_authorization_failed
+            return response
 
     cluster = Forbidding({HERE: ONE})
     with pytest.raises(KafkaError, match="b1:9092 returned topic_authorization_failed for partition t-0"):

@@ -61,7 +61,7 @@ class ShardDriver:
         return self.carry_out(operation(self.shard))
 
     def submit_and_wait(self, operation: Callable[[Any, Any], Outcome], name: str = "") -> Waiter:
-        """Whoever asked, answered at once or later; a refusal is an answer, too."""
+        """Whoever asked, answered at once or later; a refusal is a response, too."""
         waiter = Waiter(name)
         try:
             response = self.submit(lambda shard: operation(shard, waiter))

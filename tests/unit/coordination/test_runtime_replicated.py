@@ -1,4 +1,4 @@
-"""The runtime over partitions with followers: what an answer waits for, and what a new leader epoch changes."""
+"""The runtime over partitions with followers: what a response waits for, and what a new leader epoch changes."""
 
 import asyncio
 
@@ -40,7 +40,7 @@ def catch_up(scene: Scene, index: int = 0) -> None:
     partition.follower_fetched(ELSEWHERE, partition.log.log_end_offset, 1)
 
 
-def test_an_answer_waits_for_the_in_sync_replicas():
+def test_a_response_waits_for_the_in_sync_replicas():
     async def scenario(scene):
         follow(scene, replicated(scene))
         written = asyncio.ensure_future(scene.runtime.submit_to(0, put("a", "one")))
@@ -244,7 +244,7 @@ def lose_lease(scene: Scene) -> None:
     scene.clock.advance_ms(1500)
 
 
-def test_a_proven_answer_waits_until_a_record_that_changes_nothing_is_committed():
+def test_a_proven_response_waits_until_a_record_that_changes_nothing_is_committed():
     async def scenario(scene):
         follow(scene, replicated(scene))
         written = asyncio.ensure_future(scene.runtime.submit_to(0, put("a", "one")))
@@ -261,7 +261,7 @@ def test_a_proven_answer_waits_until_a_record_that_changes_nothing_is_committed(
     run(scenario)
 
 
-def test_a_proven_answer_of_a_coordinator_that_was_succeeded_is_never_given():
+def test_a_proven_response_of_a_coordinator_that_was_succeeded_is_never_given():
     async def scenario(scene):
         follow(scene, replicated(scene))
         scene.runtime.submit_to(0, get("a"))
@@ -275,7 +275,7 @@ def test_a_proven_answer_of_a_coordinator_that_was_succeeded_is_never_given():
     run(scenario)
 
 
-def test_where_nobody_else_can_coordinate_a_proven_answer_costs_no_record():
+def test_where_nobody_else_can_coordinate_a_proven_response_costs_no_record():
     async def scenario(scene):
         assert scene.runtime.submit_to(0, read("a", Freshness.PROVEN)) is None
         assert scene.replicas.partition(TOPIC, 0).log.log_end_offset == 0
@@ -283,7 +283,7 @@ def test_where_nobody_else_can_coordinate_a_proven_answer_costs_no_record():
     run(scenario)
 
 
-def test_when_the_lease_is_over_a_leased_answer_and_every_refusal_send_the_client_to_look_elsewhere():
+def test_when_the_lease_is_over_a_leased_response_and_every_refusal_send_the_client_to_look_elsewhere():
     def refuse(shard):
         raise KafkaError(ErrorCode.producer_fenced, "by what we know")
 

@@ -16,6 +16,7 @@ from skep.records.keys import (
     InvalidRecord,
     check_keys,
     check_keys_at_once,
+    key_hashes,
 )
 
 LIMIT = 1000
@@ -131,3 +132,22 @@ def test_of_a_damaged_batch_the_thread_says_that_it_is(codec: Codec) -> None:
     with pytest.raises(KafkaError) as caught:
         check(damaged)
     assert caught.value.code is ErrorCode.corrupt_message
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_the_hashes_of_keys_say_which_records_have_the_same_key(codec):
+    keys = [b"a", None, b"b" * 200, b"a", b"", b"b" * 200]
+    batch = build_batch([(key, b"v" * 300, 1_000 * number, ()) for number, key in enumerate(keys)], codec=codec)
+    found = dict(key_hashes(batch))
+    assert set(found) == {0, 2, 3, 4, 5}
+    assert found[0] == found[3]
+    assert found[2] == found[5]
+    assert len(set(found.values())) == 3
+    assert 0 not in found.values()
+
+
+def test_damaged_records_have_no_hashes():
+    batch = build_batch([(b"key", b"value", 0, ())] * 3)
+    for end in range(HEADER_SIZE, len(batch)):
+        with pytest.raises(KafkaError):
+            key_hashes(batch[:end])

@@ -32,14 +32,14 @@ def told(leader, epoch, *, name="t", topic_id=TOPIC_ID, index=0):
     return SimpleNamespace(topics=[SimpleNamespace(name=name, topic_id=topic_id, partitions=[partition])])
 
 
-def heard(**answers):
-    """The partition after what brokers 2 and 3 answer; an exception is an answer that does not come."""
+def heard(**responses):
+    """The partition after what brokers 2 and 3 answer; an exception is a response that does not come."""
 
     async def ask(broker, api, body):
-        answer = answers[f"broker_{broker.id}"]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        response = responses[f"broker_{broker.id}"]
+        if isinstance(response, Exception):
+            raise response
+        return response
 
     async def scenario():
         catalog = Catalog()

@@ -1,4 +1,4 @@
-"""A connection's order: answers as their requests came, produce requests overlapping, everything else one by one."""
+"""A connection's order: responses as their requests came, produce requests overlapping, everything else one by one."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -129,7 +129,7 @@ class Client:
         self.listener.waiting.pop(text).set_result((text.encode(),))
         await turns(3)
 
-    def answers(self) -> list[str]:
+    def responses(self) -> list[str]:
         """Those that were sent since the last look."""
         written, self.transport.written = self.transport.written, b""
         texts = []
@@ -152,25 +152,25 @@ async def test_produce_requests_overlap_and_are_answered_in_their_order(client: 
     assert client.listener.handled == [first, second]
     await turns(2)
     await client.answer(second)
-    assert client.answers() == []
+    assert client.responses() == []
     await client.answer(first)
-    assert client.answers() == [first, second]
+    assert client.responses() == [first, second]
 
 
 async def test_a_produce_that_is_answered_at_once_waits_for_those_before_it(client: Client) -> None:
     client.send("produce-1", "produce-at-once")
     await turns(2)
-    assert client.answers() == []
+    assert client.responses() == []
     await client.answer("produce-1")
-    assert client.answers() == ["produce-1", "produce-at-once"]
+    assert client.responses() == ["produce-1", "produce-at-once"]
 
 
-async def test_a_produce_without_an_answer_leaves_no_gap(client: Client) -> None:
+async def test_a_produce_without_a_response_leaves_no_gap(client: Client) -> None:
     client.send("produce-1", "produce-acks-0", "produce-2")
     await turns(2)
     await client.answer("produce-2")
     await client.answer("produce-1")
-    assert client.answers() == ["produce-1", "produce-2"]
+    assert client.responses() == ["produce-1", "produce-2"]
 
 
 async def test_another_request_is_not_handled_before_every_produce_is_answered(client: Client) -> None:
@@ -180,7 +180,7 @@ async def test_another_request_is_not_handled_before_every_produce_is_answered(c
     await turns(2)
     await client.answer("produce-1")
     assert client.listener.handled == ["produce-1", "metadata-at-once", "produce-2"]
-    assert client.answers() == ["produce-1", "metadata-at-once"]
+    assert client.responses() == ["produce-1", "metadata-at-once"]
     assert client.transport.is_reading
 
 
@@ -190,7 +190,7 @@ async def test_a_request_that_waits_holds_back_even_a_produce(client: Client) ->
     await turns(2)
     await client.answer("fetch-1")
     assert client.listener.handled == ["fetch-1", "produce-1"]
-    assert client.answers() == ["fetch-1"]
+    assert client.responses() == ["fetch-1"]
 
 
 async def test_no_more_requests_are_taken_than_may_be_unanswered(client: Client) -> None:
@@ -203,7 +203,7 @@ async def test_no_more_requests_are_taken_than_may_be_unanswered(client: Client)
     assert client.listener.handled == names[: MAX_INFLIGHT + 1]
     for name in names[1:]:
         await client.answer(name)
-    assert client.answers() == names
+    assert client.responses() == names
     assert client.transport.is_reading
 
 
@@ -214,7 +214,7 @@ async def test_a_client_that_does_not_read_is_not_read_from(client: Client) -> N
     assert client.listener.handled == []
     client.connection.resume_writing()
     assert client.transport.is_reading
-    assert client.answers() == ["metadata-at-once"]
+    assert client.responses() == ["metadata-at-once"]
 
 
 async def test_what_is_due_is_answered_to_a_client_that_sends_nothing_more(client: Client) -> None:
@@ -223,7 +223,7 @@ async def test_what_is_due_is_answered_to_a_client_that_sends_nothing_more(clien
     assert client.connection.eof_received()
     assert not client.transport.is_closed
     await client.answer("produce-1")
-    assert client.answers() == ["produce-1", "metadata-at-once"]
+    assert client.responses() == ["produce-1", "metadata-at-once"]
     assert client.transport.is_closed
 
 
@@ -235,7 +235,7 @@ async def test_nothing_is_due_to_a_client_that_goes(client: Client) -> None:
 @pytest.mark.parametrize("last", ["nonsense", "produce-hang-up"])
 async def test_what_was_answered_before_a_hang_up_is_sent(client: Client, last: str) -> None:
     client.send("metadata-at-once", last, "metadata-at-once")
-    assert client.answers() == ["metadata-at-once"]
+    assert client.responses() == ["metadata-at-once"]
     assert client.transport.is_closed
 
 
@@ -271,12 +271,12 @@ async def test_requests_that_come_together_take_no_more_than_their_share_of_a_tu
     client.send(*names)
     a_turn = -(-round(TURN_S * 1000) // 2)
     assert client.listener.handled == names[:a_turn]
-    assert client.answers() == names[:a_turn]
+    assert client.responses() == names[:a_turn]
     assert not client.transport.is_reading
     await turns(1)
     assert client.listener.handled == names[: 2 * a_turn]
     await turns(5)
-    assert client.answers() == names[a_turn:]
+    assert client.responses() == names[a_turn:]
     assert client.transport.is_reading
 
 
@@ -286,7 +286,7 @@ async def test_requests_left_for_the_next_turn_are_answered_after_the_client_is_
     client.send("metadata-6ms-at-once", "metadata-1-at-once")
     assert client.connection.eof_received()
     await turns(2)
-    assert client.answers() == ["metadata-6ms-at-once", "metadata-1-at-once"]
+    assert client.responses() == ["metadata-6ms-at-once", "metadata-1-at-once"]
     assert client.transport.is_closed
 
 
@@ -340,7 +340,7 @@ async def test_responses_that_are_ready_in_one_turn_leave_in_one_write(client: C
     for name in names:
         client.listener.waiting.pop(name).set_result((name.encode(),))
     await turns(3)
-    assert client.answers() == names
+    assert client.responses() == names
     assert client.transport.writes == 1
 
 
@@ -349,7 +349,7 @@ async def test_a_response_that_is_the_only_one_due_leaves_in_the_turn_in_which_i
     await turns(1)
     client.listener.waiting.pop("produce-1").set_result((b"produce-1",))
     await turns(1)
-    assert client.answers() == ["produce-1"]
+    assert client.responses() == ["produce-1"]
 
 
 async def test_the_socket_is_read_while_a_request_waits_until_something_comes(client: Client) -> None:

@@ -23,9 +23,9 @@ def pattern(size: int) -> bytes:
     return b"".join(number.to_bytes(4, "big") for number in range(size // 4 + 1))[:size]
 
 
-async def test_the_answers_of_one_turn_are_one_write(line: Outgoing) -> None:
-    for answer in (b"one", b"two", b"three"):
-        assert line.sender.send((answer,))
+async def test_the_responses_of_one_turn_are_one_write(line: Outgoing) -> None:
+    for response in (b"one", b"two", b"three"):
+        assert line.sender.send((response,))
     assert line.transport.writes == []
     line.sender.flush()
     assert line.transport.writes == [framed(b"one") + framed(b"two") + framed(b"three")]
@@ -69,7 +69,7 @@ async def test_what_follows_a_region_does_not_overtake_the_transport(line: Outgo
     assert await line.receive(len(expected)) == expected
 
 
-async def test_an_answer_may_begin_with_a_region(line: Outgoing) -> None:
+async def test_a_response_may_begin_with_a_region(line: Outgoing) -> None:
     line.sender.send((b"small",))
     line.sender.send((line.region(b"eggs"),))
     assert line.received() == framed(b"small") + framed(b"eggs")
@@ -166,7 +166,7 @@ async def test_a_fast_client_leaves_others_their_turn(line: Outgoing) -> None:
     assert line.idle_calls == 1
 
 
-async def test_a_large_answer_in_memory_leaves_others_their_turn(line: Outgoing) -> None:
+async def test_a_large_response_in_memory_leaves_others_their_turn(line: Outgoing) -> None:
     parts = [pattern(PIECE)] * (3 * PIECES_PER_TURN)
     line.sender.send(tuple(parts))
     sizes = [len(line.received())]

@@ -95,7 +95,7 @@ async def test_a_region_that_cannot_be_read_is_a_failure_and_the_end(line: Outgo
 
 
 async def nothing_follows(line: Outgoing) -> None:
-    """After the first eight bytes: the length and the head of an answer."""
+    """After the first eight bytes: the length and the head of a response."""
     line.sender.send((b"next", b"more"))
     line.sender.flush()
     await turns(10)

@@ -69,6 +69,13 @@ class BrokerConfig:
     max_partitions: int = option(
         "skep.max.partitions", 20_000, at_least(1), "The most partitions that one broker holds, over all topics."
     )
+    held_max_partitions: int = option(
+        "skep.held.max.partitions",
+        100,
+        at_least(0),
+        "The most partitions of held topics in the cluster. Each needs a megabyte, ten threads and twenty file "
+        "descriptors in the worker of its leader.",
+    )
     max_request_partitions: int = option(
         "max.request.partition.size.limit",
         2_000,
@@ -185,6 +192,14 @@ class BrokerConfig:
         300_000,
         at_least(1),
         "How often retention is checked.",
+        type=OptionType.LONG,
+    )
+    acknowledged_check_interval_ms: int = option(
+        "skep.acknowledged.check.interval.ms",
+        5_000,
+        at_least(10),
+        "How often topics with skep.delete.when.acknowledged delete what all groups have acknowledged. Less often if "
+        "there are so many groups that a check takes long.",
         type=OptionType.LONG,
     )
     max_compacted_batch_records: int = option(

@@ -234,3 +234,9 @@ def each_of(*allowed: str) -> Check:
     """Accepts a list of at least one of these values."""
     check_some = some_of(*allowed)
     return lambda values: check_some(values or ("",))
+
+
+def topic_name_or_empty(value: str) -> str | None:
+    if value and (not re.fullmatch("[a-zA-Z0-9._-]{1,249}", value) or value in (".", "..")):
+        return "must be the name of a topic"
+    return None

@@ -114,8 +114,8 @@ class ShareConfig:
         "group.share.partition.max.record.locks",
         2_000,
         between(100, 10_000),
-        "The most offsets of one partition between the first record that a share group has not finished and the last "
-        "one that it has acquired.",
+        "The most records of one partition that a share group has acquired and not finished, or has to acquire again "
+        "at once. With so many, no new records are delivered.",
     )
     min_partition_max_record_locks: int = option(
         "group.share.min.partition.max.record.locks",
@@ -131,4 +131,16 @@ class ShareConfig:
     )
     max_share_sessions: int = option(
         "group.share.max.share.sessions", 2_000, at_least(1), "The most share sessions of this broker."
+    )
+    dead_letter_auto_create: bool = option(
+        "errors.deadletterqueue.auto.create.topics.enable",
+        False,
+        anything,
+        "Whether the dead-letter topic of a share group is created when it is first needed (KIP-1191).",
+    )
+    dead_letter_prefix: str = option(
+        "errors.deadletterqueue.topic.name.prefix",
+        "dlq.",
+        anything,
+        "What the name of a dead-letter topic begins with. Empty: any name will do.",
     )

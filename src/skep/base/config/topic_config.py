@@ -7,11 +7,22 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from skep.base.config.option import OptionType, all_or_each_like, anything, at_least, between, one_of, option, some_of
+from skep.base.config.option import (
+    OptionType,
+    all_or_each_like,
+    anything,
+    at_least,
+    between,
+    one_of,
+    option,
+    some_of,
+    topic_name_or_empty,
+)
 
 HOUR_MS = 3_600_000
 NEVER = (1 << 63) - 1
 KEEPS_CODEC = "producer"
+KEEP, ROLLBACK = "keep", "rollback"
 
 _replicas = all_or_each_like("[0-9]{1,10}:[0-9]{1,10}", "PARTITION:BROKER")
 
@@ -43,6 +54,12 @@ class TopicConfig:
         type=OptionType.LONG,
         broker_name="log.cleaner.delete.retention.ms",
     )
+    dead_letter_group_enable: bool = option(
+        "errors.deadletterqueue.group.enable",
+        False,
+        anything,
+        "Whether share groups may use the topic as their dead-letter topic (KIP-1191).",
+    )
     file_delete_delay_ms: int = option(
         "file.delete.delay.ms",
         60_000,
@@ -66,6 +83,14 @@ class TopicConfig:
         "Sync to disk at most this many milliseconds after an append.",
         type=OptionType.LONG,
         broker_name="log.flush.interval.ms",
+    )
+    delete_when_acknowledged: bool = option(
+        "skep.delete.when.acknowledged",
+        False,
+        anything,
+        "Whether records are deleted when every group that reads the topic has acknowledged them, or committed a later "
+        "offset. While no group reads it, and for at most retention.ms, they are kept. Not for topics that are only "
+        "compacted.",
     )
     follower_replication_throttled_replicas: tuple[str, ...] = option(
         "follower.replication.throttled.replicas",
@@ -193,6 +218,40 @@ class TopicConfig:
         "The age at which a new segment is started.",
         type=OptionType.LONG,
         broker_name="log.roll.ms",
+    )
+    held_max_delay_ms: int = option(
+        "skep.held.max.delay.ms",
+        365 * 24 * HOUR_MS,
+        between(0, 3660 * 24 * HOUR_MS),
+        "The longest time that a record of a held topic may wait. A record that asks for more stays, as invalid.",
+        type=OptionType.LONG,
+    )
+    held_max_firings_per_second: int = option(
+        "skep.held.max.firings.per.second",
+        1000,
+        between(0, 1_000_000),
+        "How often the schedules of a partition of a held topic may fire, all together. One that would be too much "
+        "stays as invalid at its first firing. Those that have fired before go on.",
+    )
+    held_target: str = option(
+        "skep.held.target",
+        "",
+        topic_name_or_empty,
+        "Makes the topic a held topic: its records wait until they are due, and are then written to this topic. It "
+        "needs cleanup.policy=compact, which a new topic gets by itself. Empty: an ordinary topic.",
+    )
+    held_tick_ms: int = option(
+        "skep.held.tick.ms",
+        100,
+        between(1, 60_000),
+        "The shortest time between two releases of a partition of a held topic, except when very many records are due.",
+    )
+    held_undecided: str = option(
+        "skep.held.undecided",
+        KEEP,
+        one_of(KEEP, ROLLBACK),
+        "What happens to a half message when all questions about it had no answer: keep lets it wait, rollback removes "
+        "it.",
     )
     unclean_leader_election_enable: bool = option(
         "unclean.leader.election.enable",

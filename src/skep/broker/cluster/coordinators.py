@@ -9,12 +9,14 @@ from skep.base.config.current_config import CurrentConfig
 from skep.base.ids import BrokerId, Offset
 from skep.base.loop.slicer import Slicer
 from skep.base.loop.supervisor import Supervisor
+from skep.broker.cluster.group_progress import GroupProgress
 from skep.broker.cluster.latest_offsets import LatestOffsets
 from skep.client.peer.peers import Peers
 from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.group_records import decode_group_record
 from skep.coordination.groups.group_coordinator import GroupCoordinator
 from skep.coordination.groups.group_shard import GroupShard
+from skep.coordination.groups.share.fenced_members import FencedMembers
 from skep.coordination.groups.share_group_coordinator import ShareGroupCoordinator
 from skep.coordination.partition_leaders import PartitionLeaders
 from skep.coordination.share.remote_share_state import RemoteShareState
@@ -58,15 +60,19 @@ class Coordinators:
         self._replicas = replicas
         self._supervisor = supervisor
         timeout_s = config.value.cluster.replica_socket_timeout_ms / 1000
-        # Two connections to each broker: the response to a marker waits for replicas, and no verification of a produce
-        # should wait behind it.
+        # Several connections to each broker: the response to a marker waits for replicas, the progress of a hundred
+        # thousand groups takes a while, and no verification of a produce should wait behind them.
         self._asking = Peers(client_id=f"broker-{node_id}-verifying", timeout_s=timeout_s)
         self._marking = Peers(client_id=f"broker-{node_id}-markers", timeout_s=timeout_s)
+        self.fenced_members = FencedMembers(node_id, lambda: catalog.image, self._asking, supervisor)
+        self._inquiring = Peers(client_id=f"broker-{node_id}-progress", timeout_s=timeout_s)
         leaders = PartitionLeaders(node_id, lambda: catalog.image)
         for_runtimes = (replicas, clock, executor, supervisor, slicer)
         self._group_runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
-            lambda context: GroupShard(context, config, lambda: catalog.image, self._bytes_of_groups),
+            lambda context: GroupShard(
+                context, config, lambda: catalog.image, self._bytes_of_groups, self.fenced_members.add
+            ),
             decode_group_record,
             *for_runtimes,
         )
@@ -97,6 +103,9 @@ class Coordinators:
             node_id, lambda: catalog.image, self.share, RemoteShareState(self._sharing, supervisor), clock
         )
         self.share_groups = ShareGroupCoordinator(self._group_runtime, config, self.share_persister, supervisor)
+        self.group_progress = GroupProgress(
+            node_id, lambda: catalog.image, self._group_runtime, self._share_runtime, self._inquiring
+        )
         self.latest_offsets = LatestOffsets(leaders, replicas, self._asking)
 
     def start(self) -> None:
@@ -122,7 +131,7 @@ class Coordinators:
 
     def _retain_peers(self, brokers: Iterable[BrokerRecord]) -> None:
         """Closes the connections to all other brokers. A request that waits there fails and is sent elsewhere."""
-        for peers in (self._asking, self._marking, self._sharing):
+        for peers in (self._asking, self._marking, self._sharing, self._inquiring):
             peers.retain(brokers)
 
     def role_changed(self, partition: Partition, record: PartitionRecord | None) -> None:

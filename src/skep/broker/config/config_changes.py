@@ -6,9 +6,9 @@ catalog's ``on_change``.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from skep.base.config.group_config import GROUP_OPTIONS
 from skep.base.config.option import Option
@@ -35,7 +35,6 @@ from skep.broker.config.group_configs import (
     inherited_by_group,
 )
 from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
-from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.metadata.catalog import Edit
 from skep.metadata.topic_names import check_topic_name
@@ -68,12 +67,34 @@ class Target:
         return edit_and_check
 
 
-MakeEdit = Callable[[Target, Any], Edit]
+class Resource(Protocol):
+    """A resource of AlterConfigs or IncrementalAlterConfigs. How its configs are to change is up to the API."""
+
+    @property
+    def resource_type(self) -> int: ...
+
+    @property
+    def resource_name(self) -> str: ...
+
+
+R = TypeVar("R", bound=Resource)
+R_co = TypeVar("R_co", bound=Resource, covariant=True)
+
+
+class AlterBody(Protocol[R_co]):
+    @property
+    def resources(self) -> Sequence[R_co]: ...
+
+    @property
+    def validate_only(self) -> bool: ...
+
+
+MakeEdit = Callable[[Target, R], Edit]
 """Makes the edit that a resource of a request wants. Raises KafkaError if the request is invalid."""
 
 
-async def alter_configs(services: Services, request: Request, make_edit: MakeEdit) -> Body:
-    resources = request.body.resources
+async def alter_configs(services: Services, body: AlterBody[R], make_edit: MakeEdit[R]) -> Body:
+    resources = body.resources
     twice = await services.slicer.finish(_named_twice(resources))
     responses = []
     for resource in resources:
@@ -84,7 +105,7 @@ async def alter_configs(services: Services, request: Request, make_edit: MakeEdi
                 raise KafkaError(ErrorCode.invalid_request, "Each resource must appear at most once.")
             target = _target(services, resource)
             edit = target.checked_edit(make_edit(target, resource))
-            if request.body.validate_only:
+            if body.validate_only:
                 edit(target.overrides)
             else:
                 await target.write(edit)
@@ -101,7 +122,7 @@ async def alter_configs(services: Services, request: Request, make_edit: MakeEdi
     return {"responses": responses}
 
 
-def _named_twice(resources: Iterable[Any]) -> Work[set[tuple[int, str]]]:
+def _named_twice(resources: Iterable[Resource]) -> Work[set[tuple[int, str]]]:
     seen: set[tuple[int, str]] = set()
     twice: set[tuple[int, str]] = set()
     for resource in resources:
@@ -111,7 +132,7 @@ def _named_twice(resources: Iterable[Any]) -> Work[set[tuple[int, str]]]:
     return twice
 
 
-def _target(services: Services, resource: Any) -> Target:
+def _target(services: Services, resource: Resource) -> Target:
     catalog, name = services.catalog, resource.resource_name
     if resource.resource_type == TOPIC_RESOURCE:
         if not name:
@@ -130,7 +151,7 @@ def _target(services: Services, resource: Any) -> Target:
             checked_topic_value,
             inherited_by_topic,
             lambda edit: catalog.alter_topic_config(name, edit),
-            lambda overrides: check_topic_overrides(services, overrides),
+            lambda overrides: check_topic_overrides(services, name, overrides),
         )
     if resource.resource_type == BROKER_RESOURCE:
         owner = owner_of(services, name)
@@ -154,8 +175,8 @@ def _target(services: Services, resource: Any) -> Target:
     raise unsupported_resource(resource.resource_type)
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
-    def response(resource: Any) -> dict[str, Any]:
+def refuse(body: AlterBody[Resource], code: ErrorCode) -> Body:
+    def response(resource: Resource) -> dict[str, Any]:
         return {
             "error_code": code,
             "error_message": None,
@@ -163,4 +184,4 @@ def refuse(request: Request, code: ErrorCode) -> Body:
             "resource_name": resource.resource_name,
         }
 
-    return {"responses": LazyArray(request.body.resources, response)}
+    return {"responses": LazyArray(body.resources, response)}

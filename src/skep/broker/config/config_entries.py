@@ -18,7 +18,7 @@ Options that Kafka has and Skep does not use are described if somebody has set t
 import enum
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from skep.base.config.broker_config import ALIASES, BrokerConfig, topic_defaults_by_broker_name
 from skep.base.config.option import Option, declared, meant, parse_into
@@ -28,6 +28,8 @@ from skep.base.errors import ErrorCode, KafkaError, OptionError
 from skep.base.ids import BrokerId
 from skep.broker.refusals import repeated
 from skep.broker.services import Services
+from skep.broker.topics.topic_creation import INTERNAL_TOPICS
+from skep.broker.worker.held_topics import HELD_TARGET, check_held, check_held_room
 from skep.metadata.cluster_image import CLUSTER_DEFAULT
 
 TOPIC_OPTIONS: Mapping[str, Option] = declared(TopicConfig)
@@ -123,7 +125,7 @@ def broker_entry(services: Services, option: Option) -> ConfigEntry:
     aliases = {alias: factor for alias, (target, factor) in ALIASES.items() if target == name}
     spellings = [name, *aliases]
     if name == "advertised.listeners":
-        spellings.append("listeners")  # which it follows
+        spellings.append("listeners")  # advertised.listeners has its value unless it is set
     synonyms += [
         Synonym(spelled, services.static_config[spelled], Source.STATIC_BROKER)
         for spelled in spellings
@@ -184,7 +186,7 @@ def checked_topic_value(name: str, text: str) -> str:
     return checked_value(name, text, TOPIC_OPTIONS, "topic")
 
 
-def check_topic_overrides(services: Services, overrides: Mapping[str, str]) -> None:
+def check_topic_overrides(services: Services, name: str, overrides: Mapping[str, str]) -> None:
     """Raises INVALID_CONFIG if valid values contradict each other."""
     config = parse_into(services.config.topic_defaults, overrides)
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
@@ -193,6 +195,10 @@ def check_topic_overrides(services: Services, overrides: Mapping[str, str]) -> N
             f"min.compaction.lag.ms={config.min_compaction_lag_ms} must not be greater than "
             f"max.compaction.lag.ms={config.max_compaction_lag_ms}",
         )
+    image = services.catalog.image
+    check_held(name, config, image, INTERNAL_TOPICS)
+    if config.held_target and name in image.topics and not image.topics[name].config.get(HELD_TARGET):
+        check_held_room(image, services.config.held_max_partitions, len(image.topics[name].partitions))
 
 
 def checked_value(name: str, text: str, options: Mapping[str, Option], kind: str) -> str:
@@ -235,7 +241,20 @@ def _checked(option: Option, text: str, code: ErrorCode) -> str:
         raise KafkaError(code, f"Invalid value for configuration {error}") from None
 
 
-def check_count(configs: Sequence[Any]) -> Sequence[Any]:
+class NamedValue(Protocol):
+    """A config of a request."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def value(self) -> str | None: ...
+
+
+V = TypeVar("V", bound=NamedValue)
+
+
+def check_count(configs: Sequence[V]) -> Sequence[V]:
     """Returns ``configs``. Raises INVALID_REQUEST if there are too many: they are processed without a pause."""
     if len(configs) > MAX_CONFIGS:
         raise KafkaError(
@@ -244,7 +263,7 @@ def check_count(configs: Sequence[Any]) -> Sequence[Any]:
     return configs
 
 
-def texts_in(configs: Sequence[Any], *, null_is: ErrorCode, may_be_null: Container[str] = ()) -> dict[str, str]:
+def texts_in(configs: Sequence[NamedValue], *, null_is: ErrorCode, may_be_null: Container[str] = ()) -> dict[str, str]:
     """Returns the values of a request by name. Raises KafkaError for a repeated name or a null that is not allowed."""
     configs = check_count(configs)
     if twice := repeated(config.name for config in configs):

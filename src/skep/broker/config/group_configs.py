@@ -13,6 +13,9 @@ from skep.base.errors import ErrorCode, KafkaError, OptionError
 from skep.broker.config.config_entries import BROKER_OPTIONS, ConfigEntry, Source, Synonym, broker_entry, checked_value
 from skep.broker.services import Services
 from skep.coordination.group_ids import check_group_id
+from skep.metadata.topic_names import is_topic_name
+
+_DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 
 
 def check_group_name(services: Services, group_id: str) -> None:
@@ -57,3 +60,8 @@ def check_group_overrides(services: Services, overrides: Mapping[str, str]) -> N
         check_share_group_config(overrides, services.config.share)
     except OptionError as error:
         raise KafkaError(ErrorCode.invalid_config, str(error)) from None
+    dead_letter_topic = overrides.get(_DEAD_LETTER_TOPIC, "")
+    if dead_letter_topic and not is_topic_name(dead_letter_topic):
+        raise KafkaError(
+            ErrorCode.invalid_config, f"{_DEAD_LETTER_TOPIC}={dead_letter_topic}: no topic can have this name"
+        )

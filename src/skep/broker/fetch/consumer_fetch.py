@@ -15,6 +15,7 @@ from skep.wire.fetch.fetch_response import FetchedPartition
 def read_for_consumer(
     partition: Partition, one: Wanted, left: int, read_committed: bool, *, at_least_one: bool
 ) -> FetchedPartition:
+    """Returns the batches from the fetch offset on, up to ``left`` bytes. Raises KafkaError OFFSET_OUT_OF_RANGE."""
     high_watermark, last_stable_offset = partition.high_watermark, partition.last_stable_offset
     offset = Offset(one.fetch_offset)
     up_to, most = last_stable_offset if read_committed else high_watermark, max(0, min(left, one.max_bytes))
@@ -43,7 +44,7 @@ def _aborted(partition: Partition, offset: Offset, found: LogSlice) -> Sequence[
 def nearest_replica(partition: Partition, brokers: Mapping[BrokerId, BrokerRecord], rack_id: str) -> BrokerId | None:
     """Returns the follower in ``rack_id`` that a consumer should read from; None if there is none.
 
-    Only the leader redirects, and only to a replica that is in sync and alive. Of several, the furthest is chosen.
+    Only the leader redirects, and only to a replica that is in sync and alive; to the one with the longest log.
     """
     in_sync = partition.in_sync
     if in_sync is None:

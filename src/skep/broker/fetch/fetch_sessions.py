@@ -18,15 +18,18 @@ import itertools
 import random
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from skep.base.clock import Clock
 from skep.base.errors import ErrorCode, KafkaError
-from skep.base.ids import BrokerId
+from skep.base.ids import NO_TOPIC_ID, BrokerId
 from skep.base.loop.slicer import Work
 from skep.broker.fetch.follower_watch import FollowerWatch
 from skep.wire.fetch.fetch_response import HAS_TOPIC_ID, FetchedPartition
+
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import FetchRequest
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
@@ -155,11 +158,11 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def session_for(self, request: Any, version: int) -> Work[tuple[FetchSession | None, bool]]:
-        """The session of a request brought up to date (None for a fetch without one), and whether it is incremental.
+    def session_for(self, request: "FetchRequest", version: int) -> Work[tuple[FetchSession | None, bool]]:
+        """Updates the session of a request. Returns it, None for a fetch without one, and whether it is incremental.
 
-        Work for a ``Slicer``, because a request may name thousands of partitions. KafkaError when the session is
-        unknown, or its epoch or its way of naming topics is not the expected one.
+        Work for a ``Slicer``, because a request may name thousands of partitions. Raises KafkaError when the session
+        does not exist, or when its epoch or its way of naming topics is not the expected one.
         """
         session_id, epoch = getattr(request, "session_id", 0), getattr(request, "session_epoch", FINAL_EPOCH)
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -204,7 +207,7 @@ class FetchSessions:
             self._of_followers[follower] = session
         return session.watch
 
-    def _begin(self, request: Any, version: int) -> Work[FetchSession | None]:
+    def _begin(self, request: "FetchRequest", version: int) -> Work[FetchSession | None]:
         if not self._make_room():
             return None
         session = FetchSession(self._unused_id(), version >= HAS_TOPIC_ID)
@@ -247,7 +250,7 @@ class FetchSessions:
         self._sessions.move_to_end(session.session_id)
 
 
-def wanted_in(request: Any) -> Iterator[Wanted]:
+def wanted_in(request: "FetchRequest") -> Iterator[Wanted]:
     return (
         Wanted(
             _topic_key(topic),
@@ -263,13 +266,12 @@ def wanted_in(request: Any) -> Iterator[Wanted]:
     )
 
 
-def forgotten_in(request: Any) -> Iterator[tuple[TopicKey, int]]:
+def forgotten_in(request: "FetchRequest") -> Iterator[tuple[TopicKey, int]]:
     return ((_topic_key(topic), partition) for topic in request.forgotten_topics_data for partition in topic.partitions)
 
 
-def _topic_key(topic: Any) -> TopicKey:
+def _topic_key(topic: "FetchRequest.Topic | FetchRequest.ForgottenTopic") -> TopicKey:
     key: TopicKey | None = getattr(topic, "topic", None)
     if key is None:
-        # kio decodes the all-zero id as None; no topic has it.
-        key = topic.topic_id or UUID(int=0)
+        key = topic.topic_id or NO_TOPIC_ID
     return key

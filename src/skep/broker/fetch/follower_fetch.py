@@ -10,7 +10,7 @@ until it is in sync. It gets fewer records, or none, and fetches again. Kafka th
 """
 
 from collections.abc import Callable, Sized
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from skep.base.clock import Clock
 from skep.base.config.current_config import CurrentConfig
@@ -22,9 +22,12 @@ from skep.metadata.catalog import Catalog
 from skep.replication.follower.throttle import Throttle
 from skep.replication.partition.partition import Partition
 from skep.storage.log.log_slice import LogSlice
+from skep.wire.fetch.fetch_request import HAS_REPLICA_STATE
 from skep.wire.fetch.fetch_response import FetchedPartition
 
-HAS_REPLICA_STATE = 15
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import FetchRequest
+
 LARGEST_DEBT_S = 0.5
 """How far a copy may be ahead of its rate before it waits: as long as a fetch without records takes."""
 
@@ -112,7 +115,7 @@ class ThrottledReplicas:
         return broker_id in record.adding or (index, self._node_id) in partition.log.config.throttled_leaders
 
 
-def follower_in(body: Any, version: int) -> FollowerFetch | None:
+def follower_in(body: "FetchRequest", version: int) -> FollowerFetch | None:
     """Returns the broker that sent the request; None for a consumer."""
     if version >= HAS_REPLICA_STATE:
         state = body.replica_state

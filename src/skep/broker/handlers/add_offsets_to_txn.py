@@ -18,6 +18,7 @@ Refusals, in order
 """
 
 from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 from skep.base.config.coordinator_config import CONSUMER_OFFSETS
 from skep.base.errors import ErrorCode
@@ -29,11 +30,14 @@ from skep.coordination.group_ids import check_group_id
 from skep.coordination.shard import ProducerStamp
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import AddOffsetsToTxnRequest
+
 HAS_PRODUCER_FENCED = 2
 _ADDED: Body = {"error_code": ErrorCode.none}
 
 
-async def handle(services: Services, request: Request) -> Body:
+async def handle(services: Services, request: "Request[AddOffsetsToTxnRequest]") -> Body:
     body = request.body
     check_group_id(services.config.coordinator, body.group_id, may_be_empty=True)
     await internal_topics.ensure(services, CONSUMER_OFFSETS)
@@ -42,5 +46,5 @@ async def handle(services: Services, request: Request) -> Body:
     return await response if isinstance(response, Awaitable) else response
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[AddOffsetsToTxnRequest]", code: ErrorCode) -> Body:
     return {"error_code": fenced_code(request, code, HAS_PRODUCER_FENCED)}

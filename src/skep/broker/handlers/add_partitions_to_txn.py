@@ -24,8 +24,8 @@ Left out
     Version 5, which adds TRANSACTION_ABORTABLE (KIP-890).
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import TopicPartition
@@ -38,6 +38,9 @@ from skep.coordination.transactions.transaction import V2
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import AddPartitionsToTxnRequest
+
 HAS_PRODUCER_FENCED = 2
 HAS_SEVERAL_TRANSACTIONS = 4
 PARTITIONS_AT_ONCE = 100
@@ -46,7 +49,7 @@ PARTITIONS_AT_ONCE = 100
 _CodeOf = Callable[[TopicPartition], ErrorCode]
 
 
-def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+def handle(services: Services, request: "Request[AddPartitionsToTxnRequest]") -> Body | Awaitable[Body]:
     if request.version >= HAS_SEVERAL_TRANSACTIONS:
         return _handle_several(services, request)
     body, topics = request.body, request.body.v3_and_below_topics
@@ -59,7 +62,7 @@ def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
     return services.transactions.add_partitions(body.v3_and_below_transactional_id, _producer(body), wanted, added)
 
 
-async def _handle_many(services: Services, request: Request) -> Body:
+async def _handle_many(services: Services, request: "Request[AddPartitionsToTxnRequest]") -> Body:
     body, topics = request.body, request.body.v3_and_below_topics
     try:
         code_of = await _added(services, body.v3_and_below_transactional_id, _producer(body), topics)
@@ -68,18 +71,18 @@ async def _handle_many(services: Services, request: Request) -> Body:
     return {"results_by_topic_v3_and_below": await services.slicer.finish(_results(topics, code_of))}
 
 
-def _producer(body: Any) -> ProducerStamp:
+def _producer(body: "AddPartitionsToTxnRequest") -> ProducerStamp:
     return ProducerStamp(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
 
 
-async def _handle_several(services: Services, request: Request) -> Body:
+async def _handle_several(services: Services, request: "Request[AddPartitionsToTxnRequest]") -> Body:
     return {
         "error_code": ErrorCode.none,
         "results_by_transaction": [await _one_of_several(services, wanted) for wanted in request.body.transactions],
     }
 
 
-async def _one_of_several(services: Services, wanted: Any) -> dict[str, Any]:
+async def _one_of_several(services: Services, wanted: "AddPartitionsToTxnRequest.Transaction") -> dict[str, Any]:
     producer = ProducerStamp(wanted.producer_id, wanted.producer_epoch)
     try:
         if wanted.verify_only:
@@ -93,7 +96,11 @@ async def _one_of_several(services: Services, wanted: Any) -> dict[str, Any]:
 
 
 async def _added(
-    services: Services, transactional_id: str, producer: ProducerStamp, topics: Any, version: int = 0
+    services: Services,
+    transactional_id: str,
+    producer: ProducerStamp,
+    topics: "Sequence[AddPartitionsToTxnRequest.Topic]",
+    version: int = 0,
 ) -> _CodeOf:
     """Adds the partitions of ``topics``. Returns a function from a partition to its error code."""
     wanted, unknown = await services.slicer.finish(_partitions(services, topics))
@@ -105,7 +112,12 @@ async def _added(
     return _always(ErrorCode.none)
 
 
-async def _verified(services: Services, transactional_id: str, producer: ProducerStamp, topics: Any) -> _CodeOf:
+async def _verified(
+    services: Services,
+    transactional_id: str,
+    producer: ProducerStamp,
+    topics: "Sequence[AddPartitionsToTxnRequest.Topic]",
+) -> _CodeOf:
     """Verifies the partitions of ``topics``. Returns a function from a partition to its error code."""
     wanted, _ = await services.slicer.finish(_partitions(services, topics))
     verified = services.transactions.verify(transactional_id, producer, wanted)
@@ -113,7 +125,9 @@ async def _verified(services: Services, transactional_id: str, producer: Produce
     return codes.__getitem__
 
 
-def _partitions(services: Services, topics: Any) -> Work[tuple[frozenset[TopicPartition], set[TopicPartition]]]:
+def _partitions(
+    services: Services, topics: "Sequence[AddPartitionsToTxnRequest.Topic]"
+) -> Work[tuple[frozenset[TopicPartition], set[TopicPartition]]]:
     """Returns all partitions, and those that do not exist."""
     known = services.catalog.image.topics
     wanted, unknown = set(), set()
@@ -138,11 +152,11 @@ def _always(code: ErrorCode) -> _CodeOf:
     return lambda _: code
 
 
-def _response(request: Request, code_of: _CodeOf) -> Body:
+def _response(request: "Request[AddPartitionsToTxnRequest]", code_of: _CodeOf) -> Body:
     return {"results_by_topic_v3_and_below": run_at_once(_results(request.body.v3_and_below_topics, code_of))}
 
 
-def _results(topics: Any, code_of: _CodeOf) -> Work[list[dict[str, Any]]]:
+def _results(topics: "Sequence[AddPartitionsToTxnRequest.Topic]", code_of: _CodeOf) -> Work[list[dict[str, Any]]]:
     results = []
     for topic in topics:
         partitions: list[dict[str, Any]] = []
@@ -155,7 +169,7 @@ def _results(topics: Any, code_of: _CodeOf) -> Work[list[dict[str, Any]]]:
     return results
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[AddPartitionsToTxnRequest]", code: ErrorCode) -> Body:
     if request.version >= HAS_SEVERAL_TRANSACTIONS:
         return {"error_code": code, "results_by_transaction": []}
     told = fenced_code(request, code, HAS_PRODUCER_FENCED)
@@ -163,7 +177,7 @@ def refuse(request: Request, code: ErrorCode) -> Body:
     def partition(index: int) -> dict[str, Any]:
         return {"partition_index": index, "partition_error_code": told}
 
-    def topic(named: Any) -> dict[str, Any]:
+    def topic(named: "AddPartitionsToTxnRequest.Topic") -> dict[str, Any]:
         return {"name": named.name, "results_by_partition": LazyArray(named.partitions, partition)}
 
     return {"results_by_topic_v3_and_below": LazyArray(request.body.v3_and_below_topics, topic)}

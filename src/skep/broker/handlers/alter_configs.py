@@ -18,7 +18,7 @@ Refusals, per resource, in order
     start only. INVALID_REQUEST also for more than 1,000 configs of one resource.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode
 from skep.broker.config import config_changes
@@ -29,16 +29,19 @@ from skep.broker.services import Services
 from skep.metadata.catalog import Edit
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import AlterConfigsRequest
 
-async def handle(services: Services, request: Request) -> Body:
-    return await config_changes.alter_configs(services, request, _replacement)
+
+async def handle(services: Services, request: "Request[AlterConfigsRequest]") -> Body:
+    return await config_changes.alter_configs(services, request.body, _replacement)
 
 
-def _replacement(target: Target, resource: Any) -> Edit:
+def _replacement(target: Target, resource: "AlterConfigsRequest.Resource") -> Edit:
     texts = texts_in(resource.configs, null_is=ErrorCode.invalid_request)
     overrides = {name: target.checked(name, text) for name, text in texts.items()}
     return lambda _: overrides
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
-    return config_changes.refuse(request, code)
+def refuse(request: "Request[AlterConfigsRequest]", code: ErrorCode) -> Body:
+    return config_changes.refuse(request.body, code)

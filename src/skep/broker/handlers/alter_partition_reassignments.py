@@ -22,7 +22,7 @@ Left out
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
@@ -35,17 +35,24 @@ from skep.controller.reassignment import begun, cancelled
 from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import AlterPartitionReassignmentsRequest
+
 _Outcome = tuple[ErrorCode, str | None]
 _DONE: _Outcome = (ErrorCode.none, None)
 
 
-async def handle(services: Services, request: Request) -> Body:
+async def handle(services: Services, request: "Request[AlterPartitionReassignmentsRequest]") -> Body:
     may_change_factor = getattr(request.body, "allow_replication_factor_change", True)
     responses = []
     for wanted in request.body.topics:
         outcomes: list[_Outcome] = []
 
-        def change(topic: TopicRecord, wanted: Any = wanted, outcomes: list[_Outcome] = outcomes) -> TopicRecord:
+        def change(
+            topic: TopicRecord,
+            wanted: "AlterPartitionReassignmentsRequest.ReassignableTopic" = wanted,
+            outcomes: list[_Outcome] = outcomes,
+        ) -> TopicRecord:
             # Called again when another writer was first: the earlier outcomes no longer count.
             outcomes.clear()
             partitions = list(topic.partitions)
@@ -67,7 +74,11 @@ async def handle(services: Services, request: Request) -> Body:
 
 
 def _change_one(
-    services: Services, topic: TopicRecord, partitions: list[PartitionRecord], wanted: Any, may_change_factor: bool
+    services: Services,
+    topic: TopicRecord,
+    partitions: list[PartitionRecord],
+    wanted: "AlterPartitionReassignmentsRequest.ReassignablePartition",
+    may_change_factor: bool,
 ) -> _Outcome:
     """Changes one partition in ``partitions``."""
     index = wanted.partition_index
@@ -93,7 +104,9 @@ def _change_one(
     return _DONE
 
 
-def _response(wanted: Any, outcomes: list[_Outcome]) -> dict[str, Any]:
+def _response(
+    wanted: "AlterPartitionReassignmentsRequest.ReassignableTopic", outcomes: list[_Outcome]
+) -> dict[str, Any]:
     return {
         "name": wanted.name,
         "partitions": [
@@ -103,5 +116,5 @@ def _response(wanted: Any, outcomes: list[_Outcome]) -> dict[str, Any]:
     }
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[AlterPartitionReassignmentsRequest]", code: ErrorCode) -> Body:
     return {"error_code": code, "error_message": None, "responses": []}

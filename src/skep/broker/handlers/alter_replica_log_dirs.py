@@ -15,7 +15,7 @@ Refusals, per partition, in order
 """
 
 from collections.abc import Awaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode
 from skep.base.loop.slicer import Work
@@ -23,12 +23,15 @@ from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import AlterReplicaLogDirsRequest
 
-def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+
+def handle(services: Services, request: "Request[AlterReplicaLogDirsRequest]") -> Body | Awaitable[Body]:
     return services.slicer.run(_results(services, request))
 
 
-def _results(services: Services, request: Request) -> Work[Body]:
+def _results(services: Services, request: "Request[AlterReplicaLogDirsRequest]") -> Work[Body]:
     codes: dict[str, dict[int, ErrorCode]] = {}
     for directory in request.body.dirs:
         is_ours = directory.path == services.replicas.data_dir
@@ -56,7 +59,7 @@ def _result(topic: str, codes: dict[int, ErrorCode]) -> dict[str, Any]:
     }
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[AlterReplicaLogDirsRequest]", code: ErrorCode) -> Body:
     return {
         "results": [
             _result(topic.name, dict.fromkeys(topic.partitions, code))

@@ -4,13 +4,16 @@ Behaviour
     Sets the start offsets of a share group without members, and drops what it knows of deliveries in these partitions.
     A group that does not exist is created. The start offset -1 means that share.auto.offset.reset decides again.
 
+Versions
+    0 is the only one.
+
 Refusals
     For all: INVALID_GROUP_ID; no coordinator here; GROUP_ID_NOT_FOUND for a group of another kind; NON_EMPTY_GROUP;
     POLICY_VIOLATION for more groups than skep.max.groups. Per partition: UNKNOWN_TOPIC_OR_PARTITION; INVALID_REQUEST
     for an offset below -1; the share coordinator cannot be reached.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
@@ -20,8 +23,11 @@ from skep.broker.services import Services
 from skep.coordination.share.share_state import UNINITIALIZED, SharePartitionKey
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import AlterShareGroupOffsetsRequest
 
-async def handle(services: Services, request: Request) -> Body:
+
+async def handle(services: Services, request: "Request[AlterShareGroupOffsetsRequest]") -> Body:
     group_id, topics = request.body.group_id, request.body.topics
     offsets = [
         (topic.topic_name, partition.partition_index, partition.start_offset)
@@ -70,5 +76,5 @@ def _error(error: KafkaError) -> dict[str, Any]:
     return {"error_code": error.code, "error_message": message_of(error)}
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[AlterShareGroupOffsetsRequest]", code: ErrorCode) -> Body:
     return {"error_code": code, "responses": []}

@@ -5,7 +5,7 @@ Behaviour
     with UNSUPPORTED_VERSION and the list, so that the client can choose a version and ask again (KIP-511).
 
     A client uses transactions v2 (KIP-890) if the feature ``transaction.version`` is finalised at 2, as it is here.
-    Share groups (KIP-932) have ``share.version`` 1; 2 would mean dead-letter topics (KIP-1191).
+    ``share.version`` 2: share groups (KIP-932) with dead-letter topics (KIP-1191).
 
 Versions
     1: ``throttle_time_ms``, always 0.
@@ -18,16 +18,20 @@ Refusals
 """
 
 import re
+from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.wire.apis import ADVERTISED_NEWEST, ADVERTISED_OLDEST, API_VERSIONS, NOT_ADVERTISED, SERVED
+from skep.wire.apis import ADVERTISED_NEWEST, ADVERTISED_OLDEST, NOT_ADVERTISED, SERVED
 from skep.wire.codec import Body
+
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import ApiVersionsRequest
 
 HAS_CLIENT_SOFTWARE = 3
 ALLOWS_MINIMUM_OF_0 = 4
-_FEATURES = {"transaction.version": 2, "share.version": 1}
+_FEATURES = {"transaction.version": 2, "share.version": 2}
 _SUPPORTED = [{"name": name, "min_version": 0, "max_version": version} for name, version in _FEATURES.items()]
 _FINALIZED = [
     {"name": name, "min_version_level": version, "max_version_level": version} for name, version in _FEATURES.items()
@@ -37,17 +41,18 @@ _FEATURES_EPOCH = 0
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]*[a-zA-Z0-9])?")
 
 
-def handle(services: Services, request: Request) -> Body:
-    if not API_VERSIONS.serves(request.version):
+def handle(services: Services, request: "Request[ApiVersionsRequest | None]") -> Body:
+    body = request.body
+    if body is None:  # in a version that is not served
         return refuse(request, ErrorCode.unsupported_version)
     if request.version >= HAS_CLIENT_SOFTWARE:
-        software = (request.body.client_software_name, request.body.client_software_version)
+        software = (body.client_software_name, body.client_software_version)
         if not all(_SOFTWARE.fullmatch(text) for text in software):
             return refuse(request, ErrorCode.invalid_request)
     return refuse(request, ErrorCode.none)
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[ApiVersionsRequest | None]", code: ErrorCode) -> Body:
     return {
         "error_code": code,
         "api_keys": _API_KEYS,

@@ -25,18 +25,23 @@ Left out
 
 import datetime
 from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import NO_TOPIC_ID
 from skep.broker.refusals import message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.groups.membership.consumer_heartbeat import HeartbeatRequest
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import ConsumerGroupHeartbeatRequest
+
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
-def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+def handle(services: Services, request: "Request[ConsumerGroupHeartbeatRequest]") -> Body | Awaitable[Body]:
     try:
         response = services.groups.consumer_group_heartbeat(_heartbeat(request))
     except KafkaError as error:
@@ -51,7 +56,7 @@ async def _response_or_refusal(response: Awaitable[Body]) -> Body:
         return _refused(error)
 
 
-def _heartbeat(request: Request) -> HeartbeatRequest:
+def _heartbeat(request: "Request[ConsumerGroupHeartbeatRequest]") -> HeartbeatRequest:
     body = request.body
     names, owned = body.subscribed_topic_names, body.topic_partitions
     return HeartbeatRequest(
@@ -68,7 +73,7 @@ def _heartbeat(request: Request) -> HeartbeatRequest:
         server_assignor=body.server_assignor,
         owned=None
         if owned is None
-        else {topic.topic_id: frozenset(topic.partitions) for topic in owned if topic.partitions},
+        else {topic.topic_id or NO_TOPIC_ID: frozenset(topic.partitions) for topic in owned if topic.partitions},
         version=request.version,
     )
 
@@ -77,5 +82,5 @@ def _refused(error: KafkaError) -> Body:
     return {"error_code": error.code, "error_message": message_of(error)}
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[ConsumerGroupHeartbeatRequest]", code: ErrorCode) -> Body:
     return {"error_code": code}

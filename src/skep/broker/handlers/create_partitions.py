@@ -21,7 +21,7 @@ Left out
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
@@ -31,11 +31,15 @@ from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics.topic_creation import INTERNAL_TOPICS, check_assignment, place, room_for
+from skep.broker.worker.held_topics import HELD_TARGET, check_held_room
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import CreatePartitionsRequest
 
-async def handle(services: Services, request: Request) -> Body:
+
+async def handle(services: Services, request: "Request[CreatePartitionsRequest]") -> Body:
     by_name, twice = await services.slicer.finish(named(request.body.topics))
     results = []
     for name, topic in by_name.items():
@@ -51,7 +55,7 @@ async def handle(services: Services, request: Request) -> Body:
     return {"results": results}
 
 
-async def _grow(services: Services, wanted: Any, validate_only: bool) -> None:
+async def _grow(services: Services, wanted: "CreatePartitionsRequest.Topic", validate_only: bool) -> None:
     topic = services.catalog.image.topics.get(wanted.name)
     if topic is None:
         raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Topic '{wanted.name}' does not exist.")
@@ -77,6 +81,8 @@ async def _grow(services: Services, wanted: Any, validate_only: bool) -> None:
             "assignment(s) were specified.",
         )
     replication_factor = len(topic.partitions[0].target)
+    if topic.config.get(HELD_TARGET):
+        check_held_room(services.catalog.image, services.config.held_max_partitions, additional)
     with room_for(services, additional):
         if wanted.assignments is not None:
             assignments = await services.slicer.finish(_chosen(services, wanted.assignments, replication_factor))
@@ -87,7 +93,9 @@ async def _grow(services: Services, wanted: Any, validate_only: bool) -> None:
             await services.catalog.create_partitions(wanted.name, assignments, current_count=current_count)
 
 
-def _chosen(services: Services, assignments: Sequence[Any], replication_factor: int) -> Work[list[list[BrokerId]]]:
+def _chosen(
+    services: Services, assignments: "Sequence[CreatePartitionsRequest.Assignment]", replication_factor: int
+) -> Work[list[list[BrokerId]]]:
     """Returns the replicas that the client chose."""
     chosen = []
     for assignment in assignments:
@@ -97,7 +105,7 @@ def _chosen(services: Services, assignments: Sequence[Any], replication_factor: 
     return chosen
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[CreatePartitionsRequest]", code: ErrorCode) -> Body:
     return {
         "results": LazyArray(
             request.body.topics, lambda topic: {"name": topic.name, "error_code": code, "error_message": None}

@@ -18,7 +18,8 @@ Refusals, per topic, in order
     TOPIC_ALREADY_EXISTS; INVALID_REQUEST: an option twice, or more than 1,000 configs; INVALID_CONFIG: an unknown
     option, an invalid value or none; INVALID_REQUEST: numbers besides a manual assignment;
     INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS: numbers below 1 other than -1; POLICY_VIOLATION: more than
-    ``skep.max.partitions``; INVALID_REPLICA_ASSIGNMENT; INVALID_REPLICATION_FACTOR: more than there are brokers.
+    ``skep.max.partitions``, or ``skep.held.max.partitions`` of held topics; INVALID_REPLICA_ASSIGNMENT;
+    INVALID_REPLICATION_FACTOR: more than there are brokers.
 
 Left out
     ``timeout`` is ignored: the request waits only for the metadata store.
@@ -26,7 +27,7 @@ Left out
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
@@ -38,13 +39,17 @@ from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics.topic_creation import INTERNAL_TOPICS, USE_DEFAULT, check_assignment, place, room_for
+from skep.broker.worker.held_topics import HELD_TARGET, check_held_room, with_implied
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
+
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import CreateTopicsRequest
 
 _UNKNOWN = -1
 
 
-async def handle(services: Services, request: Request) -> Body:
+async def handle(services: Services, request: "Request[CreateTopicsRequest]") -> Body:
     by_name, twice = await services.slicer.finish(named(request.body.topics))
     topics = []
     for name, topic in by_name.items():
@@ -58,7 +63,9 @@ async def handle(services: Services, request: Request) -> Body:
     return {"topics": topics}
 
 
-async def _create(services: Services, topic: Any, validate_only: bool) -> dict[str, Any]:
+async def _create(
+    services: Services, topic: "CreateTopicsRequest.CreatableTopic", validate_only: bool
+) -> dict[str, Any]:
     if topic.name in INTERNAL_TOPICS:
         raise KafkaError(
             ErrorCode.invalid_topic_exception,
@@ -66,10 +73,12 @@ async def _create(services: Services, topic: Any, validate_only: bool) -> dict[s
         )
     services.catalog.check_new_topic(topic.name)
     texts = texts_in(topic.configs, null_is=ErrorCode.invalid_config)
-    overrides = {name: checked_topic_value(name, text) for name, text in texts.items()}
-    check_topic_overrides(services, overrides)
+    overrides = with_implied({name: checked_topic_value(name, text) for name, text in texts.items()})
+    check_topic_overrides(services, topic.name, overrides)
     count, replication_factor = _numbers(services, topic)
     # The limit first: placing the 2,147,483,647 partitions that a request may ask for would fill the memory.
+    if overrides.get(HELD_TARGET):
+        check_held_room(services.catalog.image, services.config.held_max_partitions, count)
     with room_for(services, count):
         if topic.assignments:
             assignments = await services.slicer.finish(_chosen(services, topic.assignments))
@@ -81,7 +90,7 @@ async def _create(services: Services, topic: Any, validate_only: bool) -> dict[s
     return _created(services, topic.name, topic_id, assignments, overrides)
 
 
-def _numbers(services: Services, topic: Any) -> tuple[int, int]:
+def _numbers(services: Services, topic: "CreateTopicsRequest.CreatableTopic") -> tuple[int, int]:
     """Returns the number of partitions and replicas."""
     if topic.assignments:
         for given, what in ((topic.replication_factor, "replication factor"), (topic.num_partitions, "numPartitions")):
@@ -105,7 +114,9 @@ def _numbers(services: Services, topic: Any) -> tuple[int, int]:
     )
 
 
-def _chosen(services: Services, assignments: Sequence[Any]) -> Work[list[list[BrokerId]]]:
+def _chosen(
+    services: Services, assignments: "Sequence[CreateTopicsRequest.CreatableReplicaAssignment]"
+) -> Work[list[list[BrokerId]]]:
     """Returns the replicas that the client chose, in the order of the partitions."""
     chosen: dict[int, list[BrokerId]] = {}
     for assignment in assignments:
@@ -166,5 +177,5 @@ def _refused(name: str, code: ErrorCode, message: str | None) -> dict[str, Any]:
     }
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[CreateTopicsRequest]", code: ErrorCode) -> Body:
     return {"topics": LazyArray(request.body.topics, lambda topic: _refused(topic.name, code, None))}

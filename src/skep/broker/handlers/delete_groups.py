@@ -18,7 +18,7 @@ Refusals, per group, in order
 
 import itertools
 from collections.abc import Awaitable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
@@ -28,8 +28,11 @@ from skep.broker.services import Services
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import DeleteGroupsRequest
 
-async def handle(services: Services, request: Request) -> Body:
+
+async def handle(services: Services, request: "Request[DeleteGroupsRequest]") -> Body:
     names = await services.slicer.finish(each_once(request.body.groups_names))
     refusals: dict[str, ErrorCode] = {}
     in_part: set[str] = set()
@@ -60,5 +63,5 @@ def _results(names: Iterable[str], refusals: Mapping[str, ErrorCode]) -> Work[li
     return results
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[DeleteGroupsRequest]", code: ErrorCode) -> Body:
     return {"results": LazyArray(request.body.groups_names, lambda name: {"group_id": name, "error_code": code})}

@@ -17,7 +17,7 @@ Refusals, per partition, in order
 """
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.config.coordinator_config import SHARE_GROUP_STATE
 from skep.base.errors import ErrorCode, KafkaError, StorageError
@@ -29,6 +29,9 @@ from skep.broker.services import Services
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import DeleteRecordsRequest
+
 HIGH_WATERMARK = -1
 POLL_S = 0.02
 _NO_WATERMARK = -1
@@ -37,7 +40,7 @@ _Result = tuple[str, dict[str, Any]]
 """The name of the topic, and the row of one of its partitions in the response."""
 
 
-async def handle(services: Services, request: Request) -> Body:
+async def handle(services: Services, request: "Request[DeleteRecordsRequest]") -> Body:
     deadline = services.clock.monotonic() + request.body.timeout.total_seconds()
     # All partitions first, so that the replicas learn of them together.
     topics = await services.slicer.finish(_all_deleted(services, request))
@@ -56,7 +59,7 @@ async def handle(services: Services, request: Request) -> Body:
     return {"topics": topics}
 
 
-def _all_deleted(services: Services, request: Request) -> Work[list[dict[str, Any]]]:
+def _all_deleted(services: Services, request: "Request[DeleteRecordsRequest]") -> Work[list[dict[str, Any]]]:
     topics = []
     for topic in request.body.topics:
         partitions: list[dict[str, Any]] = []
@@ -67,7 +70,7 @@ def _all_deleted(services: Services, request: Request) -> Work[list[dict[str, An
     return topics
 
 
-def _deleted(services: Services, topic: str, wanted: Any) -> dict[str, Any]:
+def _deleted(services: Services, topic: str, wanted: "DeleteRecordsRequest.Partition") -> dict[str, Any]:
     index = wanted.partition_index
     try:
         low_watermark = _delete(services, topic, index, wanted.offset)
@@ -116,11 +119,11 @@ def _delete(services: Services, topic: str, index: int, offset: int) -> int:
     return services.replicas.delete_records_before(partition, Offset(before))
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
-    def partition(wanted: Any) -> dict[str, Any]:
+def refuse(request: "Request[DeleteRecordsRequest]", code: ErrorCode) -> Body:
+    def partition(wanted: "DeleteRecordsRequest.Partition") -> dict[str, Any]:
         return {"partition_index": wanted.partition_index, "low_watermark": _NO_WATERMARK, "error_code": code}
 
-    def topic(named: Any) -> dict[str, Any]:
+    def topic(named: "DeleteRecordsRequest.Topic") -> dict[str, Any]:
         return {"name": named.name, "partitions": LazyArray(named.partitions, partition)}
 
     return {"topics": LazyArray(request.body.topics, topic)}

@@ -4,13 +4,16 @@ Behaviour
     Deletes the state of topics in a share group without members: where it starts, and what it knows of deliveries. If
     the group reads the topic again, share.auto.offset.reset decides where it starts.
 
+Versions
+    0 is the only one.
+
 Refusals
     For all: INVALID_GROUP_ID; no coordinator here; GROUP_ID_NOT_FOUND, also for a group of another kind;
     NON_EMPTY_GROUP. Per topic: UNKNOWN_TOPIC_OR_PARTITION, also for a topic that the group has no state of; the share
     coordinator cannot be reached.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.refusals import message_of
@@ -18,8 +21,11 @@ from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import DeleteShareGroupOffsetsRequest
 
-async def handle(services: Services, request: Request) -> Body:
+
+async def handle(services: Services, request: "Request[DeleteShareGroupOffsetsRequest]") -> Body:
     image = services.catalog.image
     ids = {
         topic.topic_name: image.topics[topic.topic_name].topic_id
@@ -46,5 +52,5 @@ async def handle(services: Services, request: Request) -> Body:
     return {"responses": [entry(topic.topic_name) for topic in request.body.topics]}
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[DeleteShareGroupOffsetsRequest]", code: ErrorCode) -> Body:
     return {"error_code": code, "responses": []}

@@ -23,7 +23,7 @@ Left out
 
 import asyncio
 from collections.abc import Container, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
@@ -36,6 +36,9 @@ from skep.metadata.cluster_image import ClusterImage
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import DeleteTopicsRequest
+
 HAS_DELETION_DISABLED = 3
 HAS_TOPIC_ID = 6
 
@@ -47,7 +50,7 @@ class _Named(NamedTuple):
     topic_id: UUID | None
 
 
-async def handle(services: Services, request: Request) -> Body:
+async def handle(services: Services, request: "Request[DeleteTopicsRequest]") -> Body:
     if not services.config.delete_topic_enable:
         disabled = request.version >= HAS_DELETION_DISABLED
         code = ErrorCode.topic_deletion_disabled if disabled else ErrorCode.invalid_request
@@ -63,13 +66,15 @@ async def handle(services: Services, request: Request) -> Body:
     return {"responses": responses}
 
 
-def _named(request: Request, image: ClusterImage) -> Work[tuple[list[_Named], set[str | _Named]]]:
+def _named(
+    request: "Request[DeleteTopicsRequest]", image: ClusterImage
+) -> Work[tuple[list[_Named], set[str | _Named]]]:
     """Returns the topics, and those that are named more than once, by name or by id."""
     named: list[_Named] = []
     seen: set[str | _Named] = set()
     twice: set[str | _Named] = set()
     for number, topic in enumerate(_topics(request)):
-        one = _one(request, topic)
+        one = _one(topic)
         named.append(one)
         name = _name_of(image, one)
         for known in (one,) if name is None else (one, name):
@@ -79,13 +84,12 @@ def _named(request: Request, image: ClusterImage) -> Work[tuple[list[_Named], se
     return named, twice
 
 
-def _topics(request: Request) -> Sequence[Any]:
-    topics: Sequence[Any] = request.body.topics if request.version >= HAS_TOPIC_ID else request.body.topic_names
-    return topics
+def _topics(request: "Request[DeleteTopicsRequest]") -> "Sequence[DeleteTopicsRequest.DeleteTopicState | str]":
+    return request.body.topics if request.version >= HAS_TOPIC_ID else request.body.topic_names
 
 
-def _one(request: Request, topic: Any) -> _Named:
-    return _Named(topic.name, topic.topic_id) if request.version >= HAS_TOPIC_ID else _Named(topic, None)
+def _one(topic: "DeleteTopicsRequest.DeleteTopicState | str") -> _Named:
+    return _Named(topic, None) if isinstance(topic, str) else _Named(topic.name, topic.topic_id)
 
 
 def _name_of(image: ClusterImage, one: _Named) -> str | None:
@@ -121,9 +125,9 @@ def _response(name: str | None, topic_id: UUID | None, code: ErrorCode, message:
     return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message}
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
-    def response(topic: Any) -> dict[str, Any]:
-        one = _one(request, topic)
+def refuse(request: "Request[DeleteTopicsRequest]", code: ErrorCode) -> Body:
+    def response(topic: "DeleteTopicsRequest.DeleteTopicState | str") -> dict[str, Any]:
+        one = _one(topic)
         return _response(one.name, one.topic_id, code, None)
 
     return {"responses": LazyArray(_topics(request), response)}

@@ -14,6 +14,8 @@ Left out
     Fenced brokers: a broker is registered and serves, or it is not listed.
 """
 
+from typing import TYPE_CHECKING
+
 from skep.base.errors import ErrorCode
 from skep.broker import authorized_operations
 from skep.broker.request import Request
@@ -22,10 +24,13 @@ from skep.broker.topics.current_leaders import controller_id
 from skep.broker.topics.topic_creation import alive_brokers
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import DescribeClusterRequest
+
 BROKERS, CONTROLLERS = 1, 2
 
 
-def handle(services: Services, request: Request) -> Body:
+def handle(services: Services, request: "Request[DescribeClusterRequest]") -> Body:
     endpoint_type = getattr(request.body, "endpoint_type", BROKERS)
     if endpoint_type == CONTROLLERS:
         message = "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
@@ -56,5 +61,5 @@ def handle(services: Services, request: Request) -> Body:
     }
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[DescribeClusterRequest]", code: ErrorCode) -> Body:
     return {"error_code": code, "endpoint_type": BROKERS, "cluster_id": "", "controller_id": -1, "brokers": []}

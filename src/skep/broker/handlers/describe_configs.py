@@ -23,7 +23,7 @@ Left out
 """
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
@@ -47,12 +47,15 @@ from skep.metadata.topic_names import check_topic_name
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import DescribeConfigsRequest
 
-def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+
+def handle(services: Services, request: "Request[DescribeConfigsRequest]") -> Body | Awaitable[Body]:
     return services.slicer.run(_described_all(services, request))
 
 
-def _described_all(services: Services, request: Request) -> Work[Body]:
+def _described_all(services: Services, request: "Request[DescribeConfigsRequest]") -> Work[Body]:
     # A hundred thousand groups without overrides have the same description, which is made once.
     known: dict[Hashable, list[dict[str, Any]]] = {}
     results = []
@@ -73,7 +76,9 @@ def _described_all(services: Services, request: Request) -> Work[Body]:
     return {"results": results}
 
 
-def _configs(request: Request, entries: list[ConfigEntry], names: frozenset[str]) -> list[dict[str, Any]]:
+def _configs(
+    request: "Request[DescribeConfigsRequest]", entries: list[ConfigEntry], names: frozenset[str]
+) -> list[dict[str, Any]]:
     with_synonyms = request.body.include_synonyms
     with_documentation = getattr(request.body, "include_documentation", False)
     return [
@@ -83,7 +88,9 @@ def _configs(request: Request, entries: list[ConfigEntry], names: frozenset[str]
     ]
 
 
-def _resource(services: Services, resource: Any) -> tuple[Mapping[str, str], Callable[[], list[ConfigEntry]]]:
+def _resource(
+    services: Services, resource: "DescribeConfigsRequest.Resource"
+) -> tuple[Mapping[str, str], Callable[[], list[ConfigEntry]]]:
     """Returns the overrides of a resource, and a function that returns its entries.
 
     Resources of one type with the same overrides have the same entries.
@@ -127,7 +134,7 @@ def _described(entry: ConfigEntry, with_synonyms: bool, with_documentation: bool
     }
 
 
-def _empty(resource: Any, code: ErrorCode) -> dict[str, Any]:
+def _empty(resource: "DescribeConfigsRequest.Resource", code: ErrorCode) -> dict[str, Any]:
     return {
         "error_code": code,
         "error_message": None,
@@ -137,5 +144,5 @@ def _empty(resource: Any, code: ErrorCode) -> dict[str, Any]:
     }
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[DescribeConfigsRequest]", code: ErrorCode) -> Body:
     return {"results": LazyArray(request.body.resources, lambda resource: _empty(resource, code))}

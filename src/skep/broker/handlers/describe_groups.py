@@ -17,7 +17,7 @@ Refusals, per group, in order
     INVALID_GROUP_ID; no coordinator here.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
@@ -28,8 +28,11 @@ from skep.broker.services import Services
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import DescribeGroupsRequest
 
-async def handle(services: Services, request: Request) -> Body:
+
+async def handle(services: Services, request: "Request[DescribeGroupsRequest]") -> Body:
     operations = ON_GROUP if getattr(request.body, "include_authorized_operations", False) else NOT_ASKED
     found = await ask_each(
         services.slicer,
@@ -52,5 +55,5 @@ def _refused(group_id: str, error: KafkaError) -> dict[str, Any]:
     return {"group_id": group_id, "error_code": error.code}
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[DescribeGroupsRequest]", code: ErrorCode) -> Body:
     return {"groups": LazyArray(request.body.groups, lambda name: {"group_id": name, "error_code": code})}

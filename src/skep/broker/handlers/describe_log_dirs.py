@@ -11,10 +11,14 @@ Versions
     3: an error code for the whole request.
     4: size of the disk and its free space (KIP-827).
     5: whether the directory is cordoned (KIP-1066); it never is.
+
+Refusals
+    KAFKA_STORAGE_ERROR for the directory when a log or the disk cannot be read. A partition without a replica here is
+    left out.
 """
 
 from collections.abc import Awaitable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import TopicPartition
@@ -23,12 +27,15 @@ from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import DescribeLogDirsRequest
 
-def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+
+def handle(services: Services, request: "Request[DescribeLogDirsRequest]") -> Body | Awaitable[Body]:
     return services.slicer.run(_described(services, request))
 
 
-def _described(services: Services, request: Request) -> Work[Body]:
+def _described(services: Services, request: "Request[DescribeLogDirsRequest]") -> Work[Body]:
     replicas = services.replicas
     result: dict[str, Any] = {"log_dir": replicas.data_dir, "topics": []}
     try:
@@ -50,7 +57,7 @@ def _described(services: Services, request: Request) -> Work[Body]:
     return {"results": [result]}
 
 
-def _asked_for(services: Services, request: Request) -> Iterable[TopicPartition]:
+def _asked_for(services: Services, request: "Request[DescribeLogDirsRequest]") -> Iterable[TopicPartition]:
     """Returns each partition once, however often it is named."""
     if request.body.topics is None:
         return (
@@ -62,5 +69,5 @@ def _asked_for(services: Services, request: Request) -> Iterable[TopicPartition]
     return dict.fromkeys(named)
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[DescribeLogDirsRequest]", code: ErrorCode) -> Body:
     return {"error_code": code, "results": []}

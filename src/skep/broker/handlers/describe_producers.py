@@ -18,7 +18,7 @@ Refusals, per partition
 """
 
 from collections.abc import Awaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
@@ -29,14 +29,17 @@ from skep.storage.producers.producers import ProducerState
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import DescribeProducersRequest
+
 PRODUCERS_PER_STEP = 100
 
 
-def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+def handle(services: Services, request: "Request[DescribeProducersRequest]") -> Body | Awaitable[Body]:
     return services.slicer.run(_described(services, request))
 
 
-def _described(services: Services, request: Request) -> Work[Body]:
+def _described(services: Services, request: "Request[DescribeProducersRequest]") -> Work[Body]:
     named: dict[str, dict[int, None]] = {}
     for topic in request.body.topics:
         named.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
@@ -83,8 +86,8 @@ def _refused(index: int, code: ErrorCode, message: str | None = None) -> dict[st
     return {"partition_index": index, "error_code": code, "error_message": message, "active_producers": []}
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
-    def topic(named: Any) -> dict[str, Any]:
+def refuse(request: "Request[DescribeProducersRequest]", code: ErrorCode) -> Body:
+    def topic(named: "DescribeProducersRequest.TopicRequest") -> dict[str, Any]:
         return {
             "name": named.name,
             "partitions": LazyArray(named.partition_indexes, lambda index: _refused(index, code)),

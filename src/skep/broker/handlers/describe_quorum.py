@@ -15,7 +15,7 @@ Refusals
     ``__cluster_metadata``, partition 0.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode
 from skep.broker.request import Request
@@ -26,12 +26,15 @@ from skep.metadata.model import BrokerRecord
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import DescribeQuorumRequest
+
 CLUSTER_METADATA = "__cluster_metadata"
 LISTENER = "PLAINTEXT"
 UNKNOWN = -1
 
 
-def handle(services: Services, request: Request) -> Body:
+def handle(services: Services, request: "Request[DescribeQuorumRequest]") -> Body:
     leader = controller_id(services)
     if leader == NO_CONTROLLER:
         return {**refuse(request, ErrorCode.not_leader_or_follower), "error_message": "There is no controller now."}
@@ -49,7 +52,7 @@ def handle(services: Services, request: Request) -> Body:
     def partition(topic: str, index: int) -> dict[str, Any]:
         return quorum if (topic, index) == (CLUSTER_METADATA, 0) else _unknown(index)
 
-    def described(topic: Any) -> dict[str, Any]:
+    def described(topic: "DescribeQuorumRequest.TopicData") -> dict[str, Any]:
         indexes = LazyArray(topic.partitions, lambda asked: partition(topic.topic_name, asked.partition_index))
         return {"topic_name": topic.topic_name, "partitions": indexes}
 
@@ -75,5 +78,5 @@ def _node(broker: BrokerRecord) -> dict[str, Any]:
     return {"node_id": broker.id, "listeners": [{"name": LISTENER, "host": broker.host, "port": broker.port}]}
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[DescribeQuorumRequest]", code: ErrorCode) -> Body:
     return {"error_code": code, "topics": [], "nodes": []}

@@ -14,7 +14,7 @@ Refusals
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import TopicPartition
@@ -27,13 +27,16 @@ from skep.coordination.share.share_state import UNINITIALIZED, SharePartitionKey
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import DescribeShareGroupOffsetsRequest
+
 HAS_LAG = 1
 _NO_LEADER_EPOCH = 0
 
 Partitions = Mapping[str, Iterable[int]]
 
 
-async def handle(services: Services, request: Request) -> Body:
+async def handle(services: Services, request: "Request[DescribeShareGroupOffsetsRequest]") -> Body:
     groups = []
     for group in request.body.groups:
         try:
@@ -43,7 +46,11 @@ async def handle(services: Services, request: Request) -> Body:
     return {"groups": groups}
 
 
-async def _described(services: Services, request: Request, group: Any) -> dict[str, Any]:
+async def _described(
+    services: Services,
+    request: "Request[DescribeShareGroupOffsetsRequest]",
+    group: "DescribeShareGroupOffsetsRequest.Group",
+) -> dict[str, Any]:
     initialized = await services.share_groups.initialized_partitions(group.group_id)
     image = services.catalog.image
     if group.topics is None:
@@ -106,5 +113,5 @@ def _refused(group_id: str, code: ErrorCode, message: str | None = None) -> dict
     return {"group_id": group_id, "error_code": code, "error_message": message, "topics": []}
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[DescribeShareGroupOffsetsRequest]", code: ErrorCode) -> Body:
     return {"groups": LazyArray(request.body.groups, lambda group: _refused(group.group_id, code))}

@@ -19,7 +19,7 @@ Left out
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.broker import authorized_operations
@@ -31,8 +31,11 @@ from skep.metadata.topic_names import is_topic_name
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import DescribeTopicPartitionsRequest
 
-def handle(services: Services, request: Request) -> Body:
+
+def handle(services: Services, request: "Request[DescribeTopicPartitionsRequest]") -> Body:
     image, alive = services.catalog.image, alive_brokers(services)
     names = _names_from_cursor(image.topics, request.body)
     cursor = request.body.cursor
@@ -58,7 +61,7 @@ def handle(services: Services, request: Request) -> Body:
     return {"topics": topics, "next_cursor": next_cursor}
 
 
-def _names_from_cursor(known: Iterable[str], body: Any) -> list[str]:
+def _names_from_cursor(known: Iterable[str], body: "DescribeTopicPartitionsRequest") -> list[str]:
     cursor = body.cursor
     names = {topic.name for topic in body.topics} or set(known)
     if cursor is not None:
@@ -101,5 +104,5 @@ def _missing(name: str) -> dict[str, Any]:
     }
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[DescribeTopicPartitionsRequest]", code: ErrorCode) -> Body:
     return {"topics": LazyArray(request.body.topics, lambda topic: {"error_code": code, "name": topic.name})}

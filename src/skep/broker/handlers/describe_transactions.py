@@ -12,7 +12,7 @@ Refusals, per transactional id
     INVALID_REQUEST for an empty or too long one; no coordinator here; TRANSACTIONAL_ID_NOT_FOUND.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.named_items import ask_each
@@ -21,8 +21,11 @@ from skep.broker.services import Services
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import DescribeTransactionsRequest
 
-async def handle(services: Services, request: Request) -> Body:
+
+async def handle(services: Services, request: "Request[DescribeTransactionsRequest]") -> Body:
     wanted = request.body.transactional_ids
     return {
         "transaction_states": await ask_each(services.slicer, wanted, services.transactions.describe, _refused),
@@ -37,5 +40,5 @@ def _unknown(transactional_id: str, code: ErrorCode) -> dict[str, Any]:
     return {"transactional_id": transactional_id, "error_code": code}
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[DescribeTransactionsRequest]", code: ErrorCode) -> Body:
     return {"transaction_states": LazyArray(request.body.transactional_ids, lambda wanted: _unknown(wanted, code))}

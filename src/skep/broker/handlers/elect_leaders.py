@@ -28,7 +28,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
@@ -39,6 +39,9 @@ from skep.controller.elections import Liveness, preferred, settled, unreported
 from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
+
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import ElectLeadersRequest
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +55,7 @@ _Outcomes = Callable[[int], _Outcome]
 """From the index of a partition to its result."""
 
 
-async def handle(services: Services, request: Request) -> Body:
+async def handle(services: Services, request: "Request[ElectLeadersRequest]") -> Body:
     kind = getattr(request.body, "election_type", PREFERRED)
     if kind not in (PREFERRED, UNCLEAN):
         raise KafkaError(ErrorCode.invalid_request, f"Unknown election type {kind}")
@@ -92,7 +95,9 @@ def _is_waited_for(partition: PartitionRecord, brokers: Liveness) -> bool:
     return not is_led and brokers.live.isdisjoint(partition.isr) and bool(unreported(partition, brokers))
 
 
-def _asked(services: Services, wanted: Iterable[Any] | None) -> Iterable[tuple[str, Sequence[int]]]:
+def _asked(
+    services: Services, wanted: "Iterable[ElectLeadersRequest.TopicPartitions] | None"
+) -> Iterable[tuple[str, Sequence[int]]]:
     if wanted is None:
         return [(topic.name, range(len(topic.partitions))) for topic in services.catalog.image.topics.values()]
     return ((one.topic, one.partitions) for one in wanted)
@@ -163,7 +168,7 @@ def _result(topic: str, indexes: Sequence[int], outcomes: _Outcomes) -> dict[str
     return {"topic": topic, "partition_result": LazyArray(indexes, partition)}
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[ElectLeadersRequest]", code: ErrorCode) -> Body:
     # Version 0 has no error code for the whole request.
     topics = request.body.topic_partitions or ()
     results = LazyArray(topics, lambda one: _result(one.topic, one.partitions, lambda _: (code, None)))

@@ -23,6 +23,7 @@ Refusals, in order
 """
 
 from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode
 from skep.broker.fencing import fenced_code
@@ -31,12 +32,15 @@ from skep.broker.services import Services
 from skep.coordination.shard import ProducerStamp
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import EndTxnRequest
+
 HAS_PRODUCER_FENCED = 2
 HAS_NEXT_PRODUCER = 5
 _ENDED: Body = {"error_code": ErrorCode.none}
 
 
-def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+def handle(services: Services, request: "Request[EndTxnRequest]") -> Body | Awaitable[Body]:
     body = request.body
     producer = ProducerStamp(body.producer_id, body.producer_epoch)
     if request.version >= HAS_NEXT_PRODUCER:
@@ -55,5 +59,5 @@ async def _end_v2(services: Services, transactional_id: str, producer: ProducerS
     }
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[EndTxnRequest]", code: ErrorCode) -> Body:
     return {"error_code": fenced_code(request, code, HAS_PRODUCER_FENCED), "producer_id": -1, "producer_epoch": -1}

@@ -41,17 +41,26 @@ Versions
     17: the follower's directory id (KIP-853).
     18: the follower's high watermark (KIP-1166).
 
+Refusals of the request
+    FETCH_SESSION_ID_NOT_FOUND, also when all sessions together have too many partitions; INVALID_FETCH_SESSION_EPOCH;
+    FETCH_SESSION_TOPIC_ID_ERROR when a session changes between names and ids of topics.
+Refusals per partition, in order
+    UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION; NOT_LEADER_OR_FOLLOWER without a replica here and, for followers and
+    consumers before version 11, without the leader here; FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH; past the end of the
+    log, OFFSET_NOT_AVAILABLE on a follower and NOT_LEADER_OR_FOLLOWER on a leader whose lease has expired;
+    OFFSET_OUT_OF_RANGE; KAFKA_STORAGE_ERROR. A broker that is no replica gets NOT_LEADER_OR_FOLLOWER for its fetch.
+
 Left out
     Version 10 says that a client reads zstd; older versions get zstd batches too. Tiered storage (14), the follower's
     directory id (17) and its high watermark (18) are not used.
 """
 
 from collections.abc import Awaitable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
-from skep.base.ids import BrokerId
+from skep.base.ids import NO_TOPIC_ID, BrokerId
 from skep.base.loop.slicer import Work
 from skep.broker.fetch.consumer_fetch import nearest_replica, read_for_consumer
 from skep.broker.fetch.fetch_sessions import FetchSession, TopicKey, Wanted, wanted_in
@@ -74,10 +83,12 @@ from skep.wire.fetch.fetch_response import (
 from skep.wire.lazy_array import LazyArray
 from skep.wire.leader_hints import NodeEndpoint
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import FetchRequest
+
 READ_COMMITTED = 1
 READS_FROM_FOLLOWERS = 11
 RACK_AWARE_SELECTOR = "RackAwareReplicaSelector"
-_NO_ID = UUID(int=0)
 
 
 _State = tuple[int, int, int, int, bool]
@@ -98,13 +109,14 @@ class _Reading(NamedTuple):
 
     reads: list[_PartitionRead]
     size: int
-    failed: bool
+    ends_wait: bool
+    """Whether a partition has an error, a redirection or a diverging epoch, which the client gets at once."""
     news: int
     """``FollowerWatch.news`` when the reading began."""
 
 
 class _Fetch(NamedTuple):
-    """One request. It may wait for long, so it keeps only what it needs, e.g. the limits but not the body."""
+    """One request. It may wait for long, so it keeps the limits and the partitions but not the body."""
 
     services: Services
     version: int
@@ -125,7 +137,7 @@ class _Fetch(NamedTuple):
         """Whether there is nothing to wait for."""
         # A follower's session without news reads no partition, and waits.
         is_empty = self.watch is None and not reading.reads
-        return reading.size >= self.min_bytes or reading.failed or is_empty
+        return reading.size >= self.min_bytes or reading.ends_wait or is_empty
 
     def partitions_to_read(self) -> Iterable[Wanted]:
         if self.session is None:
@@ -146,7 +158,7 @@ class _Fetch(NamedTuple):
         self.watch.was_read(key, partition, is_done=is_done)
 
 
-def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
+def handle(services: Services, request: "Request[FetchRequest]") -> Parts | Awaitable[Parts]:
     begun = services.slicer.run(_begin(services, request))
     if isinstance(begun, tuple):
         return _respond_or_delay(*begun)
@@ -158,7 +170,7 @@ async def _wait_and_respond(begun: Awaitable[tuple[_Fetch, _Reading | ErrorCode,
     return await response if isinstance(response, Awaitable) else response
 
 
-def _begin(services: Services, request: Request) -> Work[tuple[_Fetch, _Reading | ErrorCode, float]]:
+def _begin(services: Services, request: "Request[FetchRequest]") -> Work[tuple[_Fetch, _Reading | ErrorCode, float]]:
     """Returns the fetch, its first reading or the session's error, and its deadline."""
     body, version = request.body, request.version
     code, session, is_incremental = None, None, False
@@ -189,7 +201,7 @@ def _begin(services: Services, request: Request) -> Work[tuple[_Fetch, _Reading 
     return fetch, (yield from _read(fetch)), deadline
 
 
-def _each_once(body: Any) -> Work[Sequence[Wanted]]:
+def _each_once(body: "FetchRequest") -> Work[Sequence[Wanted]]:
     """Returns the partitions of the request. Of a partition that is named twice, the last one counts."""
     wanted: dict[tuple[TopicKey, int], Wanted] = {}
     for one in wanted_in(body):
@@ -254,7 +266,7 @@ def _read(fetch: _Fetch, before: Iterable[_PartitionRead] = ()) -> Work[_Reading
     left = fetch.max_bytes
     reads: list[_PartitionRead] = []
     size = 0
-    failed = False
+    ends_wait = False
     news = 0 if fetch.watch is None else fetch.watch.news
     earlier = iter(before)
     for one in fetch.partitions_to_read():
@@ -270,31 +282,31 @@ def _read(fetch: _Fetch, before: Iterable[_PartitionRead] = ()) -> Work[_Reading
                     fetched = read_for_consumer(partition, one, left, fetch.read_committed, at_least_one=size == 0)
                     if fetch.rack_id and (replica := _preferred_replica(fetch, partition)) is not None:
                         fetched = fetched._replace(records=b"", aborted=None, preferred_read_replica=replica)
-                        failed = True
+                        ends_wait = True
             else:
                 partition = _led(services, one)
                 state = _state(partition)
                 fetched = _read_for_follower(services, follower, partition, one, left, is_first=size == 0)
-                failed |= fetched.error_code != 0 or fetched.diverging_epoch is not None
+                ends_wait |= fetched.error_code != 0 or fetched.diverging_epoch is not None
                 fetch.update_watch(one, partition, fetched)
             given = len(fetched.records)
             size += given
             left -= given
         except (KafkaError, StorageError) as error:
             fetched = _refused(services, one, error)
-            failed = True
+            ends_wait = True
             if fetch.watch is not None:
                 fetch.watch.failed(one[:2])
         reads.append(_PartitionRead(one, partition, state, fetched))
         yield
-    return _Reading(reads, size, failed, news)
+    return _Reading(reads, size, ends_wait, news)
 
 
 def _still_holds(previous: _PartitionRead, one: Wanted, partition: Partition, state: _State, left: int) -> bool:
     """Whether reading again would give the same as ``previous``.
 
     The readings of a fetch are in the same order, unless its session was changed by another request meanwhile. A file
-    region is found anew, because its segment may be deleted or compacted while the fetch is delayed.
+    region is looked up again, because its segment may be deleted or compacted while the fetch is delayed.
     """
     records = previous.fetched.records
     return (
@@ -358,7 +370,7 @@ def _led(services: Services, one: Wanted) -> Partition:
 def _respond(fetch: _Fetch, reading: _Reading) -> Work[Parts]:
     session = fetch.session
     endpoints: Sequence[NodeEndpoint] = ()
-    if reading.failed:
+    if reading.ends_wait:
         endpoints = endpoints_of(fetch.services, (read.fetched.current_leader for read in reading.reads))
     topics: dict[TopicKey, list[FetchedPartition]] = {}
     for read in reading.reads:
@@ -376,17 +388,18 @@ def _respond(fetch: _Fetch, reading: _Reading) -> Work[Parts]:
 
 
 def _named(topic: TopicKey, partitions: Sequence[FetchedPartition]) -> FetchedTopic:
-    return FetchedTopic("", topic, partitions) if isinstance(topic, UUID) else FetchedTopic(topic, _NO_ID, partitions)
+    name, topic_id = ("", topic) if isinstance(topic, UUID) else (topic, NO_TOPIC_ID)
+    return FetchedTopic(name, topic_id, partitions)
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[FetchRequest]", code: ErrorCode) -> Body:
     if request.version >= HAS_SESSION:
         return {"error_code": code, "responses": []}
 
-    def partition(wanted: Any) -> dict[str, Any]:
+    def partition(wanted: "FetchRequest.Partition") -> dict[str, Any]:
         return {"partition_index": wanted.partition, "error_code": code, "high_watermark": -1, "records": b""}
 
-    def topic(named: Any) -> dict[str, Any]:
+    def topic(named: "FetchRequest.Topic") -> dict[str, Any]:
         return {"topic": named.topic, "partitions": LazyArray(named.partitions, partition)}
 
     return {"responses": LazyArray(request.body.topics, topic)}

@@ -22,7 +22,7 @@ Refusals per key
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.config.coordinator_config import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from skep.base.errors import ErrorCode, KafkaError
@@ -36,6 +36,9 @@ from skep.coordination.partitioner import partition_for
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import FindCoordinatorRequest
+
 HAS_SEVERAL_KEYS = 4
 UUID_TEXT_LENGTH = 22
 HAS_SHARE_PARTITIONS = 6
@@ -47,7 +50,7 @@ _TOPICS = {
 }
 
 
-async def handle(services: Services, request: Request) -> Body:
+async def handle(services: Services, request: "Request[FindCoordinatorRequest]") -> Body:
     key_type = getattr(request.body, "key_type", _GROUP)
     topic = _TOPICS.get(key_type)
     if topic is None or (key_type == _SHARE_PARTITION and request.version < HAS_SHARE_PARTITIONS):
@@ -107,7 +110,7 @@ def _no_coordinator(code: ErrorCode, message: str) -> dict[str, Any]:
     return {"node_id": -1, "host": "", "port": -1, "error_code": code, "error_message": message}
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[FindCoordinatorRequest]", code: ErrorCode) -> Body:
     if request.version < HAS_SEVERAL_KEYS:
         return _no_coordinator(code, code.name)
     return {

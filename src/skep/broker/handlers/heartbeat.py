@@ -15,18 +15,22 @@ Refusals, in order
 """
 
 from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import HeartbeatRequest
 
-def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+
+def handle(services: Services, request: "Request[HeartbeatRequest]") -> Body | Awaitable[Body]:
     body = request.body
     instance_id = getattr(body, "group_instance_id", None)
     return services.groups.heartbeat(body.group_id, body.member_id, instance_id, body.generation_id)
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[HeartbeatRequest]", code: ErrorCode) -> Body:
     return {"error_code": code}

@@ -23,7 +23,7 @@ Refusals, per resource, in order
 
 import enum
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from skep.base.config.option import OptionType
 from skep.base.errors import ErrorCode, KafkaError
@@ -35,6 +35,9 @@ from skep.broker.services import Services
 from skep.metadata.catalog import Edit
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import IncrementalAlterConfigsRequest
+
 
 class Operation(enum.IntEnum):
     SET = 0
@@ -43,11 +46,11 @@ class Operation(enum.IntEnum):
     SUBTRACT = 3
 
 
-async def handle(services: Services, request: Request) -> Body:
-    return await config_changes.alter_configs(services, request, _edit)
+async def handle(services: Services, request: "Request[IncrementalAlterConfigsRequest]") -> Body:
+    return await config_changes.alter_configs(services, request.body, _edit)
 
 
-def _edit(target: Target, resource: Any) -> Edit:
+def _edit(target: Target, resource: "IncrementalAlterConfigsRequest.AlterConfigsResource") -> Edit:
     operations = {config.name: _operation(config) for config in check_count(resource.configs)}
     texts = texts_in(resource.configs, null_is=ErrorCode.invalid_request, may_be_null=_deleted(operations))
 
@@ -65,7 +68,7 @@ def _edit(target: Target, resource: Any) -> Edit:
     return edit
 
 
-def _operation(config: Any) -> Operation:
+def _operation(config: "IncrementalAlterConfigsRequest.AlterableConfig") -> Operation:
     try:
         return Operation(config.config_operation)
     except ValueError:
@@ -95,5 +98,5 @@ def _list_after(target: Target, operation: Operation, name: str, overrides: Mapp
     return ",".join(after)
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
-    return config_changes.refuse(request, code)
+def refuse(request: "Request[IncrementalAlterConfigsRequest]", code: ErrorCode) -> Body:
+    return config_changes.refuse(request.body, code)

@@ -29,6 +29,7 @@ Refusals, in order
 """
 
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import NO_PRODUCER_ID
@@ -39,12 +40,15 @@ from skep.coordination.shard import ProducerStamp
 from skep.coordination.transactions.init_producer import InitProducerRequest
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import InitProducerIdRequest
+
 HAS_PRODUCER_FENCED = 4
 _NO_EPOCH = -1
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-async def handle(services: Services, request: Request) -> Body:
+async def handle(services: Services, request: "Request[InitProducerIdRequest]") -> Body:
     body = request.body
     current = ProducerStamp(getattr(body, "producer_id", NO_PRODUCER_ID), getattr(body, "producer_epoch", _NO_EPOCH))
     if (current.producer_id == NO_PRODUCER_ID) is not (current.producer_epoch == _NO_EPOCH):
@@ -62,7 +66,7 @@ async def handle(services: Services, request: Request) -> Body:
     return await services.transactions.init_producer_id(asked, services.producer_ids.next_id)
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[InitProducerIdRequest]", code: ErrorCode) -> Body:
     return {
         "error_code": fenced_code(request, code, HAS_PRODUCER_FENCED),
         "producer_id": NO_PRODUCER_ID,

@@ -40,6 +40,7 @@ Differences
 
 from collections.abc import Awaitable
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode
 from skep.broker.request import Request
@@ -47,11 +48,14 @@ from skep.broker.services import Services
 from skep.coordination.groups.classic.join_request import JoinRequest
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import JoinGroupRequest
+
 HAS_REBALANCE_TIMEOUT = 1
 _MS = timedelta(milliseconds=1)
 
 
-def handle(services: Services, request: Request) -> Awaitable[Body]:
+def handle(services: Services, request: "Request[JoinGroupRequest]") -> Awaitable[Body]:
     body = request.body
     session_timeout_ms = rebalance_timeout_ms = body.session_timeout // _MS
     if request.version >= HAS_REBALANCE_TIMEOUT:
@@ -76,5 +80,5 @@ def handle(services: Services, request: Request) -> Awaitable[Body]:
     )
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[JoinGroupRequest]", code: ErrorCode) -> Body:
     return {"error_code": code, "generation_id": -1, "member_id": request.body.member_id}

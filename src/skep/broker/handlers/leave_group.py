@@ -18,7 +18,7 @@ Refusals per member
 """
 
 from collections.abc import Awaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
@@ -27,12 +27,15 @@ from skep.broker.services import Services
 from skep.coordination.groups.classic.classic_leave import Leaving
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import LeaveGroupRequest
+
 HAS_SEVERAL_MEMBERS = 3
 MEMBERS_AT_ONCE = 100
 """Members removed by one operation."""
 
 
-async def handle(services: Services, request: Request) -> Body:
+async def handle(services: Services, request: "Request[LeaveGroupRequest]") -> Body:
     body = request.body
     if request.version < HAS_SEVERAL_MEMBERS:
         leaving = [Leaving(body.member_id, None, None)]
@@ -63,5 +66,5 @@ def _refused(entry: Leaving, code: ErrorCode) -> dict[str, Any]:
     return {"member_id": entry.member_id, "group_instance_id": entry.group_instance_id, "error_code": code}
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[LeaveGroupRequest]", code: ErrorCode) -> Body:
     return {"error_code": code}

@@ -17,7 +17,7 @@ Left out
 """
 
 from collections.abc import Awaitable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
@@ -27,12 +27,15 @@ from skep.broker.services import Services
 from skep.broker.topics.topic_creation import alive_brokers
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import ListConfigResourcesRequest
+
 HAS_TYPES = 1
 BROKER_LOGGERS, CLIENT_METRICS = 8, 16
 _ALL = (TOPIC_RESOURCE, BROKER_RESOURCE, BROKER_LOGGERS, CLIENT_METRICS, GROUP_RESOURCE)
 
 
-def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+def handle(services: Services, request: "Request[ListConfigResourcesRequest]") -> Body | Awaitable[Body]:
     types = frozenset(request.body.resource_types or _ALL) if request.version >= HAS_TYPES else {CLIENT_METRICS}
     if unknown := sorted(types.difference(_ALL)):
         raise KafkaError(ErrorCode.unsupported_version, f"there are no resources of type {unknown[0]}")
@@ -54,5 +57,5 @@ def _listed(services: Services, types: Iterable[int]) -> Work[Body]:
     return {"error_code": ErrorCode.none, "config_resources": resources}
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[ListConfigResourcesRequest]", code: ErrorCode) -> Body:
     return {"error_code": code, "config_resources": []}

@@ -15,17 +15,22 @@ Refusals
     COORDINATOR_LOAD_IN_PROGRESS while some groups are not loaded: an incomplete list would look complete.
 """
 
+from typing import TYPE_CHECKING
+
 from skep.base.errors import ErrorCode
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import ListGroupsRequest
 
-async def handle(services: Services, request: Request) -> Body:
+
+async def handle(services: Services, request: "Request[ListGroupsRequest]") -> Body:
     states = {state.lower() for state in getattr(request.body, "states_filter", ())}
     types = {kind.lower() for kind in getattr(request.body, "types_filter", ())}
     return {"groups": await services.groups.list_groups(states, types)}
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[ListGroupsRequest]", code: ErrorCode) -> Body:
     return {"error_code": code, "groups": []}

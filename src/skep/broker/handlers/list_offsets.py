@@ -40,7 +40,7 @@ Left out
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import Offset
@@ -53,6 +53,9 @@ from skep.replication.partition.partition import Partition
 from skep.replication.partition.time_lookups import MAX_TIMESTAMP
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
+
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import ListOffsetsRequest
 
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6
 _FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
@@ -72,13 +75,13 @@ class _Search(NamedTuple):
     up_to: Offset
 
 
-async def handle(services: Services, request: Request) -> Body:
+async def handle(services: Services, request: "Request[ListOffsetsRequest]") -> Body:
     found = await services.slicer.finish(_look_up_all(services, request))
     searched = [await _search(services, one) for one in found if isinstance(one, _Search)]
     return {"topics": await services.slicer.finish(_response(request, found, iter(searched)))}
 
 
-def _named_twice(request: Request) -> Work[set[tuple[str, int]]]:
+def _named_twice(request: "Request[ListOffsetsRequest]") -> Work[set[tuple[str, int]]]:
     seen: set[tuple[str, int]] = set()
     twice: set[tuple[str, int]] = set()
     for topic in request.body.topics:
@@ -90,7 +93,7 @@ def _named_twice(request: Request) -> Work[set[tuple[str, int]]]:
     return twice
 
 
-def _look_up_all(services: Services, request: Request) -> Work[list[_Found | _Search]]:
+def _look_up_all(services: Services, request: "Request[ListOffsetsRequest]") -> Work[list[_Found | _Search]]:
     """Returns for each partition of the request its offset, or the search that finds it."""
     twice = yield from _named_twice(request)
     found: list[_Found | _Search] = []
@@ -107,7 +110,7 @@ def _look_up_all(services: Services, request: Request) -> Work[list[_Found | _Se
 
 
 def _response(
-    request: Request, found: Iterable[_Found | _Search], searched: Iterator[_Found]
+    request: "Request[ListOffsetsRequest]", found: Iterable[_Found | _Search], searched: Iterator[_Found]
 ) -> Work[list[dict[str, Any]]]:
     topics, left = [], iter(found)
     for topic in request.body.topics:
@@ -120,7 +123,9 @@ def _response(
     return topics
 
 
-def _look_up(services: Services, request: Request, topic: str, wanted: Any) -> _Found | _Search:
+def _look_up(
+    services: Services, request: "Request[ListOffsetsRequest]", topic: str, wanted: "ListOffsetsRequest.Partition"
+) -> _Found | _Search:
     timestamp = wanted.timestamp
     if timestamp < _OLDEST_SPECIAL or request.version < _FIRST_VERSION.get(timestamp, 0):
         raise KafkaError(
@@ -157,11 +162,11 @@ def _at(partition: Partition, offset: int) -> _Found:
     return {"timestamp": -1, "offset": offset, "leader_epoch": partition.leader_epoch}
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
-    def partition(wanted: Any) -> dict[str, Any]:
+def refuse(request: "Request[ListOffsetsRequest]", code: ErrorCode) -> Body:
+    def partition(wanted: "ListOffsetsRequest.Partition") -> dict[str, Any]:
         return {"partition_index": wanted.partition_index, "error_code": code, **_UNKNOWN}
 
-    def topic(named: Any) -> dict[str, Any]:
+    def topic(named: "ListOffsetsRequest.Topic") -> dict[str, Any]:
         return {"name": named.name, "partitions": LazyArray(named.partitions, partition)}
 
     return {"topics": LazyArray(request.body.topics, topic)}

@@ -8,12 +8,15 @@ Behaviour
 Versions
     0 is the only one.
 
+Refusals
+    None.
+
 Left out
     ``timeout`` is read and ignored: the response is this broker's image of the metadata.
 """
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode
 from skep.broker.request import Request
@@ -21,9 +24,13 @@ from skep.broker.services import Services
 from skep.metadata.model import TopicRecord
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import ListPartitionReassignmentsRequest
 
-def handle(services: Services, request: Request) -> Body:
+
+def handle(services: Services, request: "Request[ListPartitionReassignmentsRequest]") -> Body:
     known = services.catalog.image.topics
+    asked: list[tuple[TopicRecord, Sequence[int]]]
     if request.body.topics is None:
         asked = [(topic, range(len(topic.partitions))) for topic in known.values()]
     else:
@@ -47,5 +54,5 @@ def _moving(topic: TopicRecord, indexes: Iterable[int]) -> list[dict[str, Any]]:
     ]
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[ListPartitionReassignmentsRequest]", code: ErrorCode) -> Body:
     return {"error_code": code, "error_message": None, "topics": []}

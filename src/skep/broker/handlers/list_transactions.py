@@ -14,6 +14,8 @@ Left out
     Version 2, which filters the ids with a regular expression.
 """
 
+from typing import TYPE_CHECKING
+
 from skep.base.errors import ErrorCode
 from skep.broker.request import Request
 from skep.broker.services import Services
@@ -21,8 +23,11 @@ from skep.coordination.transactions.transaction_listing import ListFilter
 from skep.coordination.transactions.transaction_state import BY_LABEL
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import ListTransactionsRequest
 
-async def handle(services: Services, request: Request) -> Body:
+
+async def handle(services: Services, request: "Request[ListTransactionsRequest]") -> Body:
     body = request.body
     wanted = ListFilter(
         frozenset(BY_LABEL[name] for name in body.state_filters if name in BY_LABEL) if body.state_filters else None,
@@ -35,5 +40,5 @@ async def handle(services: Services, request: Request) -> Body:
     }
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[ListTransactionsRequest]", code: ErrorCode) -> Body:
     return {"error_code": code, "transaction_states": [], "unknown_state_filters": []}

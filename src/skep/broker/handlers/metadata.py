@@ -39,7 +39,7 @@ Left out
 
 import logging
 from collections.abc import Awaitable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError, StoreUnavailable, VersionConflict
@@ -53,6 +53,9 @@ from skep.metadata.topic_names import is_topic_name
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import MetadataRequest
+
 logger = logging.getLogger(__name__)
 
 PARTITIONS_AT_ONCE = 64
@@ -62,7 +65,7 @@ HAS_TOPIC_ID = 12
 TopicKey = str | UUID
 
 
-def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+def handle(services: Services, request: "Request[MetadataRequest]") -> Body | Awaitable[Body]:
     wanted = _wanted(request)
     if wanted is None:
         return services.slicer.run(_described(services, request, services.catalog.image.topics, {}))
@@ -74,7 +77,7 @@ def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
     return services.slicer.run(_described(services, request, wanted, {}))
 
 
-def _wanted(request: Request) -> Iterable[TopicKey] | None:
+def _wanted(request: "Request[MetadataRequest]") -> Iterable[TopicKey] | None:
     """Returns the named topics, each once, in the order of the request; None for all topics."""
     topics = request.body.topics
     if topics is None or (not topics and request.version < ALL_IS_NULL):
@@ -94,7 +97,7 @@ def _wanted(request: Request) -> Iterable[TopicKey] | None:
 
 
 async def _created_and_described(
-    services: Services, request: Request, wanted: Iterable[TopicKey], missing: list[str]
+    services: Services, request: "Request[MetadataRequest]", wanted: Iterable[TopicKey], missing: list[str]
 ) -> Body:
     most = services.config.max_auto_created_topics
     # The client asks again for these; other requests are handled in between.
@@ -112,7 +115,10 @@ async def _created_and_described(
 
 
 def _described(
-    services: Services, request: Request, wanted: Iterable[TopicKey], refused: dict[TopicKey, ErrorCode]
+    services: Services,
+    request: "Request[MetadataRequest]",
+    wanted: Iterable[TopicKey],
+    refused: dict[TopicKey, ErrorCode],
 ) -> Work[Body]:
     image = services.catalog.image
     alive = alive_brokers(services)
@@ -166,8 +172,8 @@ def _missing(key: TopicKey, refused: dict[TopicKey, ErrorCode]) -> dict[str, Any
     return {"error_code": refused.get(key, code), "name": key, "is_internal": key in INTERNAL_TOPICS}
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
-    def topic(named: Any) -> dict[str, Any]:
+def refuse(request: "Request[MetadataRequest]", code: ErrorCode) -> Body:
+    def topic(named: "MetadataRequest.Topic") -> dict[str, Any]:
         return {
             "error_code": code,
             # Before version 12 the name cannot be null in the response.

@@ -30,10 +30,11 @@ Left out
 
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import NO_TOPIC_ID
 from skep.base.loop.slicer import Work, run_at_once
 from skep.broker.request import Parts, Request
 from skep.broker.services import Services
@@ -43,24 +44,28 @@ from skep.wire.codec import Body, encode_response
 from skep.wire.lazy_array import LazyArray
 from skep.wire.primitives import INT32
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import OffsetCommitRequest, TxnOffsetCommitRequest
+
+    _AnyCommit = Request[OffsetCommitRequest] | Request[TxnOffsetCommitRequest]
+    _Topic = OffsetCommitRequest.Topic | TxnOffsetCommitRequest.Topic
+    _Partition = OffsetCommitRequest.Partition | TxnOffsetCommitRequest.Partition
+
 HAS_TOPIC_ID = 10
 OFFSETS_A_STEP = 100
 """Offsets visited without a pause."""
 MAX_CACHED_OFFSETS = 100
 """Offsets of a request whose response is cached."""
 
-_Shape = tuple[tuple[str | UUID, tuple[int, ...]], ...]
+_Shape = tuple[tuple[str | UUID | None, tuple[int, ...]], ...]
 
 
-def handle(services: Services, request: Request) -> Parts | Body | Awaitable[Body]:
+def handle(services: Services, request: "Request[OffsetCommitRequest]") -> Parts | Body | Awaitable[Body]:
     body = request.body
-    has_topic_id = request.version >= HAS_TOPIC_ID
     if is_large(body.topics):
         services.groups.check_id(body.group_id, may_be_empty=True)
-        return commit_in_pieces(
-            services, request, functools.partial(_commit, services, request), has_topic_id=has_topic_id
-        )
-    known, offsets = wanted_offsets(services, body.topics, has_topic_id=has_topic_id)
+        return commit_in_pieces(services, request, functools.partial(_commit, services, request))
+    known, offsets = wanted_offsets(services, body.topics)
     codes: Any = _commit(services, request, offsets)
     if type(codes) is not list:
         return _response_later(request, known, codes)
@@ -69,13 +74,15 @@ def handle(services: Services, request: Request) -> Parts | Body | Awaitable[Bod
     return response(request, known, codes)
 
 
-def _commit(services: Services, request: Request, offsets: list[AnyOffset]) -> Codes | Awaitable[Codes]:
+def _commit(
+    services: Services, request: "Request[OffsetCommitRequest]", offsets: list[AnyOffset]
+) -> Codes | Awaitable[Codes]:
     body, version = request.body, request.version
     committer = Committer(body.member_id, getattr(body, "group_instance_id", None), body.generation_id_or_member_epoch)
     return services.groups.commit_offsets(body.group_id, committer, offsets, version)
 
 
-def _shape(topics: Any) -> _Shape:
+def _shape(topics: "Sequence[_Topic]") -> _Shape:
     return tuple((_name(topic)[1], tuple([wanted.partition_index for wanted in topic.partitions])) for topic in topics)
 
 
@@ -89,20 +96,23 @@ def _all_committed(version: int, shape: _Shape) -> bytes:
     return encode_response(OFFSET_COMMIT.key, version, 0, {"topics": topics})[INT32.size :]
 
 
-def wanted_offsets(services: Services, topics: Any, *, has_topic_id: bool) -> tuple[list[bool], list[AnyOffset]]:
+def wanted_offsets(services: Services, topics: "Sequence[_Topic]") -> tuple[list[bool], list[AnyOffset]]:
     """Returns whether each topic of the request exists, and the offsets of those that do."""
     image = services.catalog.image
     known: list[bool] = []
     offsets: list[AnyOffset] = []
     for topic in topics:
-        record = image.topics_by_id.get(topic.topic_id) if has_topic_id else image.topics.get(topic.name)
+        if hasattr(topic, "topic_id"):
+            record = image.topics_by_id.get(topic.topic_id or NO_TOPIC_ID)
+        else:
+            record = image.topics.get(topic.name)
         known.append(record is not None)
         if record is not None:
             offsets += _offsets(record.name, topic.partitions)
     return known, offsets
 
 
-def _offsets(topic: str, partitions: Sequence[Any]) -> list[AnyOffset]:
+def _offsets(topic: str, partitions: "Sequence[_Partition]") -> list[AnyOffset]:
     return [
         (
             topic,
@@ -115,19 +125,20 @@ def _offsets(topic: str, partitions: Sequence[Any]) -> list[AnyOffset]:
     ]
 
 
-async def _response_later(request: Request, known: list[bool], codes: Awaitable[Codes]) -> Body:
+async def _response_later(request: "Request[OffsetCommitRequest]", known: list[bool], codes: Awaitable[Codes]) -> Body:
     return response(request, known, await codes)
 
 
-def response(request: Request, known: list[bool], codes: Codes) -> Body:
+def response(request: "_AnyCommit", known: list[bool], codes: Codes) -> Body:
     """Returns the body with ``codes`` for the partitions of known topics, and an error for those of unknown ones."""
     return run_at_once(_response(request, known, codes))
 
 
-def _response(request: Request, known: list[bool], codes: Codes) -> Work[Body]:
+def _response(request: "_AnyCommit", known: list[bool], codes: Codes) -> Work[Body]:
     left = iter(codes)
+    wanted_topics: Sequence[_Topic] = request.body.topics
     topics = []
-    for topic, is_known in zip(request.body.topics, known, strict=True):
+    for topic, is_known in zip(wanted_topics, known, strict=True):
         field, name = _name(topic)
         unknown = ErrorCode.unknown_topic_id if field == "topic_id" else ErrorCode.unknown_topic_or_partition
         partitions: list[dict[str, Any]] = []
@@ -144,7 +155,7 @@ def _response(request: Request, known: list[bool], codes: Codes) -> Work[Body]:
 # Requests with more offsets than one operation may write.
 
 
-def is_large(topics: Any) -> bool:
+def is_large(topics: "Sequence[_Topic]") -> bool:
     """Whether a request is too long for one operation, by its partitions or by topics without partitions."""
     count = len(topics)
     if count > 1:
@@ -154,12 +165,15 @@ def is_large(topics: Any) -> bool:
     return count > OFFSETS_AT_ONCE
 
 
-def _wanted_offsets(services: Services, topics: Any, *, has_topic_id: bool) -> Work[tuple[list[bool], list[AnyOffset]]]:
+def _wanted_offsets(services: Services, topics: "Sequence[_Topic]") -> Work[tuple[list[bool], list[AnyOffset]]]:
     image = services.catalog.image
     known: list[bool] = []
     offsets: list[AnyOffset] = []
     for topic in topics:
-        record = image.topics_by_id.get(topic.topic_id) if has_topic_id else image.topics.get(topic.name)
+        if hasattr(topic, "topic_id"):
+            record = image.topics_by_id.get(topic.topic_id or NO_TOPIC_ID)
+        else:
+            record = image.topics.get(topic.name)
         known.append(record is not None)
         yield
         if record is not None:
@@ -171,10 +185,9 @@ def _wanted_offsets(services: Services, topics: Any, *, has_topic_id: bool) -> W
 
 async def commit_in_pieces(
     services: Services,
-    request: Request,
+    request: "_AnyCommit",
     commit: Callable[[list[AnyOffset]], Codes | Awaitable[Codes]],
     *,
-    has_topic_id: bool,
     code_for_client: Callable[[ErrorCode], ErrorCode] = lambda code: code,
 ) -> Body:
     """Commits as several requests in a row would. When a piece is refused, so are all that follow.
@@ -182,7 +195,7 @@ async def commit_in_pieces(
     ``code_for_client`` replaces a code that clients of the version do not know.
     """
     finish = services.slicer.finish
-    known, offsets = await finish(_wanted_offsets(services, request.body.topics, has_topic_id=has_topic_id))
+    known, offsets = await finish(_wanted_offsets(services, request.body.topics))
     codes: Codes = []
     while len(codes) < len(offsets):
         piece = offsets[len(codes) : len(codes) + OFFSETS_AT_ONCE]
@@ -201,16 +214,18 @@ def _commit_piece(
     return commit(piece)
 
 
-def _name(topic: Any) -> tuple[str, str | UUID]:
+def _name(topic: "_Topic") -> tuple[str, str | UUID | None]:
     """Returns the field that identifies a topic of the request, and its value."""
     return ("topic_id", topic.topic_id) if hasattr(topic, "topic_id") else ("name", topic.name)
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
-    def partition(wanted: Any) -> dict[str, Any]:
+def refuse(request: "_AnyCommit", code: ErrorCode) -> Body:
+    def partition(wanted: "_Partition") -> dict[str, Any]:
         return {"partition_index": wanted.partition_index, "error_code": code}
 
-    def topic(named: Any) -> dict[str, Any]:
-        return {**dict([_name(named)]), "partitions": LazyArray(named.partitions, partition)}
+    def topic(named: "_Topic") -> dict[str, Any]:
+        partitions: Sequence[_Partition] = named.partitions
+        return {**dict([_name(named)]), "partitions": LazyArray(partitions, partition)}
 
-    return {"topics": LazyArray(request.body.topics, topic)}
+    topics: Sequence[_Topic] = request.body.topics
+    return {"topics": LazyArray(topics, topic)}

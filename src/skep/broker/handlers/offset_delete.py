@@ -14,8 +14,8 @@ Refusals per partition
     UNKNOWN_TOPIC_OR_PARTITION; GROUP_SUBSCRIBED_TO_TOPIC.
 """
 
-from collections.abc import Awaitable, Container
-from typing import Any
+from collections.abc import Awaitable, Container, Sequence
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode
 from skep.base.loop.slicer import Work
@@ -26,8 +26,11 @@ from skep.coordination.groups.offsets import offset_operations
 from skep.coordination.groups.offsets.offset_operations import Codes
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import OffsetDeleteRequest
 
-async def handle(services: Services, request: Request) -> Body:
+
+async def handle(services: Services, request: "Request[OffsetDeleteRequest]") -> Body:
     body, finish = request.body, services.slicer.finish
     services.groups.check_id(body.group_id, may_be_empty=True)
     known = services.catalog.image.topics
@@ -41,7 +44,7 @@ async def handle(services: Services, request: Request) -> Body:
     return {"topics": await finish(_response(body.topics, known, codes))}
 
 
-def _places(topics: Any, known: Container[str]) -> Work[list[Place]]:
+def _places(topics: "Sequence[OffsetDeleteRequest.Topic]", known: Container[str]) -> Work[list[Place]]:
     places = []
     for topic in topics:
         if topic.name in known:
@@ -56,7 +59,9 @@ def _delete(services: Services, group_id: str, places: list[Place]) -> Work[Any]
     return services.groups.delete_offsets(group_id, places)
 
 
-def _response(topics: Any, known: Container[str], codes: Codes) -> Work[list[dict[str, Any]]]:
+def _response(
+    topics: "Sequence[OffsetDeleteRequest.Topic]", known: Container[str], codes: Codes
+) -> Work[list[dict[str, Any]]]:
     left = iter(codes)
     response = []
     for topic in topics:
@@ -69,5 +74,5 @@ def _response(topics: Any, known: Container[str], codes: Codes) -> Work[list[dic
     return response
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[OffsetDeleteRequest]", code: ErrorCode) -> Body:
     return {"error_code": code, "topics": []}

@@ -24,10 +24,11 @@ Refusals per partition
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import NO_TOPIC_ID
 from skep.base.loop.slicer import Work, run_at_once
 from skep.broker.request import Request
 from skep.broker.services import Services
@@ -36,6 +37,11 @@ from skep.coordination.groups.offsets.offset_operations import FetchedOffsets
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import OffsetFetchRequest
+
+    _Topic = OffsetFetchRequest.Topic | OffsetFetchRequest.Topics
+
 HAS_CODE = 2
 HAS_SEVERAL_GROUPS = 8
 HAS_TOPIC_ID = 10
@@ -43,6 +49,7 @@ OFFSETS_AT_ONCE = 64
 """Offsets of a response made without a pause."""
 
 _Entry = dict[str, Any]
+V = TypeVar("V")
 
 
 class _Wanted(NamedTuple):
@@ -51,10 +58,10 @@ class _Wanted(NamedTuple):
     group_id: str
     member_id: str | None
     member_epoch: int
-    topics: Sequence[Any] | None
+    topics: "Sequence[_Topic] | None"
 
 
-async def handle(services: Services, request: Request) -> Body:
+async def handle(services: Services, request: "Request[OffsetFetchRequest]") -> Body:
     body, fetching = request.body, _Fetching(services, request)
     if request.version < HAS_SEVERAL_GROUPS:
         try:
@@ -66,7 +73,7 @@ async def handle(services: Services, request: Request) -> Body:
     return {"groups": [await fetching.group_or_refusal(wanted) for wanted in groups]}
 
 
-def _each_once(groups: Sequence[Any]) -> Work[list[_Wanted]]:
+def _each_once(groups: "Sequence[OffsetFetchRequest.Group]") -> Work[list[_Wanted]]:
     """Returns the groups of a request; one whose offsets are all requested again by the same member only once."""
     each: list[_Wanted] = []
     seen = set()
@@ -87,7 +94,7 @@ def _each_once(groups: Sequence[Any]) -> Work[list[_Wanted]]:
 class _Fetching:
     """One request. ``_all_of`` has the response for all offsets of a group, in case another member requests it too."""
 
-    def __init__(self, services: Services, request: Request) -> None:
+    def __init__(self, services: Services, request: "Request[OffsetFetchRequest]") -> None:
         self._services = services
         self._has_topic_id = request.version >= HAS_TOPIC_ID
         self._require_stable = getattr(request.body, "require_stable", False)
@@ -136,12 +143,12 @@ class _Fetching:
 
     # The request and the response, in slices.
 
-    def _named(self, topics: Sequence[Any]) -> Work[tuple[list[str | None], list[Place]]]:
+    def _named(self, topics: "Sequence[_Topic]") -> Work[tuple[list[str | None], list[Place]]]:
         """Returns the name of each topic, None for an unknown id, and the partitions of those with a name."""
         names: list[str | None] = []
         places: list[Place] = []
         for topic in topics:
-            name = self._name(topic.topic_id) if self._has_topic_id else topic.name
+            name = self._name(topic.topic_id or NO_TOPIC_ID) if hasattr(topic, "topic_id") else topic.name
             names.append(name)
             if name is not None:
                 for some in _pieces(topic.partition_indexes):
@@ -153,7 +160,9 @@ class _Fetching:
         record = self._services.catalog.image.topics_by_id.get(topic_id)
         return None if record is None else record.name
 
-    def _entries(self, topics: Sequence[Any], names: list[str | None], fetched: FetchedOffsets) -> Work[list[_Entry]]:
+    def _entries(
+        self, topics: "Sequence[_Topic]", names: list[str | None], fetched: FetchedOffsets
+    ) -> Work[list[_Entry]]:
         entries = []
         for topic, name in zip(topics, names, strict=True):
             partitions: list[_Entry] = []
@@ -163,7 +172,7 @@ class _Fetching:
                 else:
                     partitions += [_offset(index, *fetched.offset(name, index)) for index in some]
                 yield
-            key = {"topic_id": topic.topic_id} if self._has_topic_id else {"name": name}
+            key = {"topic_id": topic.topic_id} if hasattr(topic, "topic_id") else {"name": name}
             entries.append({**key, "partitions": partitions})
         return entries
 
@@ -189,7 +198,7 @@ def _called(call: Callable[[], Any]) -> Work[Any]:
     return call()
 
 
-def _pieces(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def _pieces(values: Sequence[V]) -> Iterator[Sequence[V]]:
     for start in range(0, len(values), OFFSETS_AT_ONCE):
         yield values[start : start + OFFSETS_AT_ONCE]
 
@@ -204,17 +213,17 @@ def _offset(index: int, offset: int, leader_epoch: int, metadata: str, code: Err
     }
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[OffsetFetchRequest]", code: ErrorCode) -> Body:
     if request.version < HAS_SEVERAL_GROUPS:
         return run_at_once(_refused(request, code))
     return {"groups": LazyArray(request.body.groups, lambda group: _refused_group(group, code))}
 
 
-def _refused_group(group: Any, code: ErrorCode) -> _Entry:
+def _refused_group(group: "OffsetFetchRequest.Group", code: ErrorCode) -> _Entry:
     return {"group_id": group.group_id, "topics": [], "error_code": code}
 
 
-def _refused(request: Request, code: ErrorCode) -> Work[Body]:
+def _refused(request: "Request[OffsetFetchRequest]", code: ErrorCode) -> Work[Body]:
     """Version 1 has no code for the response: each partition has it."""
     topics = []
     for topic in request.body.topics or () if request.version < HAS_CODE else ():

@@ -16,7 +16,7 @@ Refusals, per partition
 """
 
 from collections.abc import Awaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import LeaderEpoch
@@ -27,14 +27,17 @@ from skep.broker.services import Services
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import OffsetForLeaderEpochRequest
+
 _UNDEFINED = (-1, -1)
 
 
-def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+def handle(services: Services, request: "Request[OffsetForLeaderEpochRequest]") -> Body | Awaitable[Body]:
     return services.slicer.run(_looked_up(services, request))
 
 
-def _looked_up(services: Services, request: Request) -> Work[Body]:
+def _looked_up(services: Services, request: "Request[OffsetForLeaderEpochRequest]") -> Work[Body]:
     topics = []
     for topic in request.body.topics:
         partitions = []
@@ -45,7 +48,9 @@ def _looked_up(services: Services, request: Request) -> Work[Body]:
     return {"topics": topics}
 
 
-def _look_up(services: Services, topic: str, wanted: Any) -> dict[str, Any]:
+def _look_up(
+    services: Services, topic: str, wanted: "OffsetForLeaderEpochRequest.OffsetForLeaderPartition"
+) -> dict[str, Any]:
     (epoch, end_offset), code = _UNDEFINED, ErrorCode.none
     try:
         partition = services.replicas.partition(topic, wanted.partition)
@@ -57,11 +62,11 @@ def _look_up(services: Services, topic: str, wanted: Any) -> dict[str, Any]:
     return {"partition": wanted.partition, "leader_epoch": epoch, "end_offset": end_offset, "error_code": code}
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
-    def partition(wanted: Any) -> dict[str, Any]:
+def refuse(request: "Request[OffsetForLeaderEpochRequest]", code: ErrorCode) -> Body:
+    def partition(wanted: "OffsetForLeaderEpochRequest.OffsetForLeaderPartition") -> dict[str, Any]:
         return {"partition": wanted.partition, "error_code": code, "leader_epoch": -1, "end_offset": -1}
 
-    def topic(named: Any) -> dict[str, Any]:
+    def topic(named: "OffsetForLeaderEpochRequest.OffsetForLeaderTopic") -> dict[str, Any]:
         return {"topic": named.topic, "partitions": LazyArray(named.partitions, partition)}
 
     return {"topics": LazyArray(request.body.topics, topic)}

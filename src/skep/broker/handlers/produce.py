@@ -49,7 +49,7 @@ import functools
 import itertools
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError, StorageError
@@ -68,15 +68,21 @@ from skep.records.keys import InvalidRecord, check_keys, check_keys_at_once
 from skep.replication.partition.partition import Partition
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
+from skep.wire.produce.one_batch_reader import OnePartition
 from skep.wire.produce.produce_response import ProducedPartition, encode_produce_in_slices, encode_produce_response
+
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import ProduceRequest
 
 ALLOWS_ZSTD = 7
 HAS_TRANSACTION_ABORTABLE = 11
 ADDS_PARTITIONS = 12
 _CODECS = {"uncompressed": Codec.NONE, **{codec.label: codec for codec in Codec if codec is not Codec.NONE}}
-"""The values of ``compression.type`` but ``producer``."""
+"""The values of ``compression.type`` except ``producer``."""
 _ACKS_ALL = -1
 _ACKS = (_ACKS_ALL, 0, 1)
+_Data: TypeAlias = "ProduceRequest.PartitionProduceData | OnePartition | _Prepared"
+"""One batch of a request."""
 
 RESULTS_AT_ONCE = 1024
 """How many results of a request are processed in one turn of the event loop when all of them are committed."""
@@ -92,14 +98,15 @@ class _Uncommitted(NamedTuple):
 class _Unverified(NamedTuple):
     """A batch that is not appended yet: the coordinator of its transaction, on another broker, is asked first."""
 
-    data: Any
+    data: "_Data"
     guard: VerificationGuard
 
 
 _Appended = ProducedPartition | _Uncommitted
 _Result = tuple[str, _Appended]
 """The topic, and what became of a batch for one of its partitions."""
-_UnverifiedResult = tuple[str, _Appended | _Unverified]
+_FirstResult = tuple[str, _Appended | _Unverified]
+"""The same before the batches that need it are verified."""
 
 _ProducedTopic = tuple[str, list[ProducedPartition]]
 
@@ -124,16 +131,16 @@ class _Prepared:
 
 
 class BatchUnprepared(Exception):
-    """The batch is not fit to be stored before a thread has looked into it: it has too many keys to be checked on the
-    event loop, or it is to be compressed again."""
+    """A thread has to prepare the batch before it can be stored: it has too many keys to be checked on the event loop,
+    or it is to be compressed again."""
 
     def __init__(self, header: BatchHeader, config: TopicConfig) -> None:
         self.header = header
         self.config = config
 
 
-def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
-    results: list[_UnverifiedResult] = []
+def handle(services: Services, request: "Request[ProduceRequest]") -> Parts | Awaitable[Parts]:
+    results: list[_FirstResult] = []
     if request.is_exclusive:
         return _handle_in_slices(services, request, results, _batches(request))
     try:
@@ -152,16 +159,19 @@ def handle(services: Services, request: Request) -> Parts | Awaitable[Parts]:
     return _respond_or_wait(services, request, cast("list[_Result]", results))
 
 
-def _batches(request: Request) -> Iterator[tuple[str, Any]]:
+def _batches(request: "Request[ProduceRequest]") -> "Iterator[tuple[str, _Data]]":
     return ((topic.name, data) for topic in request.body.topic_data for data in topic.partition_data)
 
 
-def _copied(data: Any) -> Any:
-    return data if isinstance(data.records, bytes) else data._replace(records=bytes(data.records))
+def _copied(data: "_Data") -> "_Data":
+    return data._replace(records=bytes(data.records)) if isinstance(data, OnePartition) else data
 
 
 async def _handle_in_slices(
-    services: Services, request: Request, results: list[_UnverifiedResult], left: Iterable[tuple[str, Any]]
+    services: Services,
+    request: "Request[ProduceRequest]",
+    results: list[_FirstResult],
+    left: "Iterable[tuple[str, _Data]]",
 ) -> Parts:
     """Appends the batches in ``left`` in slices. Those that need it are prepared in a thread.
 
@@ -169,7 +179,7 @@ async def _handle_in_slices(
     """
     left = iter(left)
 
-    def append_all() -> Work[tuple[str, Any] | None]:
+    def append_all() -> "Work[tuple[str, _Data] | None]":
         """Appends up to the first batch that has to be prepared, and returns that batch."""
         for name, data in left:
             try:
@@ -195,7 +205,9 @@ async def _handle_in_slices(
     return await response if isinstance(response, Awaitable) else response
 
 
-def _produce(services: Services, request: Request, topic: str, data: Any) -> _Appended | _Unverified:
+def _produce(
+    services: Services, request: "Request[ProduceRequest]", topic: str, data: "_Data"
+) -> _Appended | _Unverified:
     try:
         return _append(services, request, topic, data)
     except VerificationRequired as asked:
@@ -205,7 +217,11 @@ def _produce(services: Services, request: Request, topic: str, data: Any) -> _Ap
 
 
 async def _produce_slowly(
-    services: Services, request: Request, topic: str, data: Any, guard: VerificationGuard | None = None
+    services: Services,
+    request: "Request[ProduceRequest]",
+    topic: str,
+    data: "_Data",
+    guard: VerificationGuard | None = None,
 ) -> _Appended | _Unverified:
     """``_produce`` with the batch prepared in a thread if it needs that. A batch with a guard has been verified."""
     try:
@@ -213,10 +229,11 @@ async def _produce_slowly(
             return _append(services, request, topic, data, guard)
         except BatchUnprepared as unprepared:
             max_records = services.config.max_compacted_batch_records
+            assert data.records is not None, "a null batch is refused before"
             prepare = functools.partial(_prepare, data.records, unprepared.header, unprepared.config, max_records)
             records = await asyncio.get_running_loop().run_in_executor(services.threads.batches, prepare)
             data = _Prepared(data.index, records)
-        # As if the client had sent this now: there is no await between the checks and the append.
+        # All checks are repeated, because there was an await since. There is none between them and the append.
         return _append(services, request, topic, data, guard)
     except VerificationRequired as asked:
         return _Unverified(data, asked.guard)
@@ -224,11 +241,15 @@ async def _produce_slowly(
         return _refused(services, topic, data.index, error)
 
 
-async def _append_verified(services: Services, request: Request, results: list[_UnverifiedResult]) -> Parts:
+async def _append_verified(
+    services: Services, request: "Request[ProduceRequest]", results: list[_FirstResult]
+) -> Parts:
     """Appends the batches that wait for the coordinator. When cancelled (the client left), appends nothing more."""
     guards = [outcome.guard for _, outcome in results if isinstance(outcome, _Unverified)]
     appended: list[_Result] = []
-    async with services.transactions.verifier.in_turn(request.body.transactional_id, guards):
+    transactional_id = request.body.transactional_id
+    assert transactional_id is not None, "only batches of transactions have guards"
+    async with services.transactions.verifier.in_turn(transactional_id, guards):
         for topic, outcome in results:
             if isinstance(outcome, _Unverified):
                 outcome = await _produce_slowly(services, request, topic, outcome.data, outcome.guard)
@@ -239,7 +260,9 @@ async def _append_verified(services: Services, request: Request, results: list[_
     return await response if isinstance(response, Awaitable) else response
 
 
-def _respond_or_wait(services: Services, request: Request, results: list[_Result]) -> Parts | Awaitable[Parts]:
+def _respond_or_wait(
+    services: Services, request: "Request[ProduceRequest]", results: list[_Result]
+) -> Parts | Awaitable[Parts]:
     acks = request.body.acks
     if len(results) == 1 and acks != 0:
         # Nearly all requests: one batch, appended, and nothing to wait for.
@@ -265,9 +288,9 @@ def _refused(services: Services, topic: str, index: int, error: Exception) -> Pr
 
 def _append(
     services: Services,
-    request: Request,
+    request: "Request[ProduceRequest]",
     topic: str,
-    data: Any,
+    data: "_Data",
     guard: VerificationGuard | None = None,
 ) -> _Appended:
     acks, index, records = request.body.acks, data.index, data.records
@@ -278,6 +301,7 @@ def _append(
     partition = services.replicas.writable_partition(topic, index)
     config = partition.log.config
     header = check_produced(records, max_message_bytes=config.max_message_bytes)
+    assert records is not None, "check_produced refuses it"
     if config.examines_batches and type(data) is not _Prepared:
         _examine(services, request, config, records, header)
     if header.attributes:
@@ -290,7 +314,9 @@ def _append(
     return produced if committed is None else _Uncommitted(produced, committed)
 
 
-def _examine(services: Services, request: Request, config: TopicConfig, records: Buffer, header: BatchHeader) -> None:
+def _examine(
+    services: Services, request: "Request[ProduceRequest]", config: TopicConfig, records: Buffer, header: BatchHeader
+) -> None:
     """Raises BatchUnprepared unless the batch can be appended as it is."""
     max_records = services.config.max_compacted_batch_records
     is_checked = not config.is_compacted or check_keys_at_once(records, header, max_records=max_records)
@@ -311,7 +337,7 @@ def _stored_codec(config: TopicConfig, header: BatchHeader) -> int:
     return _CODECS.get(config.compression_type, header.codec)
 
 
-def _check_codec(request: Request, header: BatchHeader) -> None:
+def _check_codec(request: "Request[ProduceRequest]", header: BatchHeader) -> None:
     if request.version < ALLOWS_ZSTD and header.codec == Codec.ZSTD:
         raise KafkaError(
             ErrorCode.unsupported_compression_type, f"zstd needs Produce v{ALLOWS_ZSTD}, this is v{request.version}"
@@ -319,12 +345,17 @@ def _check_codec(request: Request, header: BatchHeader) -> None:
 
 
 def _check_attributes(
-    services: Services, request: Request, partition: Partition, header: BatchHeader, guard: VerificationGuard | None
+    services: Services,
+    request: "Request[ProduceRequest]",
+    partition: Partition,
+    header: BatchHeader,
+    guard: VerificationGuard | None,
 ) -> None:
     if header.is_transactional:
         if not header.has_producer_id:
             raise KafkaError(ErrorCode.invalid_record, "a transactional batch must have a producer id")
-        if request.body.transactional_id is None:
+        transactional_id = request.body.transactional_id
+        if transactional_id is None:
             # The same code as Kafka: without an id the client is not authorised for it.
             raise KafkaError(
                 ErrorCode.transactional_id_authorization_failed,
@@ -339,11 +370,16 @@ def _check_attributes(
         if not partition.log.producers.is_in_transaction(header.producer_id, header.producer_epoch) or (
             guard is None and guards.is_waiting(place, header.producer_id)
         ):
-            _verify(services, request, partition, header, guard)
+            _verify(services, request, transactional_id, partition, header, guard)
 
 
 def _verify(
-    services: Services, request: Request, partition: Partition, header: BatchHeader, guard: VerificationGuard | None
+    services: Services,
+    request: "Request[ProduceRequest]",
+    transactional_id: str,
+    partition: Partition,
+    header: BatchHeader,
+    guard: VerificationGuard | None,
 ) -> None:
     """Raises KafkaError if the transaction does not include the partition, VerificationRequired if this is not known
     here."""
@@ -353,7 +389,7 @@ def _verify(
         verifier.guards.check_order(place, producer, header.base_sequence)
         if guard is None:
             adds = request.version >= ADDS_PARTITIONS
-            verifier.verify(request.body.transactional_id, producer, place, partition.leader_epoch, adds=adds)
+            verifier.verify(transactional_id, producer, place, partition.leader_epoch, adds=adds)
         else:
             guard.check(partition.leader_epoch)
             if guard.adds and header.base_sequence > 0 and not partition.log.producers.knows(header.producer_id):
@@ -468,11 +504,11 @@ def _close_if_failed(topic: str, produced: ProducedPartition) -> None:
         raise CloseConnection(f"produce with acks=0 to {name} failed: {ErrorCode(produced.error_code).name}")
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
-    def partition(data: Any) -> dict[str, Any]:
+def refuse(request: "Request[ProduceRequest]", code: ErrorCode) -> Body:
+    def partition(data: "ProduceRequest.PartitionProduceData") -> dict[str, Any]:
         return {"index": data.index, "error_code": code, "base_offset": -1}
 
-    def topic(named: Any) -> dict[str, Any]:
+    def topic(named: "ProduceRequest.TopicProduceData") -> dict[str, Any]:
         return {"name": named.name, "partition_responses": LazyArray(named.partition_data, partition)}
 
     return {"responses": LazyArray(request.body.topic_data, topic)}

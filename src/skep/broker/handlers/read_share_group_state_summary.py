@@ -13,7 +13,7 @@ Refusals, per partition
 """
 
 from collections.abc import Awaitable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode
 from skep.broker import share_partition_results
@@ -22,9 +22,12 @@ from skep.broker.services import Services
 from skep.coordination.share.share_state import SharePartitionKey
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import ReadShareGroupStateSummaryRequest
 
-def handle(services: Services, request: Request) -> Awaitable[Body]:
-    async def summary(key: SharePartitionKey, _wanted: Any) -> Body:
+
+def handle(services: Services, request: "Request[ReadShareGroupStateSummaryRequest]") -> Awaitable[Body]:
+    async def summary(key: SharePartitionKey, _wanted: "ReadShareGroupStateSummaryRequest.PartitionData") -> Body:
         state = await services.share.summary(key)
         return {
             "state_epoch": state.state_epoch,
@@ -33,8 +36,8 @@ def handle(services: Services, request: Request) -> Awaitable[Body]:
             "delivery_complete_count": state.delivery_complete_count,
         }
 
-    return share_partition_results.results(request, summary)
+    return share_partition_results.results(request.body, summary)
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
-    return share_partition_results.refusals(request, code)
+def refuse(request: "Request[ReadShareGroupStateSummaryRequest]", code: ErrorCode) -> Body:
+    return share_partition_results.refusals(request.body, code)

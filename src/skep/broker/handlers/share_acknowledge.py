@@ -22,64 +22,91 @@ Left out
     Quotas: ``throttle_time`` is 0.
 """
 
-import datetime
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
 from skep.broker.refusals import code_of, message_of
-from skep.broker.request import Request
+from skep.broker.request import Parts, Request
 from skep.broker.services import Services
-from skep.broker.share.acknowledgements import Refusal, begin_acknowledgements, session_key, written
+from skep.broker.share.acknowledgements import (
+    Begun,
+    Refusal,
+    begin_acknowledgements,
+    session_key,
+    written,
+    written_already,
+)
 from skep.broker.share.share_partitions import TopicIdPartition
-from skep.broker.share.share_sessions import FINAL_EPOCH, INITIAL_EPOCH
+from skep.broker.share.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 from skep.broker.topics.current_leaders import Leader, current_leader, endpoints_of
 from skep.wire.codec import Body
+from skep.wire.share.share_acknowledge_response import AcknowledgedPartition, encode_share_acknowledge
 
-_NO_LEADER = (-1, -1)
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import ShareAcknowledgeRequest
 
 
-async def handle(services: Services, request: Request) -> Body:
+def handle(services: Services, request: "Request[ShareAcknowledgeRequest]") -> Parts | Awaitable[Parts]:
+    """The response is there at once if the results are."""
     body, sessions = request.body, services.share_sessions
     key, epoch = session_key(body), body.share_session_epoch
     if epoch == INITIAL_EPOCH:
         raise KafkaError(ErrorCode.invalid_share_session_epoch, "an acknowledgement cannot begin a share session")
     session = sessions.find(key) if epoch == FINAL_EPOCH else sessions.update(key, epoch)
-    begun = await services.slicer.finish(begin_acknowledgements(services.share_partitions, key, request))
-    if epoch == FINAL_EPOCH:
-        sessions.close(session)
-    return await services.slicer.finish(_response(services, key.group_id, await written(begun)))
+    response = services.slicer.run(_at_once(services, request, session))
+    return response if isinstance(response, tuple) else _later(services, request, response)
+
+
+def _at_once(
+    services: Services, request: "Request[ShareAcknowledgeRequest]", session: ShareSession
+) -> Work[Parts | Begun]:
+    """Returns the response, or the acknowledgements if there is one to wait for."""
+    begun = yield from begin_acknowledgements(services.share_partitions, session.key, request)
+    if request.body.share_session_epoch == FINAL_EPOCH:
+        services.share_sessions.close(session)
+    results = written_already(begun)
+    return begun if results is None else (yield from _response(services, request, results))
+
+
+async def _later(
+    services: Services, request: "Request[ShareAcknowledgeRequest]", response: Parts | Begun | Awaitable[Parts | Begun]
+) -> Parts:
+    if isinstance(response, Awaitable):
+        response = await response
+    if not isinstance(response, dict):
+        return response
+    return await services.slicer.finish(_response(services, request, await written(response)))
 
 
 def _response(
-    services: Services, group_id: str, results: Mapping[TopicIdPartition, Refusal | None]
-) -> Work[dict[str, Any]]:
+    services: Services, request: "Request[ShareAcknowledgeRequest]", results: Mapping[TopicIdPartition, Refusal | None]
+) -> Work[Parts]:
     leaders: list[Leader | None] = []
-    topics: dict[UUID, list[dict[str, Any]]] = {}
+    topics: dict[UUID, list[AcknowledgedPartition]] = {}
     for (topic_id, index), error in results.items():
-        code = ErrorCode.none if error is None else code_of(error)
-        leader = current_leader(services, topic_id, index, code)
-        leaders.append(leader)
-        leader_id, leader_epoch = leader or _NO_LEADER
-        topics.setdefault(topic_id, []).append(
-            {
-                "partition_index": index,
-                "error_code": code,
-                "error_message": None if error is None else message_of(error),
-                "current_leader": {"leader_id": leader_id, "leader_epoch": leader_epoch},
-            }
-        )
+        if error is None:
+            result = AcknowledgedPartition(index)
+        else:
+            code = code_of(error)
+            leaders.append(leader := current_leader(services, topic_id, index, code))
+            result = AcknowledgedPartition(index, code, message_of(error), leader)
+        topics.setdefault(topic_id, []).append(result)
         yield
-    lock_ms = services.share_partitions.options(group_id).record_lock_duration_ms
-    return {
-        "error_code": ErrorCode.none,
-        "acquisition_lock_timeout": datetime.timedelta(milliseconds=lock_ms),
-        "responses": [{"topic_id": topic_id, "partitions": partitions} for topic_id, partitions in topics.items()],
-        "node_endpoints": [one._asdict() for one in endpoints_of(services, leaders)],
-    }
+    # A request names its group, or it has no session.
+    options = services.share_partitions.options(request.body.group_id or "")
+    parts = yield from encode_share_acknowledge(
+        request.version,
+        request.correlation_id,
+        list(topics.items()),
+        options.record_lock_duration_ms,
+        services.config.max_response_bytes,
+        endpoints_of(services, leaders) if leaders else (),
+    )
+    return parts
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[ShareAcknowledgeRequest]", code: ErrorCode) -> Body:
     return {"error_code": code, "error_message": code.name, "responses": [], "node_endpoints": []}

@@ -18,6 +18,8 @@ Left out
     ``rack_id`` is stored and returned, but the assignor does not use it, as in Kafka. Version 0 was never released.
 """
 
+from typing import TYPE_CHECKING
+
 from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.refusals import message_of
 from skep.broker.request import Request
@@ -25,8 +27,11 @@ from skep.broker.services import Services
 from skep.coordination.groups.share.share_membership import ShareHeartbeatRequest
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import ShareGroupHeartbeatRequest
 
-async def handle(services: Services, request: Request) -> Body:
+
+async def handle(services: Services, request: "Request[ShareGroupHeartbeatRequest]") -> Body:
     body = request.body
     names = body.subscribed_topic_names
     heartbeat = ShareHeartbeatRequest(
@@ -44,5 +49,5 @@ async def handle(services: Services, request: Request) -> Body:
         return {"error_code": error.code, "error_message": message_of(error)}
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[ShareGroupHeartbeatRequest]", code: ErrorCode) -> Body:
     return {"error_code": code}

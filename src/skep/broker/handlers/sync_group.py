@@ -20,6 +20,7 @@ Refusals, in order
 """
 
 from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode
 from skep.broker.request import Request
@@ -27,8 +28,11 @@ from skep.broker.services import Services
 from skep.coordination.groups.classic.classic_sync import SyncRequest
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import SyncGroupRequest
 
-def handle(services: Services, request: Request) -> Awaitable[Body]:
+
+def handle(services: Services, request: "Request[SyncGroupRequest]") -> Awaitable[Body]:
     body = request.body
     return services.groups.sync_group(
         SyncRequest(
@@ -43,5 +47,5 @@ def handle(services: Services, request: Request) -> Awaitable[Body]:
     )
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[SyncGroupRequest]", code: ErrorCode) -> Body:
     return {"error_code": code}

@@ -23,6 +23,7 @@ Refusals per partition
 
 import asyncio
 from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.handlers import offset_commit
@@ -34,30 +35,34 @@ from skep.coordination.transactions.verification_guards import VerificationGuard
 from skep.coordination.transactions.verifier import VerificationRequired
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import TxnOffsetCommitRequest
+
 KNOWS_LOADING = 2
 KNOWS_TRANSACTION_ABORTABLE = 4
 ADDS_PARTITION = 5
 _NO_GENERATION = -1
 
 
-def handle(services: Services, request: Request) -> Body | Awaitable[Body]:
+def handle(services: Services, request: "Request[TxnOffsetCommitRequest]") -> Body | Awaitable[Body]:
     if offset_commit.is_large(request.body.topics):
         services.groups.check_id(request.body.group_id, may_be_empty=True)
         return offset_commit.commit_in_pieces(
             services,
             request,
             lambda offsets: _commit(services, request, offsets),
-            has_topic_id=False,
             code_for_client=lambda code: _code_for_client(request, code),
         )
-    known, offsets = offset_commit.wanted_offsets(services, request.body.topics, has_topic_id=False)
+    known, offsets = offset_commit.wanted_offsets(services, request.body.topics)
     codes = _commit(services, request, offsets)
     if isinstance(codes, list):
         return offset_commit.response(request, known, codes)
     return _response_later(request, known, codes)
 
 
-def _commit(services: Services, request: Request, offsets: list[AnyOffset]) -> Codes | Awaitable[Codes]:
+def _commit(
+    services: Services, request: "Request[TxnOffsetCommitRequest]", offsets: list[AnyOffset]
+) -> Codes | Awaitable[Codes]:
     """Verifies the transaction again for each piece of a large request: it may have ended between two of them."""
     producer = ProducerStamp(request.body.producer_id, request.body.producer_epoch)
     # Before the verification, which may send a request to another broker.
@@ -70,7 +75,7 @@ def _commit(services: Services, request: Request, offsets: list[AnyOffset]) -> C
 
 
 def _append(
-    services: Services, request: Request, producer: ProducerStamp, offsets: list[AnyOffset]
+    services: Services, request: "Request[TxnOffsetCommitRequest]", producer: ProducerStamp, offsets: list[AnyOffset]
 ) -> Codes | Awaitable[Codes]:
     body = request.body
     committer = Committer(
@@ -82,7 +87,11 @@ def _append(
 
 
 async def _append_verified(
-    services: Services, request: Request, producer: ProducerStamp, offsets: list[AnyOffset], guard: VerificationGuard
+    services: Services,
+    request: "Request[TxnOffsetCommitRequest]",
+    producer: ProducerStamp,
+    offsets: list[AnyOffset],
+    guard: VerificationGuard,
 ) -> Codes:
     async with services.transactions.verifier.in_turn(request.body.transactional_id, [guard]):
         try:
@@ -93,7 +102,7 @@ async def _append_verified(
     return await codes if isinstance(codes, Awaitable) else codes
 
 
-def _verify(services: Services, request: Request, producer: ProducerStamp) -> None:
+def _verify(services: Services, request: "Request[TxnOffsetCommitRequest]", producer: ProducerStamp) -> None:
     try:
         verifier, place = services.transactions.verifier, services.transactions.offsets_of(request.body.group_id)
         partition, adds = services.replicas.partition(*place), request.version >= ADDS_PARTITION
@@ -114,11 +123,13 @@ def _for_group(error: KafkaError) -> KafkaError:
     return error
 
 
-async def _response_later(request: Request, known: list[bool], codes: Awaitable[Codes]) -> Body:
+async def _response_later(
+    request: "Request[TxnOffsetCommitRequest]", known: list[bool], codes: Awaitable[Codes]
+) -> Body:
     return offset_commit.response(request, known, await codes)
 
 
-def _code_for_client(request: Request, code: ErrorCode) -> ErrorCode:
+def _code_for_client(request: "Request[TxnOffsetCommitRequest]", code: ErrorCode) -> ErrorCode:
     """Replaces a code that clients of the version do not know."""
     if code is ErrorCode.coordinator_load_in_progress and request.version < KNOWS_LOADING:
         return ErrorCode.coordinator_not_available
@@ -127,5 +138,5 @@ def _code_for_client(request: Request, code: ErrorCode) -> ErrorCode:
     return code
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[TxnOffsetCommitRequest]", code: ErrorCode) -> Body:
     return offset_commit.refuse(request, _code_for_client(request, code))

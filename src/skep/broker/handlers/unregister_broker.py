@@ -12,6 +12,8 @@ Refusals, in order
     and it is back when it restarts); BROKER_ID_NOT_REGISTERED: no partition and no deletion names the broker.
 """
 
+from typing import TYPE_CHECKING
+
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
 from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
@@ -21,8 +23,11 @@ from skep.broker.topics.topic_creation import alive_brokers
 from skep.metadata.cluster_image import ClusterImage
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import UnregisterBrokerRequest
 
-async def handle(services: Services, request: Request) -> Body:
+
+async def handle(services: Services, request: "Request[UnregisterBrokerRequest]") -> Body:
     try:
         await _forget(services, request.body.broker_id)
     except RESPONSE_ERRORS as error:
@@ -44,5 +49,5 @@ def _holds_anything(image: ClusterImage, broker_id: BrokerId) -> bool:
     return any(broker_id in partition.replicas for topic in image.topics.values() for partition in topic.partitions)
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[UnregisterBrokerRequest]", code: ErrorCode) -> Body:
     return {"error_code": code, "error_message": None}

@@ -15,30 +15,34 @@ Refusals, per partition
 """
 
 from collections.abc import Awaitable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode
 from skep.broker import share_partition_results
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.share.share_state import UNINITIALIZED, SharePartitionKey, ShareState
-from skep.coordination.share.state_messages import batches_received
+from skep.coordination.share.state_messages import batches_received, generation_received
 from skep.wire.codec import Body
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import WriteShareGroupStateRequest
 
-def handle(services: Services, request: Request) -> Awaitable[Body]:
-    async def write(key: SharePartitionKey, written: Any) -> None:
+
+def handle(services: Services, request: "Request[WriteShareGroupStateRequest]") -> Awaitable[Body]:
+    async def write(key: SharePartitionKey, written: "WriteShareGroupStateRequest.PartitionData") -> None:
         state = ShareState(
             written.state_epoch,
             written.leader_epoch,
             written.start_offset,
             getattr(written, "delivery_complete_count", UNINITIALIZED),
-            batches_received(written.state_batches),
+            batches_received(written),
+            generation_received(written),
         )
         await services.share.write(key, state)
 
-    return share_partition_results.results(request, write)
+    return share_partition_results.results(request.body, write)
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
-    return share_partition_results.refusals(request, code)
+def refuse(request: "Request[WriteShareGroupStateRequest]", code: ErrorCode) -> Body:
+    return share_partition_results.refusals(request.body, code)

@@ -20,7 +20,8 @@ Refusals, per partition
 
 import asyncio
 from asyncio import Future
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from skep.base.config.coordinator_config import CONSUMER_OFFSETS
 from skep.base.errors import ErrorCode
@@ -34,6 +35,9 @@ from skep.coordination.transactions.transaction import V2
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
+if TYPE_CHECKING:
+    from skep.wire.entities.request_types import WriteTxnMarkersRequest
+
 _GROUPS_NOT_READY = frozenset(
     {ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress, ErrorCode.not_coordinator}
 )
@@ -44,7 +48,7 @@ LONGEST_WAIT_S = 5.0
 _Codes = dict[tuple[str, int], "Future[None] | ErrorCode"]
 
 
-async def handle(services: Services, request: Request) -> Body:
+async def handle(services: Services, request: "Request[WriteTxnMarkersRequest]") -> Body:
     # All markers are appended before the first commit is awaited: the replicas fetch them together.
     markers, finish = request.body.markers, services.slicer.finish
     written = await finish(_append_all(services, markers))
@@ -54,7 +58,9 @@ async def handle(services: Services, request: Request) -> Body:
     return {"markers": await finish(_results(markers, written))}
 
 
-def _append_all(services: Services, markers: Any) -> Work[list[_Codes]]:
+def _append_all(
+    services: Services, markers: "Sequence[WriteTxnMarkersRequest.WritableTxnMarker]"
+) -> Work[list[_Codes]]:
     written = []
     for marker in markers:
         codes: _Codes = {}
@@ -67,7 +73,9 @@ def _append_all(services: Services, markers: Any) -> Work[list[_Codes]]:
     return written
 
 
-def _append(services: Services, marker: Any, topic: str, index: int) -> "Future[None] | ErrorCode":
+def _append(
+    services: Services, marker: "WriteTxnMarkersRequest.WritableTxnMarker", topic: str, index: int
+) -> "Future[None] | ErrorCode":
     """Returns the error code if it is known at once, otherwise the future of the commit."""
     try:
         raises_epoch = getattr(marker, "transaction_version", 0) >= V2
@@ -97,7 +105,9 @@ def _append(services: Services, marker: Any, topic: str, index: int) -> "Future[
     return ErrorCode.none if committed is None else committed
 
 
-def _results(markers: Any, written: list[_Codes]) -> Work[list[dict[str, Any]]]:
+def _results(
+    markers: "Sequence[WriteTxnMarkersRequest.WritableTxnMarker]", written: list[_Codes]
+) -> Work[list[dict[str, Any]]]:
     results = []
     for marker, codes in zip(markers, written, strict=True):
         topics = []
@@ -122,14 +132,14 @@ def _settled(written: "Future[None] | ErrorCode") -> ErrorCode:
     return code_of(error) if isinstance(error, RESPONSE_ERRORS) else ErrorCode.kafka_storage_error
 
 
-def refuse(request: Request, code: ErrorCode) -> Body:
+def refuse(request: "Request[WriteTxnMarkersRequest]", code: ErrorCode) -> Body:
     def partition(index: int) -> dict[str, Any]:
         return {"partition_index": index, "error_code": code}
 
-    def topic(named: Any) -> dict[str, Any]:
+    def topic(named: "WriteTxnMarkersRequest.WritableTxnMarkerTopic") -> dict[str, Any]:
         return {"name": named.name, "partitions": LazyArray(named.partition_indexes, partition)}
 
-    def marker(ended: Any) -> dict[str, Any]:
+    def marker(ended: "WriteTxnMarkersRequest.WritableTxnMarker") -> dict[str, Any]:
         return {"producer_id": ended.producer_id, "topics": LazyArray(ended.topics, topic)}
 
     return {"markers": LazyArray(request.body.markers, marker)}

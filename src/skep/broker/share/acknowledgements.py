@@ -1,13 +1,13 @@
 """The acknowledgements in a ShareFetch or ShareAcknowledge request: begun together, answered when they are written."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.loop.slicer import Work
-from skep.broker.request import Request
+from skep.broker.request import AnyRequest
 from skep.broker.share.share_partitions import SharePartitions, TopicIdPartition
 from skep.broker.share.share_sessions import SessionKey
 from skep.coordination.share.acknowledgement import Acknowledgement, check_acknowledgements
@@ -18,9 +18,14 @@ HAS_RENEWALS = 2
 _MAX_MEMBER_ID_LENGTH = 36
 """Of a UUID as text."""
 
+_MAX_BATCHES = 20_000
+"""For one partition in one request. Nobody can hold more records than the largest window has, 10,000."""
+
+_BATCHES_AT_ONCE = 500
+
 Refusal = KafkaError | StorageError
 Begun = dict[TopicIdPartition, "asyncio.Future[KafkaError | None] | Refusal | None"]
-"""For each partition its refusal, what will be known when the result is written, or None if nothing has to be."""
+"""For each partition its refusal, what will be known when the result is written, or None if it is, or has not to be."""
 
 
 def session_key(body: Any) -> SessionKey:
@@ -36,7 +41,7 @@ def session_key(body: Any) -> SessionKey:
     return SessionKey(body.group_id, member_id)
 
 
-def is_renewal(request: Request) -> bool:
+def is_renewal(request: AnyRequest) -> bool:
     return request.version >= HAS_RENEWALS and bool(request.body.is_renew_ack)
 
 
@@ -56,7 +61,7 @@ def id_of(topic: Any) -> UUID:
     return topic.topic_id or UUID(int=0)
 
 
-def begin_acknowledgements(shares: SharePartitions, key: SessionKey, request: Request) -> Work[Begun]:
+def begin_acknowledgements(shares: SharePartitions, key: SessionKey, request: AnyRequest) -> Work[Begun]:
     """Begins the acknowledgements of each partition. A client may name a topic several times."""
     batches: dict[TopicIdPartition, list[Acknowledgement]] = {}
     for topic in request.body.topics:
@@ -64,12 +69,12 @@ def begin_acknowledgements(shares: SharePartitions, key: SessionKey, request: Re
             of_partition = batches.setdefault((id_of(topic), partition.partition_index), [])
             for batch in partition.acknowledgement_batches:
                 of_partition.append(Acknowledgement(batch.first_offset, batch.last_offset, batch.acknowledge_types))
+                yield
             yield
     begun: Begun = {}
-    has_renew = request.version >= HAS_RENEWALS
     for (topic_id, index), given in batches.items():
         try:
-            check_acknowledgements(given, has_renew=has_renew, is_renew_ack=is_renewal(request))
+            yield from _checked(given, request)
             if given:
                 share = shares.known(key.group_id, topic_id, index)
                 begun[topic_id, index] = share.acknowledge(key.member_id, given)
@@ -79,6 +84,31 @@ def begin_acknowledgements(shares: SharePartitions, key: SessionKey, request: Re
             begun[topic_id, index] = error
         yield
     return begun
+
+
+def _checked(batches: Sequence[Acknowledgement], request: AnyRequest) -> Work[None]:
+    """Raises INVALID_REQUEST for batches of one partition that are wrong whatever was acquired."""
+    if len(batches) > _MAX_BATCHES:
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"the request acknowledges {len(batches)} batches of a partition; at most {_MAX_BATCHES} are possible",
+        )
+    has_renew, is_renew_ack = request.version >= HAS_RENEWALS, is_renewal(request)
+    for start in range(0, len(batches), _BATCHES_AT_ONCE):
+        # With the one before, for their order.
+        some = batches[max(0, start - 1) : start + _BATCHES_AT_ONCE]
+        check_acknowledgements(some, has_renew=has_renew, is_renew_ack=is_renew_ack)
+        yield
+
+
+def written_already(begun: Begun) -> dict[TopicIdPartition, Refusal | None] | None:
+    """Returns the result of each partition; None if one of them is not written yet."""
+    results: dict[TopicIdPartition, Refusal | None] = {}
+    for key, one in begun.items():
+        if isinstance(one, asyncio.Future):
+            return None
+        results[key] = one
+    return results
 
 
 async def written(begun: Begun) -> dict[TopicIdPartition, Refusal | None]:

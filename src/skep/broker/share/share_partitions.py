@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor
 from functools import partial
 from uuid import UUID
 
@@ -10,9 +11,12 @@ from skep.base.config.current_config import CurrentConfig
 from skep.base.config.share_config import ShareConfig
 from skep.base.config.share_group_config import ShareGroupConfig, share_group_config
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import LeaderEpoch
+from skep.base.loop.slicer import Slicer
 from skep.base.loop.supervisor import Supervisor
+from skep.broker.share.dead_letter_writer import DeadLetterWriter
 from skep.broker.share.share_partition import ShareContext, SharePartition
-from skep.coordination.share.share_state import SharePartitionKey, SharePersister
+from skep.coordination.share.share_state import SharePartitionKey, SharePersister, ShareState
 from skep.coordination.timers import Timers
 from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import PartitionRecord
@@ -40,20 +44,39 @@ class SharePartitions:
         clock: Clock,
         supervisor: Supervisor,
         time_lookups: TimeLookups,
+        executor: Executor,
+        slicer: Slicer,
     ) -> None:
         self._replicas = replicas
         self._image = image
         self._config = config
         self._clock = clock
+        self._supervisor = supervisor
         self._of_partition: dict[Partition, dict[str, SharePartition]] = {}
         self._of_group: dict[str, set[SharePartition]] = {}
         self._unused_groups: set[str] = set()
         """Groups without a member here whose share partitions are still being written."""
+        self._checks: dict[str, bool] = {}
+        """Groups whose share partitions are being checked, and whether to check them again."""
+        self.begun: set[Partition] | None = None
+        """If somebody has set it: the partitions that a group has begun to read since then."""
         self._options: dict[str, tuple[object, ShareConfig, ShareGroupConfig]] = {}
         self._timers = Timers(clock, self._arm)
         self._timer: asyncio.TimerHandle | None = None
+        self.dead_letters: DeadLetterWriter | None = None
+        """Set once, before the first share partition is loaded."""
         self._context = ShareContext(
-            persister, clock, supervisor, time_lookups, self.options, self._check_at, self._ended, self._settled
+            persister,
+            clock,
+            supervisor,
+            time_lookups,
+            self.options,
+            self._check_at,
+            self._ended,
+            self._settled,
+            lambda: self.dead_letters,
+            executor,
+            slicer,
         )
 
     def options(self, group_id: str) -> ShareGroupConfig:
@@ -80,6 +103,8 @@ class SharePartitions:
             share = SharePartition(SharePartitionKey(group_id, topic_id, index), partition, self._context)
             self._of_partition.setdefault(partition, {})[group_id] = share
             self._of_group.setdefault(group_id, set()).add(share)
+            if self.begun is not None:
+                self.begun.add(partition)
             share.load()
         self._unused_groups.discard(group_id)
         return share
@@ -92,6 +117,32 @@ class SharePartitions:
                 ErrorCode.unknown_topic_or_partition, f"group {group_id!r} has fetched nothing of the partition here"
             )
         return share
+
+    def active(self, key: SharePartitionKey) -> SharePartition | None:
+        """Returns the share partition if somebody fetches from it. Raises as ``find`` does."""
+        return self._of_partition.get(self._led(key.topic_id, key.partition), {}).get(key.group_id)
+
+    async def stored(self, key: SharePartitionKey, leader_epoch: LeaderEpoch) -> ShareState:
+        """Returns the state as it is kept for the next leader. Raises KafkaError."""
+        return await self._context.persister.read(key, leader_epoch)
+
+    def delay(
+        self,
+        group_id: str,
+        topic_id: UUID,
+        index: int,
+        offset: int,
+        delay_ms: int | None,
+        *,
+        member: str | None = None,
+        text: str = "",
+    ) -> None:
+        """As ``SharePartition.delay``, for the private command that sets it. Raises what ``known`` raises too."""
+        self.known(group_id, topic_id, index).delay(offset, delay_ms, member=member, text=text)
+
+    def of_group(self, group_id: str) -> tuple[SharePartition, ...]:
+        """Returns the share partitions of a group that are in use here."""
+        return tuple(self._of_group.get(group_id, ()))
 
     def _led(self, topic_id: UUID, index: int) -> Partition:
         partition = self._replicas.partition(self._replicas.name_of(topic_id), index)
@@ -113,6 +164,25 @@ class SharePartitions:
         for share in tuple(self._of_group.get(group_id, ())):
             share.release(member_id)
 
+    def session_begun(self, group_id: str) -> None:
+        """A session of the group has begun. If it has share partitions already, these may be of an earlier group of the
+        same name: a session does not end with the membership."""
+        if group_id in self._checks:
+            self._checks[group_id] = True
+        elif group_id in self._of_group:
+            self._checks[group_id] = True
+            self._supervisor.spawn(f"check the share partitions of group {group_id}", self._check(group_id))
+
+    async def _check(self, group_id: str) -> None:
+        try:
+            while self._checks[group_id]:
+                self._checks[group_id] = False
+                for share in tuple(self._of_group.get(group_id, ())):
+                    if share.window is not None:
+                        await share.check_state_epoch()
+        finally:
+            del self._checks[group_id]
+
     def group_unused(self, group_id: str) -> None:
         """No member of the group has a session here. Its share partitions are dropped, and read again when needed.
 
@@ -125,7 +195,7 @@ class SharePartitions:
                 self._drop(share)
 
     def _settled(self, share: SharePartition) -> None:
-        if share.key.group_id in self._unused_groups:
+        if share.key.group_id in self._unused_groups and share.is_idle:
             self._drop(share)
 
     def _drop(self, share: SharePartition) -> None:

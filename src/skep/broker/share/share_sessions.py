@@ -11,8 +11,9 @@ next   named partitions are added, forgotten ones removed
 =====  ==========================================================================================
 
 The epoch counts 1, 2, ... 2**31-1, 1. A session also ends with the connection that began it: its client has died, or
-will begin a new one. A session that ends releases what its member holds, so that other members get it at once instead
-of when the locks expire.
+will begin a new one. And it ends when the group coordinator fences its member, which has sent no heartbeat for too long
+although its connection is open: a process that hangs, or a machine that is gone. A session that ends releases what its
+member holds, so that other members get it at once instead of when the locks expire.
 
 A session without partitions stays: its client will name some, or close it.
 """
@@ -21,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.loop.slicer import Work
 from skep.broker.request import ClientConnection
 from skep.broker.share.share_partitions import SharePartitions, TopicIdPartition
 
@@ -37,7 +39,7 @@ class SessionKey(NamedTuple):
 class ShareSession:
     """Owns the partitions of one member, in the order in which they were named."""
 
-    __slots__ = ("connection", "epoch", "key", "partitions")
+    __slots__ = ("connection", "epoch", "key", "partitions", "served")
 
     def __init__(self, key: SessionKey, connection: ClientConnection | None) -> None:
         self.key = key
@@ -45,6 +47,8 @@ class ShareSession:
         self.epoch = 1
         """The epoch that the next request has to have."""
         self.partitions: dict[TopicIdPartition, None] = {}
+        self.served: dict[int, float] = {}
+        """The records that each class of topics got (``priorities.py``)."""
 
 
 class ShareSessions:
@@ -91,6 +95,7 @@ class ShareSessions:
         if connection is not None:
             self._of_connection.setdefault(connection, set()).add(key)
             connection.when_lost = self._connection_lost
+        self._share_partitions.session_begun(key.group_id)
         return session
 
     def update(
@@ -108,7 +113,8 @@ class ShareSessions:
                 ErrorCode.invalid_share_session_epoch,
                 f"the epoch of the share session is {epoch}, expected {session.epoch}",
             )
-        if added or forgotten:
+        # A request names the partitions whose records it acknowledges, too.
+        if forgotten or not session.partitions.keys() >= set(added):
             self._change(session, added, forgotten)
         session.epoch = 1 if epoch == _LAST_EPOCH else epoch + 1
         return session
@@ -137,11 +143,29 @@ class ShareSessions:
             )
         return session
 
+    def check_open(self, session: ShareSession) -> None:
+        """Raises SHARE_SESSION_NOT_FOUND if the session has ended, or another one has begun in its place."""
+        if self._sessions.get(session.key) is not session:
+            raise KafkaError(
+                ErrorCode.share_session_not_found,
+                f"the share session of member {session.key.member_id!r} of group {session.key.group_id!r} has ended",
+            )
+
     def close(self, session: ShareSession) -> None:
         """Ends a session and releases what its member holds. Does nothing if it has ended already."""
         if self._sessions.get(session.key) is session:
             self._remove(session)
             self._release(session)
+
+    def end_members(self, group_id: str, member_ids: Iterable[str]) -> Work[None]:
+        """The group has lost these members: ends their sessions and releases what they hold, also without a session."""
+        for member_id in member_ids:
+            session = self._sessions.get(SessionKey(group_id, member_id))
+            if session is not None:
+                self.close(session)
+            else:
+                self._share_partitions.release(group_id, member_id)
+            yield
 
     def _connection_lost(self, connection: ClientConnection) -> None:
         for key in self._of_connection.pop(connection, ()):
@@ -162,5 +186,9 @@ class ShareSessions:
     def _release(self, session: ShareSession) -> None:
         group_id, member_id = session.key
         self._share_partitions.release(group_id, member_id)
+        self.drop_unused(group_id)
+
+    def drop_unused(self, group_id: str) -> None:
+        """Drops the share partitions of a group that has no session here."""
         if group_id not in self._sessions_of_group:
             self._share_partitions.group_unused(group_id)

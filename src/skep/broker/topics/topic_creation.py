@@ -93,8 +93,8 @@ def check_assignment(
         raise KafkaError(ErrorCode.invalid_replica_assignment, f"The manual partition assignment includes {problem}.")
 
 
-async def auto_create(services: Services, name: str) -> None:
-    """Creates a topic with the default options, unless it exists by now."""
+async def auto_create(services: Services, name: str, config: Mapping[str, str] | None = None) -> None:
+    """Creates a topic with the default options but for those in ``config``, unless it exists by now."""
     count = services.config.num_partitions
     # Before the partitions are counted, so that an invalid name has its own error.
     services.catalog.check_new_topic(name)
@@ -102,7 +102,7 @@ async def auto_create(services: Services, name: str) -> None:
         placing = place(services, count, services.config.default_replication_factor)
         assignments = await services.slicer.finish(placing)
         try:
-            await services.catalog.create_topic(name, assignments)
+            await services.catalog.create_topic(name, assignments, config)
         except KafkaError as error:
             if error.code is not ErrorCode.topic_already_exists:
                 raise

@@ -118,7 +118,7 @@ def _as_document(config: Config) -> dict[str, Any]:
 
 
 def set_options(
-    settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...")],
+    settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE")],
     broker_id: BrokerId = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
@@ -141,7 +141,7 @@ def set_options(
 
 
 def delete_options(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME")],
     broker_id: BrokerId = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,

@@ -82,8 +82,9 @@ def describe(
     """Show the lag of groups.
 
     For each partition: the committed offset (current), the log end offset, their difference (lag) and the member that
-    reads it. For each partition of a share group: the offset where it starts, the log end offset, and how many records
-    in between are not finished (lag); --members shows who reads it.
+    reads it. For each partition of a share group: the offset where it starts, the log end offset, how many records in
+    between are not finished (lag), and how many of those a member holds (in flight, which only Skep's brokers can
+    tell). --members shows who reads it, skep queues describe who holds what since when.
 
     \b
     Examples:
@@ -140,6 +141,7 @@ def _as_document(view: GroupView, rows: list[LagRow] | None) -> dict[str, object
                 "current": row.current,
                 "log_end": row.log_end,
                 "lag": row.lag,
+                **({"in_flight": row.in_flight} if view.type == SHARE else {}),
                 "member_id": row.member and row.member.member_id,
                 "host": row.member and row.member.host,
                 "client_id": row.member and row.member.client_id,
@@ -161,9 +163,9 @@ def _show_lag(view: GroupView, rows: list[LagRow]) -> None:
         return
     if view.type == SHARE:
         output.table(
-            ("topic", "partition", "start", "log end", "lag"),
-            ((*row.where, row.current, row.log_end, row.lag) for row in rows),
-            right=("partition", "start", "log end", "lag"),
+            ("topic", "partition", "start", "log end", "lag", "in flight"),
+            ((*row.where, row.current, row.log_end, row.lag, row.in_flight) for row in rows),
+            right=("partition", "start", "log end", "lag", "in flight"),
         )
         return
     output.table(
@@ -262,7 +264,9 @@ def delete(
 
 def delete_offsets(
     group: Group,
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC[:PARTITION,...]")],
+    topics: Annotated[
+        list[str], typer.Argument(metavar="TOPIC[:PARTITION,...]", help="For example orders or orders:0,2.")
+    ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,
 ) -> None:

@@ -17,8 +17,8 @@ from skep.cli.log_offsets import latest_offsets, with_leader
 class LagRow:
     """One partition with a committed offset, or assigned to a member of the group, or both.
 
-    ``current`` is the start offset of a share group, and ``unfinished`` its lag. It has no ``member``: a partition may
-    have several.
+    ``current`` is the start offset of a share group, ``unfinished`` its lag, and ``in_flight`` how many records its
+    members hold, which only Skep's brokers know. It has no ``member``: a partition may have several.
     """
 
     where: TopicPartition
@@ -28,6 +28,7 @@ class LagRow:
     leader_epoch: int | None = None
     member: MemberView | None = None
     unfinished: int | None = None
+    in_flight: int | None = None
 
     @property
     def lag(self) -> int | None:
@@ -47,12 +48,17 @@ def lag_rows(cluster: Cluster, view: GroupView) -> list[LagRow]:
 
 
 def _share_rows(cluster: Cluster, group: str) -> list[LagRow]:
+    from skep.cli.groups.share_deliveries import find_deliveries
     from skep.cli.groups.share_group_admin import share_offsets
+    from skep.cli.skep_client import skep_client
 
     offsets = share_offsets(cluster, group)
     ends = latest_offsets(cluster, with_leader(cluster, offsets))
+    with skep_client(cluster) as client:
+        deliveries = find_deliveries(client, group, offsets)
+    held = {place: found.in_flight for place, found in deliveries.items()}
     return [
-        LagRow(place, at.start, ends.get(place), at.leader_epoch, unfinished=at.lag)
+        LagRow(place, at.start, ends.get(place), at.leader_epoch, unfinished=at.lag, in_flight=held.get(place))
         for place, at in sorted(offsets.items())
     ]
 

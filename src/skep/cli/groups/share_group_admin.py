@@ -13,7 +13,7 @@ from skep.cli.connection import Cluster
 from skep.cli.failures import CommandError
 from skep.cli.groups.group_views import SHARE, GroupListing, GroupView, MemberView
 from skep.cli.skep_client import error_text, skep_client
-from skep.client.cluster_client import GROUP
+from skep.client.cluster_client import GROUP, ClusterClient
 from skep.client.errors import Unsupported
 from skep.wire import apis
 
@@ -107,11 +107,16 @@ def _view(group: Any, coordinator: str, coordinator_id: int) -> GroupView:
 
 def share_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, ShareOffset]:
     """Returns the partitions that the group has state of; none if there is no such share group."""
-    body = {"groups": [{"group_id": group, "topics": None}]}
     with skep_client(cluster) as client:
-        _, response = client.ask_coordinator(
-            GROUP, group, apis.DESCRIBE_SHARE_GROUP_OFFSETS, body, lambda response: response.groups[0].error_code
-        )
+        return offsets_by(client, group)
+
+
+def offsets_by(client: ClusterClient, group: str) -> dict[TopicPartition, ShareOffset]:
+    """``share_offsets`` for a caller that has a client."""
+    body = {"groups": [{"group_id": group, "topics": None}]}
+    _, response = client.ask_coordinator(
+        GROUP, group, apis.DESCRIBE_SHARE_GROUP_OFFSETS, body, lambda response: response.groups[0].error_code
+    )
     [described] = response.groups
     if described.error_code is not ErrorCode.none:
         raise CommandError(f"cannot read the offsets of group '{group}': {error_text(described.error_code)}")

@@ -65,7 +65,7 @@ def serve(
     ] = None,
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR"] | None,
-        typer.Option("--log-level", case_sensitive=False, help="The least severe lines to log. [default: INFO]"),
+        typer.Option("--log-level", case_sensitive=False, help="The least severe lines to log. [default: info]"),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set any broker option. Repeatable.")
@@ -92,7 +92,7 @@ def serve(
       skep serve --brokers 3
       skep serve --data-dir /var/lib/skep --listen 0.0.0.0:9092 --advertise broker.example.org:9092
       skep serve --node-id 2 --metadata zk://zk1:2181,zk2:2181,zk3:2181/skep --listen 0.0.0.0:9092
-      skep serve --log-format json --log-level WARNING 2> skep.log
+      skep serve --log-format json --log-level warning 2> skep.log
       skep serve --set log.flush.interval.messages=1 --set log.retention.hours=24
     """
     flags = {

@@ -53,6 +53,7 @@ def register_definitions(project: Project, spark: Any, graph_id: str) -> FlowGra
         with graph_element_registration_context(registry), _lazy_watermarks():
             for path in project.definitions():
                 shown = path.relative_to(project.folder)
+                graph.file = str(shown)
                 if path.suffix == ".sql":
                     with spark_errors(f"{shown}: "):
                         registry.register_sql(path.read_text(), shown)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 LINE_EVERY_S = 5.0
 STARTING = "Spark is starting, which takes 10 to 30 s."
+STARTING_A_RUN = "Spark is starting; with the first run, 30 s to 3 min."
+"""A run in a new session is slow, so the time of the start alone would promise too much."""
 COLUMNS = ("flow", "state", "rows in", "rows out", "bad", "lag", "time")
 _NUMBERS = COLUMNS[2:]
 _COLOURS = {"running": "cyan", "completed": "green", "failed": "red", "retrying": "red", "skipped": "yellow"}
@@ -77,7 +79,7 @@ class Display:
         """What is waited for, and since when."""
 
     def start(self) -> None:
-        self._line(STARTING)
+        self._line(STARTING_A_RUN)
 
     def close(self) -> None:
         """Called once, when nothing more is shown."""
@@ -149,7 +151,7 @@ class LiveDisplay(Display):
 
         super().__init__(clock)
         self._live = Live(console=None, refresh_per_second=4, transient=False)
-        self._heading = STARTING
+        self._heading = STARTING_A_RUN
         self._flows: Mapping[str, Flow] = {}
 
     def start(self) -> None:

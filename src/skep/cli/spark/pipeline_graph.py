@@ -7,7 +7,7 @@ that the pipeline does not define, such as that of a table of another pipeline, 
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 TOPIC, VIEW, TABLE, MATERIALIZED_VIEW, SINK, SOURCE = "topic", "view", "table", "materialized view", "sink", "source"
@@ -36,12 +36,16 @@ class FlowEdge:
     name: str
     target: str
     inputs: tuple[str, ...]
+    file: str = ""
+    """Where it is defined, relative to the project."""
 
 
 @dataclass
 class FlowGraph:
     datasets: dict[str, Dataset] = field(default_factory=dict)
     flows: list[FlowEdge] = field(default_factory=list)
+    file: str = ""
+    """The file whose definitions are being added."""
 
     def add(self, dataset: Dataset) -> str:
         """Adds a dataset. A topic that one flow writes and another reads is one node, with the name of the sink."""
@@ -57,12 +61,12 @@ class FlowGraph:
             if one.key not in self.datasets:
                 self.add(one)
             keys.append(one.key)
-        self.flows.append(FlowEdge(name, target, tuple(dict.fromkeys(keys))))
+        self.flows.append(FlowEdge(name, target, tuple(dict.fromkeys(keys)), self.file))
 
     def complete(self) -> "FlowGraph":
         """Replaces the names of sinks by the keys of their topics, once all definitions are known."""
         keys = {dataset.name: key for key, dataset in self.datasets.items() if dataset.kind == SINK}
-        self.flows = [FlowEdge(one.name, keys.get(one.target, one.target), one.inputs) for one in self.flows]
+        self.flows = [replace(one, target=keys.get(one.target, one.target)) for one in self.flows]
         for one in self.flows:
             self.datasets.setdefault(one.target, Dataset(one.target, TABLE))
         return self
@@ -93,7 +97,7 @@ class FlowGraph:
         graph = cls()
         for one in document["datasets"]:
             graph.add(Dataset(**one))
-        graph.flows = [FlowEdge(one["name"], one["target"], tuple(one["inputs"])) for one in document["flows"]]
+        graph.flows = [FlowEdge(**{**one, "inputs": tuple(one["inputs"])}) for one in document["flows"]]
         return graph
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from skep.base.ids import TopicPartition
-from skep.cli.spark.pipeline_graph import DEFAULT_DATABASE, short_name
+from skep.cli.spark.pipeline_graph import DEFAULT_DATABASE, FlowGraph, short_name
 from skep.cli.spark.spark_failures import one_line
 
 _FLOW_EVENT = re.compile(
@@ -65,6 +65,8 @@ class Flow:
     """When it failed for the first time."""
     completed_s: float | None = None
     """When Spark said that the flow has completed, while that is not certain."""
+    file: str = ""
+    """Where it is defined; empty if that is not known."""
 
     def count(self, batch: Batch) -> None:
         self.batches += 1
@@ -79,6 +81,12 @@ class Flow:
     @property
     def has_failed(self) -> bool:
         return self.state in ("failed", "retrying")
+
+    @property
+    def failure(self) -> str:
+        """Returns why it failed, with its name and its file."""
+        place = f" ({self.file})" if self.file else ""
+        return f"flow {self.name}{place} failed: {self.reason or 'Spark gave no reason'}"
 
 
 class Shown(Protocol):
@@ -106,12 +114,17 @@ class RunProgress:
         ``database`` is where the pipeline's tables are; names of flows are shown without it.
         """
         self.flows: dict[str, Flow] = {}
+        self._files: dict[str, str] = {}
         self._attempts = attempts
         self._display = display
         self._clock = clock
         self._complete = complete
         self._database = database
         self._lock = threading.RLock()
+
+    def defined(self, graph: FlowGraph) -> None:
+        """Called when the definitions are read: a failure names the file of its flow."""
+        self._files = {short_name(flow.name, self._database): flow.file for flow in graph.flows}
 
     def event(self, message: str) -> None:
         """Handles an event of the pipeline run."""
@@ -211,7 +224,7 @@ class RunProgress:
 
     def _flow(self, name: str) -> Flow:
         short = short_name(name, self._database)
-        return self.flows.setdefault(short, Flow(short))
+        return self.flows.setdefault(short, Flow(short, file=self._files.get(short, "")))
 
 
 def batch_of(progress: Mapping[str, Any], rows_written: Callable[[Path, int], int | None]) -> Batch | None:

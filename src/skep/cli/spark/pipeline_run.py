@@ -61,7 +61,9 @@ def run_graph(
     try:
         with spark_errors():
             graph_id = create_dataflow_graph(spark, project.catalog, project.database, settings)
-            registered(register_definitions(project, spark, graph_id))
+            graph = register_definitions(project, spark, graph_id)
+            progress.defined(graph)
+            registered(graph)
             with _counting_rows(spark, progress):
                 events = start_run(
                     spark,
@@ -89,7 +91,7 @@ def run_graph(
 def _failure(progress: RunProgress) -> str | None:
     """Returns the error of the first failed flow, which says more than the error of the run."""
     failed = progress.failed_flow()
-    return None if failed is None else f"flow {failed.name} failed: {failed.reason or 'Spark gave no reason'}"
+    return None if failed is None else failed.failure
 
 
 def _received(events: Iterator[Any], tick: Callable[[], None]) -> Iterator[Any]:

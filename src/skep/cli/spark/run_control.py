@@ -135,13 +135,10 @@ class RunControl:
         for flow in list(progress.flows.values()):
             # Not while an attempt runs, which may succeed; nor after the last one, while other flows run.
             if flow.state == "retrying" and (missing := _MISSING_TOPIC.match(flow.reason or "")):
-                raise PatienceOver(
-                    f"flow {flow.name} failed: {flow.reason}; create it with: skep topics create {missing[1]}"
-                )
+                raise PatienceOver(f"{flow.failure}; create it with: skep topics create {missing[1]}")
             if flow.state == "retrying" and self._is_over(flow.failed_s):
                 raise PatienceOver(
-                    f"flow {flow.name} failed: {flow.reason} (attempts: {flow.attempts}, within the patience of "
-                    f"{duration(self._patience_s)})"
+                    f"{flow.failure} (attempts: {flow.attempts}, within the patience of {duration(self._patience_s)})"
                 )
 
     def _look_for_the_end_of_a_batch(self, progress: RunProgress) -> None:

@@ -27,7 +27,9 @@ from skep.cli.transactions.transaction_admin import (
 )
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-Topics = Annotated[list[str] | None, typer.Argument(metavar="TOPIC[:PARTITION,...]")]
+Topics = Annotated[
+    list[str] | None, typer.Argument(metavar="TOPIC[:PARTITION,...]", help="For example orders or orders:0,2.")
+]
 PRODUCER_COLUMNS = ("topic", "partition", "producer", "epoch", "coordinator epoch", "start offset", "last record")
 
 
@@ -126,7 +128,9 @@ def _show(view: TransactionView, now_ms: int) -> None:
 
 
 def producers(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC[:PARTITION,...]")],
+    topics: Annotated[
+        list[str], typer.Argument(metavar="TOPIC[:PARTITION,...]", help="For example orders or orders:0,2.")
+    ],
     json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     properties: Properties = None,

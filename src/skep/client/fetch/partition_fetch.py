@@ -7,6 +7,7 @@ from skep.base.errors import DecodeError, ErrorCode
 from skep.client.cluster_client import ClusterClient, Node
 from skep.client.errors import ClientError
 from skep.client.topic_info import NO_ID
+from skep.records.batch import LENGTH_END
 from skep.wire.apis import FETCH, Api
 from skep.wire.fetch.fetch_request import FetchPosition, encode_fetch_request
 from skep.wire.fetch.fetch_response import HAS_TOPIC_ID
@@ -20,7 +21,6 @@ _NOTHING = FetchResponsePartition(NO_ID, -1, ErrorCode.none, -1, -1, -1, memoryv
 
 _BATCH_BEGIN = struct.Struct(">qi11xi")
 """Base offset, length, last offset delta."""
-_LENGTH_END = 12
 _LARGEST_OFFSET = (1 << 63) - 1
 
 
@@ -106,7 +106,7 @@ def offset_after(records: memoryview, offset: int) -> int:
     unpack = _BATCH_BEGIN.unpack_from
     while size - position >= _BATCH_BEGIN.size:
         base_offset, length, last_delta = unpack(records, position)
-        position += _LENGTH_END + length
+        position += LENGTH_END + length
         if position > size or length <= 0 or last_delta < 0 or base_offset + last_delta >= _LARGEST_OFFSET:
             break
         following = base_offset + last_delta + 1

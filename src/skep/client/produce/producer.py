@@ -232,7 +232,8 @@ class Producer:
                 return
             if self._is_commit_asked and error.code is ErrorCode.invalid_txn_state:
                 raise KafkaError(
-                    error.code, f"transactional id '{self._transactional_id}': it was committed after all"
+                    error.code,
+                    f"transactional id '{self._transactional_id}': the commit has succeeded; there is nothing to abort",
                 ) from None
             raise
 

@@ -1,1 +1,1 @@
-"""The group coordinator: classic groups, consumer groups (KIP-848) and their committed offsets."""
+"""The group coordinator: classic groups, consumer groups (KIP-848), share groups (KIP-932), committed offsets."""

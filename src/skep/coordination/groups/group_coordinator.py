@@ -2,7 +2,8 @@
 
 Each request becomes an operation on the shard that has the group. The operations are in the rooms beside this module:
 ``classic``, ``membership`` (consumer groups, KIP-848), ``offsets``. JoinGroup, SyncGroup, Heartbeat and LeaveGroup may
-meet a group of either kind; the functions below the class choose the operation.
+be for a classic group or for a consumer group with classic members; the functions below the class choose the operation.
+Requests of share groups are in ``share_group_coordinator.py``.
 """
 
 import asyncio
@@ -285,7 +286,7 @@ class GroupCoordinator:
         check_group_id(self._config.value.coordinator, group_id, may_be_empty=may_be_empty)
 
 
-# The requests of the classic protocol, for a group of either kind.
+# The requests of the classic protocol, for a classic group or a consumer group.
 
 
 def join(table: GroupTable, request: JoinRequest, waiter: Waiter) -> Outcome:

@@ -39,13 +39,17 @@ class GroupsById(dict[str, Group]):
         super().__delitem__(group_id)
 
 
+def _ignore(_group_id: str, _member_id: str) -> None:
+    pass
+
+
 class GroupTable:
     """Owns the groups and offsets of one partition.
 
     Between calls every group has a member, an offset, or a request that waits, or it is a share group: those are kept
     until they are deleted.
     ``image`` returns the current image of the cluster, and ``used_bytes`` the memory that the groups and offsets of all
-    shards of this broker take.
+    shards of this broker take. ``share_member_fenced`` is told of members of share groups whose session has expired.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class GroupTable:
         config: CurrentConfig,
         image: Callable[[], ClusterImage],
         used_by_all: Callable[[], int] | None = None,
+        share_member_fenced: Callable[[str, str], None] = _ignore,
     ) -> None:
         self.partition = context.partition
         self.clock = context.clock
@@ -64,6 +69,7 @@ class GroupTable:
         self.groups: dict[str, Group] = GroupsById(self.memory)
         self.offsets = CommittedOffsets(self.memory)
         self.used_bytes = used_by_all or (lambda: self.memory.bytes)
+        self.share_member_fenced = share_member_fenced
         self.deleted_topics: set[str] = set()
         """Topics that were deleted and may still have offsets here."""
         self.deleted_topic_scan: DeletedTopicScan | None = None

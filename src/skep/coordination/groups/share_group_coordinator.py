@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import secrets
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -37,6 +38,11 @@ STATE_WAIT_S = 1.0
 assignment with its first heartbeat; otherwise with one of the next."""
 CALLS_AT_ONCE = 50
 """Requests to the persister that one group has in flight."""
+
+
+EPOCH_ATTEMPTS = 3
+LARGEST_FIRST_EPOCH = 1 << 30
+"""Half of all epochs are left for those that follow."""
 
 
 class _Turn:
@@ -225,14 +231,28 @@ class ShareGroupCoordinator:
     async def _carry_out(self, group_id: str, plan: Sequence[NewState]) -> dict[SharePartitionKey, KafkaError | None]:
         """Initializes the state and records what exists now."""
         by_key = {new.key: new for new in plan}
-        results = await self._each(
-            list(by_key),
-            lambda key: self._persister.initialize(key, by_key[key].state_epoch, by_key[key].start_offset),
-        )
+        results = await self._each(list(by_key), lambda key: self._initialize_state(key, by_key[key].start_offset))
         done = [key for key, error in results.items() if error is None]
         if done:
             await self._submit(group_id, lambda shard: state_operations.initialized(shard, group_id, done))
         return results
+
+    async def _initialize_state(self, key: SharePartitionKey, start_offset: int) -> None:
+        """Replaces the state by an empty one, in a state epoch that no leader of the partition has seen.
+
+        The epochs of a group begin again when it was deleted and created again, so they cannot be the state's: a leader
+        that still has the deleted state would write its deliveries into the new one. A first state epoch is drawn at
+        random, the next ones follow it. A leader may begin one too, so a number may be taken meanwhile.
+        """
+        for attempts_left in reversed(range(EPOCH_ATTEMPTS)):
+            before = (await self._persister.summary(key)).state_epoch
+            epoch = before + 1 if before else 1 + secrets.randbelow(LARGEST_FIRST_EPOCH)
+            try:
+                await self._persister.initialize(key, epoch, start_offset)
+                return
+            except KafkaError as error:
+                if error.code is not ErrorCode.fenced_state_epoch or not attempts_left:
+                    raise
 
     async def _delete_state(
         self, group_id: str, topics: Collection[uuid.UUID] | None

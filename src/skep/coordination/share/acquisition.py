@@ -1,11 +1,11 @@
 """What a member of a share group asks for, and the records that it gets from the runs that are available."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from skep.coordination.share.delivery_runs import Changed, OffsetRange, Run, archived
+from skep.coordination.share.delivery_runs import Changed, OffsetRange, Run
 from skep.coordination.share.share_state import DeliveryState
 
 
@@ -35,12 +35,20 @@ class Acquisition:
     """
 
     def __init__(
-        self, order: Order, batches: Sequence[OffsetRange], due: float, aborted: Sequence[OffsetRange]
+        self,
+        order: Order,
+        batches: Sequence[OffsetRange],
+        due: float,
+        dropped: Sequence[tuple[int, int, Changed]],
+        only: Sequence[OffsetRange] | None = None,
     ) -> None:
+        """``dropped`` are batches that are not delivered, ascending, and what becomes of them. ``only`` are the offsets
+        that may be acquired; None: all."""
         self._order = order
         self._batches = batches
         self._due = due
-        self._aborted = aborted
+        self._dropped = dropped
+        self._only = only
         self.left = order.max_records
         self.acquired: list[Acquired] = []
         self.changes: list[tuple[int, int, Changed]] = []
@@ -57,17 +65,40 @@ class Acquisition:
             last = max(last, self._batches[number][1]) if number >= 0 else last
         return min(last, run.last)
 
+    def offer(self, run: Run, isolated_size: Callable[[Run], int | None]) -> bool:
+        """Acquires a run that is ready, or its beginning. Returns whether more may follow."""
+        return all(self.left > 0 and self._take_piece(piece, isolated_size(piece)) for piece in self._pieces(run))
+
+    def _take_piece(self, run: Run, most: int | None) -> bool:
+        if most is None:
+            self.take(run._replace(last=self.last_of(run, self.left)))
+            return True
+        if not self.changes:
+            self.take(run._replace(last=min(run.last, run.first + min(most, self.left) - 1)))
+        self.is_isolated = True
+        return False
+
+    def _pieces(self, run: Run) -> Iterator[Run]:
+        """Yields the parts of the run that may be acquired."""
+        if self._only is None:
+            yield run
+            return
+        for first, last in self._only[bisect_left(self._only, run.first, key=_end) :]:
+            if first > run.last:
+                break
+            yield run._replace(first=max(first, run.first), last=min(last, run.last))
+
     def take(self, run: Run) -> None:
-        """Acquires the run. Its aborted batches are archived instead."""
+        """Acquires the run, apart from the batches in it that are dropped."""
         self.left -= run.last - run.first + 1
         first = run.first
-        for aborted_first, aborted_last in self._aborted[bisect_left(self._aborted, first, key=_last) :]:
-            if aborted_first > run.last:
+        for dropped_first, dropped_last, changed in self._dropped[bisect_left(self._dropped, first, key=_last) :]:
+            if dropped_first > run.last:
                 break
-            if aborted_first > first:
-                self._acquire(run, first, aborted_first - 1)
-            begin, first = max(first, aborted_first), min(aborted_last, run.last) + 1
-            self.changes.append((begin, first - 1, archived))
+            if dropped_first > first:
+                self._acquire(run, first, dropped_first - 1)
+            begin, first = max(first, dropped_first), min(dropped_last, run.last) + 1
+            self.changes.append((begin, first - 1, changed))
         if first <= run.last:
             self._acquire(run, first, run.last)
 
@@ -75,7 +106,9 @@ class Acquisition:
         member, due, count = self._order.member, self._due, run.delivery_count + 1
         for group_first, group_last in self._groups(first, last):
             size = run.size if count > 1 else group_last - group_first + 1
-            acquired = Run(group_first, group_last, DeliveryState.ACQUIRED, count, member, due, size)
+            acquired = Run(
+                group_first, group_last, DeliveryState.ACQUIRED, count, member, due, size, failures=run.failures
+            )
             self.changes.append((group_first, group_last, partial(_instead, acquired)))
             self.acquired.append(Acquired(group_first, group_last, count))
 
@@ -92,7 +125,23 @@ class Acquisition:
         yield first, last
 
 
-def _last(batch: OffsetRange) -> int:
+def overlaps(ranges: Sequence[OffsetRange], others: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Returns the ranges that begin in one of the others, which are ascending."""
+    found, left = [], iter(others)
+    other = next(left, None)
+    for first, last in ranges:
+        while other is not None and other[1] < first:
+            other = next(left, None)
+        if other is not None and other[0] <= first:
+            found.append((first, last))
+    return found
+
+
+def _last(dropped: tuple[int, int, Changed]) -> int:
+    return dropped[1]
+
+
+def _end(batch: OffsetRange) -> int:
     return batch[1]
 
 

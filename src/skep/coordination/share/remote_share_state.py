@@ -16,7 +16,7 @@ from skep.base.loop.supervisor import Supervisor
 from skep.client.errors import ClientError
 from skep.coordination.partition_leaders import PeerRequests
 from skep.coordination.share.share_state import SharePartitionKey, ShareState
-from skep.coordination.share.state_messages import batches_received, batches_to_send, request_for
+from skep.coordination.share.state_messages import batches_received, fields_of, generation_received, request_for
 from skep.metadata.model import BrokerRecord
 from skep.wire.apis import (
     DELETE_SHARE_GROUP_STATE,
@@ -56,8 +56,13 @@ class RemoteShareState:
 
     async def read(self, broker: BrokerRecord, key: SharePartitionKey, leader_epoch: int) -> ShareState:
         found = await self._ask_one(broker, READ_SHARE_GROUP_STATE, key, {"leader_epoch": leader_epoch})
-        batches = batches_received(found.state_batches)
-        return ShareState(found.state_epoch, leader_epoch, found.start_offset, batches=tuple(batches))
+        return ShareState(
+            found.state_epoch,
+            leader_epoch,
+            found.start_offset,
+            batches=tuple(batches_received(found)),
+            generation=generation_received(found),
+        )
 
     async def summary(self, broker: BrokerRecord, key: SharePartitionKey) -> ShareState:
         # The leader epoch of the request has no effect: the caller is not a leader.
@@ -160,7 +165,7 @@ def _write_fields(state: ShareState) -> Body:
         "leader_epoch": state.leader_epoch,
         "start_offset": state.start_offset,
         "delivery_complete_count": state.delivery_complete_count,
-        "state_batches": batches_to_send(state.batches),
+        **fields_of(state),
     }
 
 

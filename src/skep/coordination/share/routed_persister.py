@@ -66,6 +66,18 @@ class RoutedPersister:
             lambda broker: self._remote.write(broker, key, state),
         )
 
+    def write_now(self, key: SharePartitionKey, state: ShareState) -> bool:
+        try:
+            self._coordinator.write_now(key, state)
+        except KafkaError as error:
+            if self._is_retriable(error.code, key):
+                return False
+            raise
+        return True
+
+    def commits_at_once(self, key: SharePartitionKey) -> bool:
+        return self._coordinator.commits_at_once(key)
+
     async def summary(self, key: SharePartitionKey) -> ShareState:
         return await self._ask(
             key, lambda: self._coordinator.summary(key), lambda broker: self._remote.summary(broker, key)

@@ -45,6 +45,15 @@ class ShareCoordinator:
     async def write(self, key: SharePartitionKey, state: ShareState) -> None:
         await self._submit(key, lambda shard: share_operations.write(shard, key, state))
 
+    def commits_at_once(self, key: SharePartitionKey) -> bool:
+        """Whether ``write_now`` can write. A cheap check: False may mean not yet."""
+        return self._runtime.commits_at_once(key.coordinator_key)
+
+    def write_now(self, key: SharePartitionKey, state: ShareState) -> None:
+        """As ``write``, if ``commits_at_once``."""
+        check_group_id(self._config.value.coordinator, key.group_id)
+        self._runtime.submit(key.coordinator_key, lambda shard: share_operations.write(shard, key, state))
+
     async def summary(self, key: SharePartitionKey) -> ShareState:
         state: ShareState = await self._submit(key, lambda shard: share_operations.summary(shard, key))
         return state

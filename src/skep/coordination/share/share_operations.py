@@ -6,6 +6,11 @@ a leader that knows an earlier one has to read the state first.
 
 Writes merge (``state_batches.py``), and neither the start offset nor the delivery complete count goes back: a write may
 be repeated when its response is lost.
+
+A leader that opens finished offsets again writes the whole state with a higher generation. That is the one write that
+replaces. It may be repeated too: a copy has the current generation, and merges without an effect. Copies of earlier
+writes, which would finish those offsets again, have an earlier generation, and are fenced. The state epoch cannot serve
+for this: the group coordinator chooses it, and could not tell a reset of its own from a leader's write.
 """
 
 from collections.abc import Sequence
@@ -22,9 +27,11 @@ from skep.coordination.share.share_state import UNINITIALIZED, DeliveryState, Sh
 from skep.coordination.share.share_table import KeptState, ShareTable
 from skep.coordination.share.state_batches import merge
 
-MAX_STATE_BATCHES = 20_000
-"""Of one share partition. Kafka's largest window has 10,000 offsets, and a write may replace all of them."""
+MAX_STATE_BATCHES = 70_000
+"""Of one share partition, and of one write. The window of a leader has at most 65,000 runs (``share_window.py``), and a
+snapshot of so many has 2.4 MB, half of what a record of the topic may have."""
 MAX_DELIVERY_COUNT = 0x7FFF
+MAX_TIME_MS = (1 << 63) - 1
 NO_STATE = ShareState(state_epoch=0, leader_epoch=0, start_offset=UNINITIALIZED)
 """The summary of a share partition that is not initialized, as in Kafka."""
 
@@ -60,6 +67,7 @@ def initialize(table: ShareTable, key: SharePartitionKey, state_epoch: int, star
         delivery_complete_count=UNINITIALIZED if start_offset == UNINITIALIZED else 0,
         create_timestamp=now_ms,
         write_timestamp=now_ms,
+        generation=before.generation if before is not None and before.state_epoch == state_epoch else 0,
     )
     return Outcome(records=[CoordinatorRecord(ShareSnapshotKey(key), snapshot)])
 
@@ -71,17 +79,24 @@ def read(table: ShareTable, key: SharePartitionKey, leader_epoch: int) -> Outcom
     _check_exists(table, key)
     state = _state_of(table, key)
     _check_leader_epoch(key, state, leader_epoch)
-    response = ShareState(state.state_epoch, leader_epoch, state.start_offset, batches=tuple(state.batches))
+    response = ShareState(
+        state.state_epoch,
+        leader_epoch,
+        state.start_offset,
+        batches=tuple(state.batches),
+        generation=state.generation,
+    )
     if leader_epoch == state.leader_epoch:
         return Outcome(response, freshness=Freshness.PROVEN)
     return Outcome(response, [_record(table, key, state, response._replace(batches=()))])
 
 
 def write(table: ShareTable, key: SharePartitionKey, written: ShareState) -> Outcome:
-    _check_not_negative("leader epoch", written.leader_epoch)
-    _check_not_negative("state epoch", written.state_epoch)
-    _check_not_below_minus_one("start offset", written.start_offset)
-    _check_not_below_minus_one("delivery complete count", written.delivery_complete_count)
+    if min(written[:4]) < 0:
+        _check_not_negative("leader epoch", written.leader_epoch)
+        _check_not_negative("state epoch", written.state_epoch)
+        _check_not_below_minus_one("start offset", written.start_offset)
+        _check_not_below_minus_one("delivery complete count", written.delivery_complete_count)
     _check_batches(written.batches)
     _check_exists(table, key)
     state = _state_of(table, key)
@@ -89,12 +104,14 @@ def write(table: ShareTable, key: SharePartitionKey, written: ShareState) -> Out
     if written.state_epoch != state.state_epoch:
         # A higher one was never given out for this state: the leader knows one that was deleted.
         raise _fenced_state_epoch(key, state, written.state_epoch)
-    if len(state.batches) + len(written.batches) > MAX_STATE_BATCHES:
+    if written.generation > state.generation:
+        return Outcome(records=[_replacement(table, key, state, written)])
+    if written.generation < state.generation:
         raise KafkaError(
-            ErrorCode.invalid_request,
-            f"the state of {key.coordinator_key} has {len(state.batches)} batches and the write "
-            f"{len(written.batches)}; at most {MAX_STATE_BATCHES} are kept",
+            ErrorCode.fenced_state_epoch,
+            f"generation {written.generation} of {key.coordinator_key} is over: {state.generation} has begun",
         )
+    _check_size(key, state, written)
     return Outcome(records=[_record(table, key, state, written)])
 
 
@@ -133,6 +150,35 @@ def _record(table: ShareTable, key: SharePartitionKey, state: KeptState, change:
         batches=batches,
     )
     return CoordinatorRecord(ShareSnapshotKey(key), snapshot)
+
+
+def _replacement(table: ShareTable, key: SharePartitionKey, state: KeptState, written: ShareState) -> CoordinatorRecord:
+    if written.start_offset == UNINITIALIZED:
+        raise KafkaError(ErrorCode.invalid_request, "a state that replaces another needs a start offset")
+    batches: list[StateBatch] = []
+    merge(batches, written.batches, written.start_offset)
+    snapshot = state.snapshot(table.clock.now_ms())._replace(
+        leader_epoch=written.leader_epoch,
+        start_offset=written.start_offset,
+        delivery_complete_count=written.delivery_complete_count,
+        batches=batches,
+        generation=written.generation,
+    )
+    return CoordinatorRecord(ShareSnapshotKey(key), snapshot)
+
+
+def _check_size(key: SharePartitionKey, state: KeptState, written: ShareState) -> None:
+    if len(state.batches) + len(written.batches) <= MAX_STATE_BATCHES:
+        return
+    # A write mostly replaces batches. Whether there would be too many is known when they are merged.
+    batches = list(state.batches)
+    merge(batches, written.batches, max(state.start_offset, written.start_offset))
+    if len(batches) > MAX_STATE_BATCHES:
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"the state of {key.coordinator_key} has {len(state.batches)} batches and would have {len(batches)}; "
+            f"at most {MAX_STATE_BATCHES} are kept",
+        )
 
 
 def _state_of(table: ShareTable, key: SharePartitionKey) -> KeptState:
@@ -176,9 +222,18 @@ def _fenced_state_epoch(key: SharePartitionKey, state: KeptState, state_epoch: i
 
 
 def _check_batches(batches: Sequence[StateBatch]) -> None:
-    for first, last, state, count in batches:
+    if len(batches) > MAX_STATE_BATCHES:
+        raise KafkaError(
+            ErrorCode.invalid_request, f"a write has {len(batches)} batches, more than {MAX_STATE_BATCHES}"
+        )
+    for first, last, state, count, failures, not_before_ms, _ in batches:
         if not 0 <= first <= last or state not in _WRITTEN_STATES or not 0 <= count <= MAX_DELIVERY_COUNT:
             raise KafkaError(
                 ErrorCode.invalid_request,
                 f"offsets {first} to {last} in state {int(state)} with delivery count {count} are not a state batch",
+            )
+        if not 0 <= failures <= MAX_DELIVERY_COUNT or not 0 <= not_before_ms <= MAX_TIME_MS:
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                f"offsets {first} to {last}, failed {failures} times, not before {not_before_ms}: not a state batch",
             )

@@ -4,9 +4,13 @@ The leader of a partition delivers its records to the members of a share group. 
 the share coordinator before it acknowledges anything to a member, and a new leader reads the state from there. Only
 the ranges whose state is not the initial one are kept: everything from ``start_offset`` on that no batch covers has
 not been delivered yet, or was acquired when its leader stopped.
+
+Kafka has a state and a delivery count for each range. ``failures``, ``not_before_ms`` and ``reason`` are Skep's own,
+for groups that ask for retries with a delay or for dead letters.
 """
 
 import enum
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -34,6 +38,20 @@ DELIVERY_STATES = {state.value: state for state in DeliveryState}
 """By their numbers: much faster than ``DeliveryState(number)``, and a state may have thousands of batches."""
 
 
+class Reason(enum.IntEnum):
+    """Why a record goes to the dead-letter topic. The numbers are those of the log."""
+
+    NONE = 0
+    REJECTED = 1
+    LIMIT = 2
+    """Its deliveries are used up."""
+    EXPIRED = 3
+    """It is older than the group wants (``skep.share.record.ttl.ms``)."""
+
+
+REASONS = {reason.value: reason for reason in Reason}
+
+
 class SharePartitionKey(NamedTuple):
     """What one group knows of one partition."""
 
@@ -44,7 +62,12 @@ class SharePartitionKey(NamedTuple):
     @property
     def coordinator_key(self) -> str:
         """The key under which FindCoordinator finds the share coordinator."""
-        return f"{self.group_id}:{id_text(self.topic_id)}:{self.partition}"
+        return _coordinator_key(self)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _coordinator_key(key: SharePartitionKey) -> str:
+    return f"{key.group_id}:{id_text(key.topic_id)}:{key.partition}"
 
 
 class StateBatch(NamedTuple):
@@ -54,6 +77,12 @@ class StateBatch(NamedTuple):
     last: int
     state: DeliveryState
     delivery_count: int
+    failures: int = 0
+    """How many of the deliveries have failed, if the group counts them apart."""
+    not_before_ms: int = 0
+    """The wall-clock time before which it is not delivered again; 0 for none."""
+    reason: Reason = Reason.NONE
+    """Of a record in state ``ARCHIVING``."""
 
 
 class ShareState(NamedTuple):
@@ -65,6 +94,13 @@ class ShareState(NamedTuple):
     delivery_complete_count: int = UNINITIALIZED
     """The number of offsets from ``start_offset`` on that need no further delivery (KIP-1226)."""
     batches: Sequence[StateBatch] = ()
+    generation: int = 0
+    """How often a leader has replaced the state within its state epoch."""
+
+
+def generation_text(state_epoch: int, generation: int) -> str:
+    """Returns what changes whenever finished records are opened again, or the offsets of the group are reset."""
+    return f"{state_epoch}.{generation}"
 
 
 class SharePersister(Protocol):
@@ -79,7 +115,20 @@ class SharePersister(Protocol):
 
     async def write(self, key: SharePartitionKey, state: ShareState) -> None:
         """Merges ``state.batches`` into the state and moves its start; ``UNINITIALIZED`` leaves the start where it is.
-        Returns when the change is committed."""
+        Returns when the change is committed.
+
+        With a higher generation than the current one, ``state`` replaces the whole state instead, and may move its
+        start back. Writes of earlier generations are fenced from then on, so that a late copy of one cannot undo it.
+        """
+        ...
+
+    def commits_at_once(self, key: SharePartitionKey) -> bool:
+        """Whether ``write_now`` can write: the coordinator is on this broker, and has no followers to wait for."""
+        ...
+
+    def write_now(self, key: SharePartitionKey, state: ShareState) -> bool:
+        """Does what ``write`` does, without waiting. Returns False if that is not possible now, and ``write`` has to
+        try it."""
         ...
 
     async def summary(self, key: SharePartitionKey) -> ShareState:

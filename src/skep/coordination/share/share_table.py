@@ -24,6 +24,7 @@ class KeptState:
         "batches",
         "create_timestamp",
         "delivery_complete_count",
+        "generation",
         "is_orphaned",
         "leader_epoch",
         "snapshot_epoch",
@@ -40,6 +41,7 @@ class KeptState:
         self.leader_epoch = snapshot.leader_epoch
         self.start_offset = snapshot.start_offset
         self.delivery_complete_count = snapshot.delivery_complete_count
+        self.generation = snapshot.generation
         self.create_timestamp = snapshot.create_timestamp
         self.write_timestamp = snapshot.write_timestamp
         self.batches: list[StateBatch] = []
@@ -59,6 +61,7 @@ class KeptState:
             self.create_timestamp,
             write_timestamp,
             self.batches,
+            self.generation,
         )
 
     def apply(self, update: ShareUpdateValue) -> None:

@@ -1,8 +1,9 @@
 """Merges state batches of a share partition: for each offset the furthest state wins.
 
 Of two states of one offset the one with the higher delivery count is further, and with equal counts the one with the
-higher number: available, acknowledged, archiving, archived (Kafka: PersisterStateBatchCombiner). So a write that is
-repeated, or arrives behind a later one, changes nothing. Nothing is kept below the start offset.
+higher number: available, acknowledged, archiving, archived (Kafka: PersisterStateBatchCombiner). Failures, the time of
+the next delivery and the reason follow in this order, so of two different states one is always further. So a write that
+is repeated, or arrives behind a later one, changes nothing. Nothing is kept below the start offset.
 
 A small change visits the batches that it touches, and no others. Worked example, with (first, last, state, count):
 
@@ -14,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from skep.coordination.share.share_state import DeliveryState, StateBatch
+from skep.coordination.share.share_state import StateBatch
 
 MANY_TIMES = 16
 """Visiting so many batches in order costs about as much as finding the place of one change."""
@@ -23,7 +24,7 @@ MANY_TIMES = 16
 def merge(batches: list[StateBatch], changes: Iterable[StateBatch], start_offset: int) -> None:
     """Merges ``changes``, in any order, into ``batches``, which are ascending and disjoint before and after.
 
-    Neighbours of the same state and count become one batch.
+    Neighbours that are equal become one batch.
     """
     _prune(batches, start_offset)
     wanted = [
@@ -75,27 +76,33 @@ def _combined(batches: Sequence[StateBatch], changes: Sequence[StateBatch]) -> l
             left, right, one, other = right, left, other, one
         if one.last < other.first:
             right.append(other)
-            _add(combined, *one)
+            _add(combined, one)
             continue
         if one.first < other.first:
-            _add(combined, one.first, other.first - 1, one.state, one.delivery_count)
+            _add(combined, _cut(one, one.first, other.first - 1))
         last = min(one.last, other.last)
-        is_further = (one.delivery_count, one.state) > (other.delivery_count, other.state)
-        further = one if is_further else other
-        _add(combined, other.first, last, further.state, further.delivery_count)
+        _add(combined, _cut(one if _rank(one) > _rank(other) else other, other.first, last))
         if one.last > last:
-            left.append(StateBatch(last + 1, *one[1:]))
+            left.append(_cut(one, last + 1, one.last))
         elif other.last > last:
-            right.append(StateBatch(last + 1, *other[1:]))
+            right.append(_cut(other, last + 1, other.last))
     for rest in reversed(left or right):
-        _add(combined, *rest)
+        _add(combined, rest)
     return combined
 
 
-def _add(combined: list[StateBatch], first: int, last: int, state: DeliveryState, count: int) -> None:
-    if combined:
-        before = combined[-1]
-        if before.last + 1 == first and before.state is state and before.delivery_count == count:
-            combined[-1] = StateBatch(before.first, last, state, count)
-            return
-    combined.append(StateBatch(first, last, state, count))
+def _rank(batch: StateBatch) -> tuple[int, ...]:
+    """Returns what decides which of two states of an offset is further."""
+    _, _, state, count, *rest = batch
+    return count, state, *rest
+
+
+def _cut(batch: StateBatch, first: int, last: int) -> StateBatch:
+    return tuple.__new__(StateBatch, (first, last, *batch[2:]))
+
+
+def _add(combined: list[StateBatch], batch: StateBatch) -> None:
+    if combined and (before := combined[-1]).last + 1 == batch.first and before[2:] == batch[2:]:
+        combined[-1] = _cut(before, before.first, batch.last)
+    else:
+        combined.append(batch)

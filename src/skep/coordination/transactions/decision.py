@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import NO_PRODUCER_ID
 from skep.coordination.shard import Freshness, Outcome, ProducerStamp
 from skep.coordination.transactions import completion
-from skep.coordination.transactions.transaction import HIGHEST_EPOCH, NO_PRODUCER_ID, Transaction, is_exhausted
+from skep.coordination.transactions.transaction import HIGHEST_EPOCH, Transaction, is_exhausted
 from skep.coordination.transactions.transaction_state import ENDING, ENDING_V2, REPEATED_ENDING_V2, State
 from skep.coordination.transactions.transaction_table import NEEDS_PRODUCER_ID, TransactionTable
 

@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.base.ids import TopicPartition
+from skep.base.ids import NO_PRODUCER_ID, TopicPartition
 from skep.coordination.shard import CoordinatorRecord, ProducerStamp
 from skep.coordination.transaction_records import TransactionLogKey, TransactionLogValue, TransactionPartitions
 from skep.coordination.transactions.transaction_state import COMPLETION, ENDED, NEXT, State
 
 HIGHEST_EPOCH = 0x7FFF
 NO_EPOCH = -1
-NO_PRODUCER_ID = -1
 NO_TIME = -1
 V2 = 2
 """The transaction version in which each transaction has an epoch of its own (KIP-890). Kafka's number."""

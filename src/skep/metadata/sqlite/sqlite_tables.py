@@ -83,7 +83,7 @@ class SqliteTables:
 
     def close(self) -> None:
         try:
-            # On a full disk this fails; then the others bury us as soon as the lock is gone.
+            # On a full disk this fails. Other processes then delete the keys when the lock is released.
             with contextlib.suppress(sqlite3.OperationalError):
                 self._delete_session(self._session.name)
         finally:

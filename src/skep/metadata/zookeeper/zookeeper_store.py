@@ -132,7 +132,8 @@ class ZooKeeperStore:
         try:
             async with asyncio.timeout(self._connection_timeout_s):
                 try:
-                    await asyncio.wait_for(self._connected.wait(), SAY_SO_AFTER_S)
+                    async with asyncio.timeout(SAY_SO_AFTER_S):
+                        await self._connected.wait()
                 except TimeoutError:
                     logger.warning(
                         "%s does not respond yet; trying for %.0f s", self.address, self._connection_timeout_s
@@ -224,7 +225,8 @@ class ZooKeeperStore:
                 if not self._connected.is_set():
                     # Counted from the loss, so that queued calls do not each wait the whole time one after another.
                     until = max(self._disconnected_at + self._call_timeout_s, give_up_at)
-                    await asyncio.wait_for(self._connected.wait(), max(0.0, until - time.monotonic()))
+                    async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                        await self._connected.wait()
             except TimeoutError:
                 raise StoreUnavailable(f"{self.address} cannot be reached") from None
             try:

@@ -5,7 +5,7 @@ session, KIP-227), so a thousand idle partitions cost two small requests a secon
 there is something to send, and responds for the partitions that have changed:
 
 - records are appended as they are, byte for byte, and the leader's high watermark and log start are taken over;
-- a diverging epoch, or OFFSET_OUT_OF_RANGE, has the log truncated (``followed_partition.py``);
+- after a diverging epoch, or OFFSET_OUT_OF_RANGE, the log is truncated (``followed_partition.py``);
 - another error means that a leader is being elected, or that a disk is failing: the partition waits for a while, or
   for its next role.
 """
@@ -260,7 +260,7 @@ class Fetcher:
         if partition.log.log_start_offset > fetched.log_start_offset:
             if not await self._may_truncate(followed):
                 return
-            truncation = followed.start_anew(fetched.log_start_offset)
+            truncation = followed.start_over(fetched.log_start_offset)
             if truncation is not None:
                 # When the truncation has ended, the next response shows that both logs start at the same offset.
                 self._await_truncation(followed, truncation)

@@ -4,7 +4,7 @@ The leader's response for a partition tells how the two logs differ:
 
 - a *diverging epoch*: our log has batches that the leader's log does not have. They are truncated down to the point up
   to which both logs can be equal, and the next fetch asks again (KIP-101, KIP-279, over Fetch as in KIP-595);
-- OFFSET_OUT_OF_RANGE: our log lies wholly before the start of the leader's log; it starts anew at that offset.
+- OFFSET_OUT_OF_RANGE: our log lies wholly before the start of the leader's log; it starts over at that offset.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 PAST_ALL_LOGS = Offset(1 << 62)
 """The offset that a follower asks for when its log may start too late. The leader refuses it and says where its own log
-starts. It does not count the follower's position: otherwise the follower could join the ISR before it has started its
-log anew."""
+starts. It does not count the follower's position: otherwise the follower could join the ISR before its log has
+started over."""
 
 Key = tuple[UUID, int]
 """Topic id and partition index."""
@@ -71,11 +71,11 @@ class FollowedPartition:
             max_bytes,
         )
 
-    def start_anew(self, leader_start: int) -> "asyncio.Future[None] | None":
+    def start_over(self, leader_start: int) -> "asyncio.Future[None] | None":
         """Replaces the log by an empty one that starts where the leader's log starts."""
         start = Offset(max(0, leader_start))
-        logger.info("%s: starting anew at %d, where the leader's log starts", self.partition.topic_partition, start)
-        return self.partition.start_anew_at(start)
+        logger.info("%s: starting over at %d, where the leader's log starts", self.partition.topic_partition, start)
+        return self.partition.start_over_at(start)
 
     def truncate(self, fetched: FetchResponsePartition, leader: BrokerId) -> "asyncio.Future[None] | None":
         """Removes from the log what the leader does not have. The future is done when this is; None means at once.
@@ -86,13 +86,13 @@ class FollowedPartition:
         if fetched.diverging_epoch is None:
             # Our log lies wholly before the leader's, or is empty and lies past its end.
             if fetched.log_start_offset >= 0 and (fetched.log_start_offset > log.log_end_offset or _is_empty(log)):
-                return self.start_anew(fetched.log_start_offset)
+                return self.start_over(fetched.log_start_offset)
             # Every batch has an epoch and every leader begins one, so brokers do not make such a history.
             raise KafkaError(
                 fetched.error_code, f"the leader has neither offset {log.log_end_offset} nor a diverging epoch"
             )
         if _has_nothing_in_common(log, fetched.diverging_epoch):
-            return self.start_anew(fetched.log_start_offset)
+            return self.start_over(fetched.log_start_offset)
         epoch, leader_end = fetched.diverging_epoch
         own_epoch, own_end = log.end_offset_for_epoch(LeaderEpoch(epoch))
         # (KIP-279) If we do not have that epoch, the end of our last epoch before it is the furthest common point.

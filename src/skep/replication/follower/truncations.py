@@ -46,9 +46,9 @@ class Truncations:
         """Begins to truncate the log to ``offset``. The future fails with StorageError when the disk refuses."""
         return self._begin(partition, self._truncate(partition, offset))
 
-    def start_anew(self, partition: Partition, offset: Offset) -> "asyncio.Future[None]":
+    def start_over(self, partition: Partition, offset: Offset) -> "asyncio.Future[None]":
         """Begins to replace the log by an empty one that starts at ``offset``."""
-        return self._begin(partition, self._start_anew(partition, offset))
+        return self._begin(partition, self._start_over(partition, offset))
 
     async def idle(self, partition: Partition) -> None:
         """Returns when the partition is not being truncated."""
@@ -89,7 +89,7 @@ class Truncations:
         log, truncator = partition.log, partition.log.truncator
         cut = truncator.begin_cut(offset)
         if isinstance(cut, int):
-            await self._start_anew(partition, cut)
+            await self._start_over(partition, cut)
         elif cut is not None:
             # Now, before the await: a checkpoint that is collected meanwhile must not contain a higher offset.
             partition.high_watermark = min(partition.high_watermark, max(cut.end_offset, log.log_start_offset))
@@ -101,7 +101,7 @@ class Truncations:
                 if not log.is_half_cut:
                     truncator.end_cut()
 
-    async def _start_anew(self, partition: Partition, offset: Offset) -> None:
+    async def _start_over(self, partition: Partition, offset: Offset) -> None:
         """As ``Truncator.start_over_at``. Renaming the directory and creating the first segment read nothing and wait
         for nothing, so they run here; the sync between them runs in a thread."""
         truncator = partition.log.truncator

@@ -10,13 +10,13 @@ from typing import Protocol
 
 
 class Watched(Protocol):
-    """Something that delayed fetches watch."""
+    """A partition, or its ``Tail``, whose appends complete delayed fetches."""
 
     delayed_fetches: "set[DelayedFetch]"
 
 
 class DelayedFetch:
-    """One fetch that found ``missing_bytes`` too few. Owns its entries in the ``delayed_fetches`` of its partitions.
+    """One fetch that lacks ``missing_bytes`` bytes. Owns its entries in the ``delayed_fetches`` of its partitions.
 
     It is in the set of a partition from ``watch`` until it is woken or ``leave`` is called. The caller of ``watch`` has
     to check each partition again afterwards: what arrived between its first check and ``watch`` woke nobody.
@@ -84,7 +84,10 @@ class Watch(Protocol):
 
 
 class Tail:
-    """The delayed fetches of followers, which wait for appends instead of the high watermark."""
+    """The fetches of followers that wait for a partition. They wait for appends instead of the high watermark.
+
+    ``watches`` are those of fetch sessions (``broker/fetch/follower_watch.py``), ``delayed_fetches`` those without one.
+    """
 
     __slots__ = ("delayed_fetches", "watches")
 

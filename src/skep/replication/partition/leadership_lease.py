@@ -1,21 +1,19 @@
-"""The lease by which a leader believes that it still leads.
+"""The lease: how long a leader may assume that it still leads.
 
 The metadata store tells a leader that it was succeeded. A leader that is cut off from the store, or was frozen, does
 not learn it in time, and would keep serving reads from an old log. What it does know is when it last heard from others:
 
-- *The store* said at some moment that our registration exists. The session then lives for at least ``bound_s`` more,
-  and
-  no broker succeeds one whose session lives without the watch of that one being notified.
+- *The store* said at some moment that our registration exists. The session then lives for at least ``bound_s`` more.
+  While it lives, no other broker is elected in our place without a notification of our watch.
 - *A follower* fetched at some moment, in our epoch. A successor is elected from the ISR, and stops fetching from us
-  when
-  it begins to lead. So while every member of the ISR fetches, none of them leads.
+  when it begins to lead. So while every member of the ISR fetches, none of them leads.
 
 When neither holds, the lease has expired: another broker may lead by now. Responses that must not be stale are then
 refused; see ``Partition.check_leads``. A leader that hears its followers is not stopped by an unavailable store, nor
 one that hears the store by a slow follower. Where no other broker can be elected (one replica, or an ISR of one) the
 lease never expires.
 
-``bound_s`` is half of the session timeout. It bounds how long an old leader is believed; it proves nothing, because
+``bound_s`` is half of the session timeout. It limits for how long an old leader serves reads. It proves nothing:
 clocks may run at different speeds, a virtual machine may be frozen together with its clock, and a fetch may have been
 in flight for long. What has to be certain is written and waits for its acknowledgement, which only the current leader
 gets.

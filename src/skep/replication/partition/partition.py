@@ -48,7 +48,7 @@ class BackgroundTruncation(Protocol):
 
     def truncate(self, partition: "Partition", offset: Offset) -> "asyncio.Future[None]": ...
 
-    def start_anew(self, partition: "Partition", offset: Offset) -> "asyncio.Future[None]": ...
+    def start_over(self, partition: "Partition", offset: Offset) -> "asyncio.Future[None]": ...
 
 
 class Partition:
@@ -111,7 +111,7 @@ class Partition:
         self._leader_high_watermark = 0
         self._clock = clock
         itself = weakref.ref(self)
-        self._commit = GroupCommit(log, executor, lambda: _advance(itself))
+        self._commit = GroupCommit(log, executor, lambda: _advance_if_alive(itself))
         self._acknowledgements = Acknowledgements()
         self._transactions = log.producers.transactions
         self._transactions.high_watermark_moved(self.high_watermark)
@@ -131,7 +131,7 @@ class Partition:
 
     @property
     def lag(self) -> int:
-        """The number of committed offsets that a follower does not have yet, as far as its leader has told."""
+        """The number of committed offsets that a follower does not have yet, by the leader's last response."""
         return 0 if self.is_leader else max(0, self._leader_high_watermark - self.log.log_end_offset)
 
     # Roles.
@@ -204,6 +204,11 @@ class Partition:
         return self.in_sync is not None
 
     @property
+    def commits_at_once(self) -> bool:
+        """Whether what is appended is committed when ``append`` returns."""
+        return self.in_sync is None and self.log.state.config.flush_messages == NEVER
+
+    @property
     def is_lease_expired(self) -> bool:
         """Whether another broker may lead by now without our knowing (``leadership_lease.py``)."""
         if self.in_sync is None or self.lease is None:
@@ -211,7 +216,7 @@ class Partition:
         return self.lease.is_expired(self.in_sync.all_heard_at)
 
     def check_leads(self) -> None:
-        """Raises NOT_LEADER_OR_FOLLOWER when what we know may be stale. Called before reads that must not be."""
+        """Raises NOT_LEADER_OR_FOLLOWER when another broker may lead. Called before reads that must not be stale."""
         if self.is_lease_expired:
             raise self._not_leader(_LEASE_EXPIRED)
 
@@ -240,7 +245,7 @@ class Partition:
             raise self._not_leader()
         log, in_sync = self.log, self.in_sync
         if in_sync is not None and acks_all:
-            self._check_promise(in_sync)
+            self._check_can_acknowledge(in_sync)
         # No await from here to the append: the event loop is our lock. With an await in between, a retry of the same
         # batch could pass the sequence check before the first copy is recorded, and the log would hold the batch twice.
         appended = log.append(batch, header, self.leader_epoch, self._clock.now_ms())
@@ -270,7 +275,7 @@ class Partition:
         if not self.is_leader:
             raise self._not_leader()
         if self.in_sync is not None:
-            self._check_promise(self.in_sync)
+            self._check_can_acknowledge(self.in_sync)
         appended = self.log.append_marker(
             producer_id,
             producer_epoch,
@@ -288,17 +293,17 @@ class Partition:
             self._advance()
         return appended, synced
 
-    def _check_promise(self, in_sync: InSyncReplicas) -> None:
-        """Refuses an append that could not be acknowledged by all in-sync replicas."""
+    def _check_can_acknowledge(self, in_sync: InSyncReplicas) -> None:
+        """Raises KafkaError when an append with acks=all could not be acknowledged."""
         if in_sync.is_in_doubt:
             raise self._not_leader(_IN_DOUBT)
         if (refusal := self._too_few(ErrorCode.not_enough_replicas)) is not None:
             raise refusal
 
     def _too_few(self, code: ErrorCode) -> KafkaError | None:
-        """Returns why acks=all cannot be promised, None when enough replicas are in sync."""
-        told = self.in_sync and self.in_sync.too_few(self.log.config.min_insync_replicas)
-        return KafkaError(code, f"{self.topic_partition} has {told}") if told else None
+        """Returns the error ``code`` when fewer replicas than ``min.insync.replicas`` are in sync, otherwise None."""
+        shortage = self.in_sync and self.in_sync.too_few(self.log.config.min_insync_replicas)
+        return KafkaError(code, f"{self.topic_partition} has {shortage}") if shortage else None
 
     def _replicate(self, appended: Appended, size: int, acks_all: bool) -> "asyncio.Future[None] | None":
         """Wakes the followers' fetches. Returns what the acknowledgement has to wait for."""
@@ -403,16 +408,16 @@ class Partition:
         self.truncated()
         return None
 
-    def start_anew_at(self, offset: Offset) -> "asyncio.Future[None] | None":
+    def start_over_at(self, offset: Offset) -> "asyncio.Future[None] | None":
         """Drops the whole log: the leader's log begins past its end. Otherwise like ``truncate_to``."""
         if self.truncations is not None:
-            return self.truncations.start_anew(self, offset)
-        self.log.start_anew_at(offset)
+            return self.truncations.start_over(self, offset)
+        self.log.start_over_at(offset)
         self.truncated()
         return None
 
     def truncated(self) -> None:
-        """Called after a truncation: the log has another end, or at least its producers are other objects."""
+        """Called after a truncation: ``log.producers`` is another object, and the log may have another end."""
         log = self.log
         self.high_watermark = Offset(max(log.log_start_offset, min(self.high_watermark, log.log_end_offset)))
         self._transactions = log.producers.transactions
@@ -438,7 +443,7 @@ class Partition:
         await self._commit.idle()
 
     def _advance(self) -> None:
-        """Called when the log of the leader, or what a follower has, has moved."""
+        """Moves the high watermark. Called when the end of the leader's log, or of a follower's, has moved."""
         if not self.is_leader:
             return
         log = self.log
@@ -492,9 +497,9 @@ class Partition:
             watch.wake()
 
 
-def _advance(partition: "weakref.ref[Partition]") -> None:
-    """Called by a group commit, which holds its partition by a weak reference: no garbage collector looks for such
-    cycles."""
+def _advance_if_alive(partition: "weakref.ref[Partition]") -> None:
+    """Called by a group commit. It has a weak reference, because the garbage collector may not look for cycles
+    (``base/loop/garbage.py``)."""
     if (alive := partition()) is not None:
         alive._advance()
 

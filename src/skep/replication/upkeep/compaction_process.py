@@ -40,10 +40,6 @@ class CompactionProcess:
         self._is_unwanted = False
         self._is_slow = not is_compiler_installed()
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
-
     async def run(self, request: CompactionRequest, on_group: Callable[[CleanedGroup], Awaitable[None]]) -> PassResult:
         """Runs one pass. Raises DamagedLog, StorageError or HelperFailed. When cancelled or failed, the process is gone
         afterwards."""

@@ -76,11 +76,6 @@ class Compactor:
         self._last_pass_s = 0.0
         self._paused: dict[Partition, float] = {}
 
-    @property
-    def helper_pid(self) -> int | None:
-        """The process id of the helper, while there is one."""
-        return self._process.pid
-
     async def compact_due(self, partitions: Iterable[Partition], config: BrokerConfig) -> None:
         """Runs passes until nothing is due. When cancelled, the log has either its old segments or its new ones."""
         known = list(partitions)

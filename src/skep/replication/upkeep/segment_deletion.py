@@ -175,7 +175,8 @@ class SegmentDeletion:
                         self._ended(under_way)
                 else:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._news.wait(), self._waiting[0][0] - now)
+                        async with asyncio.timeout(self._waiting[0][0] - now):
+                            await self._news.wait()
         finally:
             self._is_running = False
 

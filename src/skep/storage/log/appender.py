@@ -53,7 +53,7 @@ class Appender:
         """Writes a batch that ``check_produced`` has accepted, in one write. ``marker`` is what a control batch holds.
 
         A duplicate of one of the producer's last five batches gets the same response as the first copy and is not
-        written. The first copy may not be flushed yet: in both cases the response waits for ``last_offset``.
+        written. The first copy may not be committed yet, so the response to a duplicate waits for ``last_offset`` too.
         """
         state = self._state
         if state.flush.failure is not None:

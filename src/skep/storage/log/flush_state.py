@@ -65,8 +65,8 @@ class FlushPlan:
         for segment in self.aborts:
             self._sync_side_file(segment.transaction_index.path)
         for segment in self.indexes:
-            # First, because only this file is not missed when it is lost: recovery accepts a segment that has an
-            # offset index.
+            # Before the offset index: recovery accepts a segment that has one, and does not notice that the index of
+            # aborted transactions is lost.
             if segment.transaction_index.count:
                 self._sync_side_file(segment.transaction_index.path)
             self._sync_side_file(segment.offset_index.path)

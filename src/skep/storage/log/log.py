@@ -82,7 +82,7 @@ class Log:
         self._replica_appender = ReplicaAppender(state, self._appender, self.truncator)
         self.lost_data = content.lost_data
 
-    # The state, for those who look at it.
+    # The state, to read.
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -221,6 +221,10 @@ class Log:
         """Returns where the batches from ``offset`` on lie; see ``LogReader.read``."""
         return self._reader.read(offset, max_bytes, up_to=up_to, at_least_one=at_least_one)
 
+    def remember(self, offset: int, position: int) -> None:
+        """See ``LogReader.remember``."""
+        self._reader.remember(offset, position)
+
     def prepare(self, offset: Offset, max_bytes: int) -> None:
         """Looks up what the next ``read`` is likely to need."""
         self._reader.prepare(offset, max_bytes)
@@ -249,7 +253,7 @@ class Log:
         """Removes all batches that end at or past ``offset``; returns the log end. See ``Truncator``."""
         return self.truncator.truncate_to(offset)
 
-    def start_anew_at(self, offset: Offset) -> None:
+    def start_over_at(self, offset: Offset) -> None:
         """Removes everything: the log is empty, and starts and ends at ``offset``. See ``Truncator``."""
         self.truncator.start_over_at(offset)
 

@@ -1,7 +1,7 @@
 """Reads a log: which bytes of which file hold an offset, and lookups by time, by epoch and of aborted transactions.
 
 A read finds the segment by bisection, then an index entry, then the batch by stepping over headers from there;
-``Places`` (``log_slice.py``) answers most reads without the last two. The bytes themselves are not touched here.
+``Places`` (``log_slice.py``) spares most reads the last two. The bytes themselves are not touched here.
 """
 
 import contextlib
@@ -59,9 +59,17 @@ class LogReader:
             if start is not None:
                 if limit - start <= max_bytes:
                     return LogSlice(segment.file, start, limit - start, min(up_to, next_base))
-                return _cut(segment, places, start, limit, max_bytes, at_least_one) or LogSlice(None, 0, 0, offset)
+                shortened = _shortened(segment, places, start, limit, max_bytes, at_least_one)
+                return shortened or LogSlice(None, 0, 0, offset)
             offset = max(offset, next_base)
         return LogSlice(None, 0, 0, offset)
+
+    def remember(self, offset: int, position: int) -> None:
+        """The first batch at or after ``offset`` begins at ``position`` of its segment. Spares the next read a search.
+
+        For readers that use only the beginning of their slice: it goes on there.
+        """
+        self._state.places.remember(offset, position)
 
     def prepare(self, offset: Offset, max_bytes: int) -> None:
         """Looks up what the next ``read`` needs, if it asks for these and they are in the same segment."""
@@ -113,11 +121,11 @@ class LogReader:
         return known, max(end, state.log_start_offset) if known >= 0 else end
 
 
-def _cut(
+def _shortened(
     segment: Segment, places: Places, start: int, limit: int, max_bytes: int, at_least_one: bool
 ) -> LogSlice | None:
     """Returns the slice from ``start`` when not everything up to ``limit`` fits into ``max_bytes``."""
-    following = places.cut(segment, start, max_bytes, limit)
+    following = places.first_left_out(segment, start, max_bytes, limit)
     if following is None:
         return None
     if following.position > start:

@@ -47,16 +47,16 @@ class Places:
         places[offset] = position
 
     def prepare(self, segment: Segment, start: int, max_bytes: int, limit: int) -> None:
-        """Looks up the result of the next ``cut`` with these arguments."""
+        """Looks up the result of the next ``first_left_out`` with these arguments."""
         prepared = self._prepared
         if len(prepared) >= _PLACES_KEPT:
             del prepared[next(iter(prepared))]
-        prepared[segment.base_offset, start, max_bytes] = segment.cut(start, start + max_bytes, limit)
+        prepared[segment.base_offset, start, max_bytes] = segment.first_left_out(start, start + max_bytes, limit)
 
-    def cut(self, segment: Segment, start: int, max_bytes: int, limit: int) -> BatchPlace | None:
-        """Returns the first batch that a slice from ``start`` leaves out; see ``Segment.cut``."""
+    def first_left_out(self, segment: Segment, start: int, max_bytes: int, limit: int) -> BatchPlace | None:
+        """Returns the first batch that a slice from ``start`` leaves out; see ``Segment.first_left_out``."""
         prepared = self._prepared.pop((segment.base_offset, start, max_bytes), None)
-        return prepared or segment.cut(start, start + max_bytes, limit)
+        return prepared or segment.first_left_out(start, start + max_bytes, limit)
 
     def find(self, segment: Segment, offset: Offset, limit: int) -> int | None:
         """Returns the position of the batch that contains ``offset``, or of the first one after it.

@@ -118,7 +118,7 @@ class Truncator:
         """Ends the log inside segment ``number``, at ``position``. Each step may be repeated."""
         state = self._state
         active, doomed = state.segments[number], state.segments[number + 1 :]
-        # First, so that a second try finds the same end although the batches that told it are gone.
+        # First, so that a second try cuts at the same offset although the batches that contained it are gone.
         state.log_end_offset = end_offset
         for index in active.indexes:
             index.write_waiting()

@@ -21,14 +21,13 @@ from skep.base.ids import Offset
 from skep.records.batch import BatchHeader
 from skep.records.end_txn_marker import read_marker
 from skep.storage.file_names import SNAPSHOT, offset_name
+from skep.storage.producers.producer_snapshots import NO_SNAPSHOT
 from skep.storage.producers.producers import Producers
 from skep.storage.segment.batch_scan import OFFSET_LIMIT, scan
 from skep.storage.segment.segment import Segment
 from skep.storage.segment.transaction_index import AbortedTransaction
 
 logger = logging.getLogger(__name__)
-
-NO_SNAPSHOT = Offset(-1)
 
 
 class LostEntries(NamedTuple):

@@ -246,9 +246,9 @@ class Segment:
         slot = bisect_right(self._waypoints, offset, key=lambda place: place.last_offset) - 1
         return self._waypoints[slot].position if slot >= 0 else 0
 
-    def cut(self, start: int, fits: int, limit: int) -> BatchPlace | None:
-        """Returns the first batch that a slice from ``start`` leaves out: the slice may reach to ``fits``, not to
-        ``limit``.
+    def first_left_out(self, start: int, fits: int, limit: int) -> BatchPlace | None:
+        """Returns the first batch that a slice from ``start`` leaves out. ``fits`` is the last position to which the
+        slice may reach, ``limit`` the end of what could be read.
 
         The index has boundaries about ``index.interval.bytes`` apart, and the last of them that fits is close enough:
         the next read returns what is left out. Where it has none, the first batch that no longer fits is searched,

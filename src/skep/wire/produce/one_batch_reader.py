@@ -1,4 +1,4 @@
-"""Decodes the most frequent Produce request by hand: one topic, one partition, no transaction, versions 9 to 11.
+"""Decodes the most frequent Produce request by hand: one topic, one partition, no transaction, version 9 or above.
 
 The requests of a producer differ only in correlation id, partition and batch. The bytes before the partition are looked
 up in a table: client id, acks, timeout and topic come from the first such request, which kio has read. ``read`` returns
@@ -39,7 +39,8 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 class OnePartition(NamedTuple):
     index: int  # type: ignore[assignment]  # Kafka's name; tuples have a method of that name
-    records: memoryview
+    records: memoryview | bytes
+    """Bytes in a copy that outlives the frame."""
 
 
 class OneTopic(NamedTuple):

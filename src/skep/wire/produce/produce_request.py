@@ -1,4 +1,4 @@
-"""A hand-written encoder of the Produce request, versions 3 to 11. It returns parts and copies no record batch.
+"""A hand-written encoder of the Produce request, versions 3 to 12. It returns parts and copies no record batch.
 
 An encoder that returns one bytes object would copy every batch; these parts are passed to ``sendmsg`` as they are. A
 property test compares them with kio's encoding.

@@ -1,4 +1,4 @@
-"""Encodes the Produce response by hand, versions 3 to 11, because every produce request pays for it.
+"""Encodes the Produce response by hand, versions 3 to 12, because every produce request pays for it.
 
 kio needs about 20 microseconds a partition for the same bytes. A property test compares the two.
 """

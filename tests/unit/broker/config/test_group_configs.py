@@ -35,8 +35,8 @@ def describe(broker, name):
 def alter(broker, name, *configs, operation=Operation.SET, validate_only=False):
     fields = [{"config_operation": operation, "name": option, "value": value} for option, value in configs]
     resource = {"resource_type": GROUP_RESOURCE, "resource_name": name, "configs": fields}
-    (answer,) = broker.ask(INCREMENTAL_ALTER_CONFIGS, resources=[resource], validate_only=validate_only).responses
-    return answer.error_code
+    (response,) = broker.ask(INCREMENTAL_ALTER_CONFIGS, resources=[resource], validate_only=validate_only).responses
+    return response.error_code
 
 
 def test_a_group_that_nobody_has_heard_of_has_the_configs_of_the_broker(broker):
@@ -46,6 +46,9 @@ def test_a_group_that_nobody_has_heard_of_has_the_configs_of_the_broker(broker):
         )
     )
     configs = describe(broker, "g")
+    # Those beyond Kafka are many, and all off.
+    beyond = {name: configs.pop(name) for name in list(configs) if name.startswith("skep.")}
+    assert all(config.config_source == Source.DEFAULT for config in beyond.values())
     assert {name: (config.value, config.config_source) for name, config in configs.items()} == {
         SESSION: ("50000", Source.DEFAULT_BROKER),
         HEARTBEAT: ("5000", Source.DEFAULT),
@@ -88,6 +91,12 @@ def test_what_is_set_for_a_group_is_described_and_outlives_the_image(broker, nam
         ("share.auto.offset.reset", "by_duration:"),
         ("share.isolation.level", "serializable"),
         ("errors.deadletterqueue.topic.name", "__dead"),
+        ("errors.deadletterqueue.topic.name", "orders"),
+        ("errors.deadletterqueue.topic.name", "dlq.or/ders"),
+        ("errors.deadletterqueue.copy.record.enable", "perhaps"),
+        ("skep.share.breaker.percent", "101"),
+        ("skep.share.breaker.window.ms", "0"),
+        ("skep.share.breaker.pause.ms", "-1"),
     ],
 )
 def test_what_is_outside_the_limits_of_the_broker_is_refused(broker, config):
@@ -134,3 +143,8 @@ def test_what_is_set_for_a_share_group_is_described(broker, config):
     assert (described := describe(broker, "g")[name]).value == value
     assert described.config_source == Source.GROUP
     assert described.synonyms[-1].source == Source.DEFAULT
+
+
+def test_the_prefix_of_dead_letter_topics_is_an_option(start_broker):
+    broker = start_broker({"errors.deadletterqueue.topic.name.prefix": ""})
+    assert alter(broker, "g", ("errors.deadletterqueue.topic.name", "orders")) is ErrorCode.none

@@ -1,4 +1,4 @@
-"""Fetch sessions: what an incremental fetch asks for and what its answer may leave out (KIP-227)."""
+"""Fetch sessions: what an incremental fetch asks for and what its response may leave out (KIP-227)."""
 
 from types import SimpleNamespace
 
@@ -62,7 +62,7 @@ def test_forgotten_partitions_are_no_longer_read(sessions):
     assert offsets(session) == {1: 0}
 
 
-def test_a_repeated_epoch_is_refused_because_an_answer_may_be_lost(sessions):
+def test_a_repeated_epoch_is_refused_because_a_response_may_be_lost(sessions):
     session = begin(sessions)
     session_for(sessions, fetch(session.session_id, 1), 12)
     with pytest.raises(KafkaError) as error:

@@ -110,14 +110,14 @@ class Follower:
 
     def take(self, parts):
         """The partitions of the response, with their error codes."""
-        answer = read_fetch_response(17, memoryview(b"".join(bytes(part) for part in parts)))
-        self.session, self.epoch = answer.session_id, self.epoch + 1
-        for piece in answer.partitions:
+        response = read_fetch_response(17, memoryview(b"".join(bytes(part) for part in parts)))
+        self.session, self.epoch = response.session_id, self.epoch + 1
+        for piece in response.partitions:
             self.marks[piece.partition] = piece.high_watermark
             if len(piece.records):
                 self.ends[piece.partition] += len(piece.records) // len(BATCH)
                 self.named.add(piece.partition)
-        return {piece.partition: piece.error_code for piece in answer.partitions}
+        return {piece.partition: piece.error_code for piece in response.partitions}
 
     def fetch(self):
         return self.take(self.ask(max_wait_ms=0))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
@@ -11,6 +12,7 @@ from skep.base.config.current_config import CurrentConfig
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from skep.base.loop.slicer import Slicer
 from skep.base.loop.supervisor import Supervisor
 from skep.broker.share.share_partition import SharePartition
 from skep.broker.share.share_partitions import SharePartitions
@@ -42,6 +44,8 @@ class MemoryPersister:
         self.failures: list[KafkaError] = []
         self.permits: asyncio.Semaphore | None = None
         """Writes wait for a permit if this is set."""
+        self.is_here = False
+        """Whether writes are committed at once."""
         self.reads = 0
 
     async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
@@ -61,8 +65,22 @@ class MemoryPersister:
             raise self.failures.pop(0)
         self.writes.append(state)
 
+    def commits_at_once(self, key: SharePartitionKey) -> bool:
+        return self.is_here
+
+    def write_now(self, key: SharePartitionKey, state: ShareState) -> bool:
+        if self.permits is not None:
+            return False
+        if self.failures:
+            raise self.failures.pop(0)
+        self.writes.append(state)
+        return True
+
     async def summary(self, key: SharePartitionKey) -> ShareState:
-        raise NotImplementedError
+        await asyncio.sleep(0)
+        if self.failures:
+            raise self.failures.pop(0)
+        return self.state
 
     async def delete(self, key: SharePartitionKey) -> None:
         raise NotImplementedError
@@ -105,6 +123,8 @@ class ShareScene:
             self.clock,
             self.supervisor,
             self.lookups,  # type: ignore[arg-type]
+            ThreadPoolExecutor(1),
+            Slicer(self.clock),
         )
         self.limits = (100, 1000)
         self.sessions = ShareSessions(self.shares, lambda: self.limits)
@@ -164,7 +184,7 @@ def deliver(share: SharePartition, member: str = "m1", most: int = 500, **option
 
 def acknowledge(
     share: SharePartition, first: int, last: int, *types: int, member: str = "m1"
-) -> "asyncio.Future[KafkaError | None] | None":
+) -> "asyncio.Future[KafkaError | None] | KafkaError | None":
     return share.acknowledge(member, [Acknowledgement(first, last, types)])
 
 

@@ -1,18 +1,24 @@
 """ShareFetch and ShareAcknowledge on logs in memory: very many partitions, and limits that a client meets."""
 
 import asyncio
+from collections.abc import Awaitable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kio.serial import entity_reader
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Slicer
 from skep.broker.handlers import share_acknowledge, share_fetch
+from skep.broker.share.share_sessions import SessionKey
+from skep.wire.apis import SHARE_ACKNOWLEDGE
+from skep.wire.codec import response_class
+from skep.wire.headers import response_header
 from tests.manual_clock import TickingClock
 from tests.slices import counting_turns
-from tests.unit.broker.share.scene import GROUP, ShareScene, run
+from tests.unit.broker.share.scene import GROUP, ShareScene, deliver, run, settle
 
 MANY = 200
 STEPS_PER_TURN = 5
@@ -25,7 +31,7 @@ def services(scene: ShareScene) -> Any:
         share_sessions=scene.sessions,
         slicer=Slicer(clock),
         clock=scene.clock,
-        config=SimpleNamespace(fetch_max_bytes=1 << 30),
+        config=SimpleNamespace(fetch_max_bytes=1 << 30, max_response_bytes=1 << 30),
         catalog=SimpleNamespace(image=scene.image),
     )
 
@@ -50,6 +56,18 @@ def request(scene: ShareScene, epoch: int, partitions: range, batches: Any = (),
     return SimpleNamespace(version=2, correlation_id=1, connection=None, body=SimpleNamespace(**body))
 
 
+async def answered(response: Any) -> Any:
+    """What a handler returns at once or later."""
+    return await response if isinstance(response, Awaitable) else response
+
+
+def acknowledgement_codes(parts: Any) -> list[ErrorCode]:
+    """The code of each partition in a ShareAcknowledge response."""
+    header = len(response_header(SHARE_ACKNOWLEDGE.key, 2, 1))
+    response, _ = entity_reader(response_class(SHARE_ACKNOWLEDGE.key, 2))(b"".join(parts), header)
+    return [part.error_code for topic in response.responses for part in topic.partitions]
+
+
 def test_others_have_their_turns_while_a_fetch_names_very_many_partitions() -> None:
     async def scenario(scene: ShareScene) -> None:
         wide = request(scene, 0, range(MANY))
@@ -63,13 +81,75 @@ def test_others_have_their_turns_while_a_fetch_names_very_many_partitions() -> N
 def test_others_have_their_turns_while_very_many_partitions_are_acknowledged() -> None:
     async def scenario(scene: ShareScene) -> None:
         given = services(scene)
-        await share_fetch.handle(given, request(scene, 0, range(1)))
+        await answered(share_fetch.handle(given, request(scene, 0, range(1))))
         batch = SimpleNamespace(first_offset=0, last_offset=0, acknowledge_types=(1,))
         wide = request(scene, 1, range(MANY), (batch,))
         response, turns = await counting_turns(share_acknowledge.handle(given, wide))
-        [topic] = response["responses"]
-        assert len(topic["partitions"]) == MANY
+        assert len(acknowledgement_codes(response)) == MANY
         assert turns > 2 * MANY / STEPS_PER_TURN
+
+    run(scenario)
+
+
+def batch(first: int, last: int, *types: int) -> Any:
+    return SimpleNamespace(first_offset=first, last_offset=last, acknowledge_types=types)
+
+
+async def results(given: Any, asked: Any) -> tuple[list[ErrorCode], int]:
+    """The code of each partition that was acknowledged, and in how many turns."""
+    response, turns = await counting_turns(answered(share_acknowledge.handle(given, asked)))
+    return acknowledgement_codes(response), turns
+
+
+def test_others_have_their_turns_while_very_many_batches_are_acknowledged() -> None:
+    async def scenario(scene: ShareScene) -> None:
+        given = services(scene)
+        await answered(share_fetch.handle(given, request(scene, 0, range(1))))
+        await settle()
+        most = [batch(offset, offset, 1) for offset in range(20_000)]
+        codes, turns = await results(given, request(scene, 1, range(1), most))
+        assert codes == [ErrorCode.invalid_record_state], "nothing was acquired"
+        assert turns > len(most) / STEPS_PER_TURN / 2
+        codes, _ = await results(given, request(scene, 2, range(1), [*most, batch(20_000, 20_000, 1)]))
+        assert codes == [ErrorCode.invalid_request]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("wrong", [499, 500, 501])
+def test_batches_that_are_checked_in_parts_are_checked_for_their_order(wrong: int) -> None:
+    async def scenario(scene: ShareScene) -> None:
+        given = services(scene)
+        await answered(share_fetch.handle(given, request(scene, 0, range(1))))
+        await settle()
+        batches = [batch(2 * number, 2 * number + 1, 1) for number in range(1_100)]
+        batches[wrong] = batch(2 * wrong - 2, 2 * wrong + 1, 1)
+        assert (await results(given, request(scene, 1, range(1), batches)))[0] == [ErrorCode.invalid_request]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_fetch_whose_session_ends_while_it_waits_gets_no_records(others: int) -> None:
+    """The group coordinator has fenced the member, or it has begun another session. It is told, as by its next request.
+    Partitions have no error: clients do not expect SHARE_SESSION_NOT_FOUND there."""
+
+    async def scenario(scene: ShareScene) -> None:
+        given = services(scene)
+        for number in range(others):
+            scene.sessions.begin(SessionKey(GROUP, f"other-{number}"), None, [(scene.topic_id, 0)])
+        await answered(share_fetch.handle(given, request(scene, 0, range(1))))
+        await settle()
+        waiting = request(scene, 1, range(1), max_wait=timedelta(seconds=60))
+        task = asyncio.ensure_future(share_fetch.handle(given, waiting))
+        await settle()
+        assert not task.done()
+        scene.sessions.close(scene.sessions.find(SessionKey(GROUP, "m1")))
+        scene.append(3)
+        with pytest.raises(KafkaError) as refused:
+            await task
+        assert refused.value.code is ErrorCode.share_session_not_found
+        assert deliver(await scene.loaded(), "m2") == [(0, 2, 1)]
 
     run(scenario)
 
@@ -85,5 +165,49 @@ def test_a_session_over_the_limit_is_refused_when_the_client_has_waited() -> Non
         with pytest.raises(KafkaError) as refused:
             await task
         assert refused.value.code is ErrorCode.share_session_limit_reached
+
+    run(scenario)
+
+
+def test_a_response_is_there_at_once_if_the_state_is_written_at_once() -> None:
+    async def scenario(scene: ShareScene) -> None:
+        scene.persister.is_here = True
+        given = services(scene)
+        given.slicer = Slicer(scene.clock)
+        await answered(share_fetch.handle(given, request(scene, 0, range(1))))
+        await settle()
+        scene.append(10)
+        fetched = share_fetch.handle(given, request(scene, 1, range(1)))
+        assert isinstance(fetched, tuple)
+        accepted = share_acknowledge.handle(given, request(scene, 2, range(1), [batch(0, 3, 1)]))
+        assert isinstance(accepted, tuple)
+        assert acknowledgement_codes(accepted) == [ErrorCode.none]
+        assert [write.start_offset for write in scene.persister.writes] == [4]
+        await settle()
+        both = share_fetch.handle(given, request(scene, 3, range(1), [batch(4, 9, 1)], max_wait=timedelta(0)))
+        assert isinstance(both, tuple)
+        assert [write.start_offset for write in scene.persister.writes] == [4, 10]
+
+    run(scenario)
+
+
+def test_a_response_waits_for_a_write_that_takes_its_time() -> None:
+    async def scenario(scene: ShareScene) -> None:
+        scene.persister.is_here = True
+        given = services(scene)
+        given.slicer = Slicer(scene.clock)
+        await answered(share_fetch.handle(given, request(scene, 0, range(1))))
+        await settle()
+        scene.append(10)
+        share_fetch.handle(given, request(scene, 1, range(1)))
+        scene.persister.permits = asyncio.Semaphore(0)
+        accepted = asyncio.ensure_future(
+            answered(share_acknowledge.handle(given, request(scene, 2, range(1), [batch(0, 3, 1)])))
+        )
+        await settle()
+        assert not accepted.done()
+        scene.persister.permits.release()
+        assert acknowledgement_codes(await accepted) == [ErrorCode.none]
+        assert [write.start_offset for write in scene.persister.writes] == [4]
 
     run(scenario)

@@ -455,3 +455,19 @@ def test_a_partition_that_leads_again_in_a_new_epoch_reads_the_state_again() -> 
         assert (await scene.loaded()) is not share
 
     run(scenario)
+
+
+def test_deliveries_go_on_where_the_last_one_ended_over_the_ends_of_segments() -> None:
+    """The place of the next batch is remembered, unless it is in the next segment."""
+
+    async def scenario(scene: ShareScene) -> None:
+        for _ in range(40):
+            scene.append(3)
+        assert len(scene.led.log.segments) > 5
+        share = await scene.loaded()
+        found = [deliver(share, most=3 + 3 * (turn % 3)) for turn in range(18)]
+        ranges = [(first, last) for acquired in found for first, last, _ in acquired]
+        assert [offset for first, last in ranges for offset in range(first, last + 1)] == list(range(ranges[-1][1] + 1))
+        assert ranges[-1][1] > 60
+
+    run(scenario, TopicConfig(segment_bytes=700))

@@ -9,6 +9,7 @@ import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.share.share_sessions import SessionKey
+from skep.coordination.share.share_state import ShareState
 from tests.unit.broker.share.scene import GROUP, ShareScene, acknowledge, deliver, run, settle
 
 ACCEPT = 1
@@ -168,5 +169,79 @@ def test_a_group_that_is_left_while_its_state_is_read_is_dropped_afterwards() ->
         assert share.error is None
         await settle()
         assert share.error is not None
+
+    run(scenario)
+
+
+def test_members_that_were_fenced_lose_their_sessions_and_what_they_hold() -> None:
+    async def scenario(scene: ShareScene) -> None:
+        scene.append(10)
+        for key in (KEY, OTHER):
+            scene.sessions.begin(key, None, [(scene.topic_id, 0)])
+        share = await scene.loaded()
+        assert deliver(share, "m1", 4) == [(0, 9, 1)]
+        scene.append(3)
+        assert deliver(share, "without a session") == [(10, 12, 1)]
+        for _ in scene.sessions.end_members(GROUP, ["m1", "without a session", "unknown"]):
+            pass
+        assert code(lambda: scene.sessions.find(KEY)) is ErrorCode.share_session_not_found
+        assert scene.sessions.find(OTHER).key == OTHER
+        assert deliver(share, "m2") == [(0, 9, 2), (10, 12, 2)]
+        for _ in scene.sessions.end_members("another group", ["m2"]):
+            pass
+        assert len(scene.sessions) == 1
+
+    run(scenario)
+
+
+def test_a_session_that_begins_finds_out_that_the_state_was_replaced() -> None:
+    """The group was deleted and created again, and a session of the first one is still open."""
+
+    async def scenario(scene: ShareScene) -> None:
+        scene.sessions.begin(KEY, None, [(scene.topic_id, 0)])
+        share = await scene.loaded()
+        scene.sessions.begin(OTHER, None, [(scene.topic_id, 0)])
+        await settle()
+        assert share.error is None
+        scene.persister.state = ShareState(7, 0, 0)
+        scene.sessions.begin(OTHER, None, [(scene.topic_id, 0)])
+        await settle()
+        assert share.error is not None
+        assert share.error.code is ErrorCode.not_leader_or_follower
+        assert (await scene.loaded()) is not share
+
+    run(scenario)
+
+
+def test_a_state_that_cannot_be_checked_is_taken_as_it_is() -> None:
+    async def scenario(scene: ShareScene) -> None:
+        scene.sessions.begin(KEY, None, [(scene.topic_id, 0)])
+        share = await scene.loaded()
+        scene.persister.state = ShareState(7, 0, 0)
+        scene.persister.failures = [KafkaError(ErrorCode.coordinator_not_available)]
+        scene.sessions.begin(OTHER, None, [(scene.topic_id, 0)])
+        await settle()
+        assert share.error is None
+
+    run(scenario)
+
+
+def test_a_check_does_not_end_a_share_partition_that_is_being_written() -> None:
+    """What it writes would be missing in the state that is read again; and it is fenced by that write."""
+
+    async def scenario(scene: ShareScene) -> None:
+        scene.append(10)
+        scene.sessions.begin(KEY, None, [(scene.topic_id, 0)])
+        share = await scene.loaded()
+        deliver(share)
+        scene.persister.permits = asyncio.Semaphore(0)
+        written = acknowledge(share, 0, 4, ACCEPT)
+        scene.persister.state = ShareState(7, 0, 0)
+        scene.sessions.begin(OTHER, None, [(scene.topic_id, 0)])
+        await settle()
+        assert share.error is None
+        scene.persister.permits.release()
+        assert written is not None
+        assert await written is None
 
     run(scenario)

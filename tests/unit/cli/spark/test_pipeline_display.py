@@ -115,7 +115,7 @@ def _on_a_terminal() -> Iterator[Run]:
 def test_a_terminal_has_one_table_of_flows_with_states_and_rows() -> None:
     heads = "flow state rows in rows out bad lag time"
     with _on_a_terminal() as run:
-        run.shows("Spark is starting, which takes 10 to 30 s.")
+        run.shows("Spark is starting; with the first run, 30 s to 3 min.")
         run.tell("event", f"Flow {ORDERS} is QUEUED.")
         run.shows("Running.", heads, "orders queued - - - - -")
         run.tell("event", f"Flow {ORDERS} is RUNNING.")
@@ -165,7 +165,7 @@ def test_where_there_is_no_terminal_each_change_is_a_line_and_the_table_is_at_th
     *lines, head, row, last = _printed()
     times, words = zip(*(line.split("  ", 1) for line in [*lines, last]), strict=True)
     assert list(words) == [
-        "Spark is starting, which takes 10 to 30 s.",
+        "Spark is starting; with the first run, 30 s to 3 min.",
         "orders: queued",
         "orders: running",
         "orders: 1,500 rows in, 1,200 rows out, 300 bad, lag 7",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from skep.base.ids import TopicPartition
-from skep.cli.spark.pipeline_graph import short_name
+from skep.cli.spark.pipeline_graph import FlowGraph, add_sql, short_name
 from skep.cli.spark.pipeline_progress import COMPLETED_AFTER_S, Batch, Flow, RunProgress, batch_of, topic_offsets
 
 CLICKS = "spark_catalog.default.clicks"
@@ -105,6 +105,16 @@ def test_a_flow_that_cannot_be_resolved_has_failed_with_its_reason(progress: Run
     progress.event("Failed to resolve flow due to upstream failure: 'spark_catalog.default.b'.\nError: x")
     assert {name: flow.state for name, flow in progress.flows.items()} == {"revenue": "failed", "b": "skipped"}
     assert progress.flows["revenue"].reason == "no table `ordres`"
+
+
+def test_a_failure_names_the_file_in_which_the_flow_is_defined(progress: RunProgress) -> None:
+    graph = FlowGraph(file="transformations/clicks.sql")
+    add_sql(graph, "CREATE MATERIALIZED VIEW clicks AS SELECT * FROM nothing")
+    progress.defined(FlowGraph.from_json(graph.complete().to_json()))
+    progress.event(f"Failed to resolve flow: '{CLICKS}'.\nError: [TABLE_OR_VIEW_NOT_FOUND] There is no `nothing`.")
+    failed = progress.failed_flow()
+    assert failed is not None
+    assert failed.failure == "flow clicks (transformations/clicks.sql) failed: There is no `nothing`"
 
 
 def test_rows_are_added_up_over_batches_and_the_last_lag_counts(progress: RunProgress) -> None:

@@ -20,7 +20,7 @@ TOPIC_ID = UUID("6f1b0e9c-3c0a-4f0a-9a63-2b7c1d4e5f60")
 ABORTED = [{"producer_id": 7, "first_offset": 3}, {"producer_id": 1 << 40, "first_offset": 12}]
 
 
-def answer_of(version: int, partitions: list[dict[str, Any]], error_code: ErrorCode = ErrorCode.none) -> bytes:
+def response_of(version: int, partitions: list[dict[str, Any]], error_code: ErrorCode = ErrorCode.none) -> bytes:
     """As kio writes it."""
     name = {"topic_id": TOPIC_ID} if version >= HAS_TOPIC_ID else {"topic": "orders"}
     topics = [{**name, "partitions": partitions}] if partitions else []
@@ -44,10 +44,10 @@ def partition(**others: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("others", [{}, {"aborted_transactions": None}, {"records": None}, {"records": b""}])
-def test_an_answer_is_read_as_kio_reads_it(version: int, others: dict[str, Any]) -> None:
-    frame = answer_of(version, [partition(**others)])
-    _, answer = decode_response(FETCH, version, frame)
-    [[expected]] = [topic.partitions for topic in answer.responses]
+def test_a_response_is_read_as_kio_reads_it(version: int, others: dict[str, Any]) -> None:
+    frame = response_of(version, [partition(**others)])
+    _, response = decode_response(FETCH, version, frame)
+    [[expected]] = [topic.partitions for topic in response.responses]
     fetched = read_fetched(version, memoryview(frame))
     assert fetched is not None
     assert fetched.error_code is expected.error_code
@@ -59,7 +59,7 @@ def test_an_answer_is_read_as_kio_reads_it(version: int, others: dict[str, Any])
 
 
 def test_records_are_not_copied() -> None:
-    frame = bytearray(answer_of(18, [partition()]))
+    frame = bytearray(response_of(18, [partition()]))
     fetched = read_fetched(18, memoryview(frame))
     assert fetched is not None
     assert fetched.records.obj is frame
@@ -67,19 +67,19 @@ def test_records_are_not_copied() -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 18])
 def test_a_refusal_of_the_whole_request_is_that_of_the_partition(version: int) -> None:
-    fetched = read_fetched(version, memoryview(answer_of(version, [], ErrorCode.inconsistent_topic_id)))
+    fetched = read_fetched(version, memoryview(response_of(version, [], ErrorCode.inconsistent_topic_id)))
     assert fetched is not None
     assert fetched.error_code is ErrorCode.inconsistent_topic_id
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_answer_without_the_partition_is_none(version: int) -> None:
-    assert read_fetched(version, memoryview(answer_of(version, []))) is None
+def test_a_response_without_the_partition_is_none(version: int) -> None:
+    assert read_fetched(version, memoryview(response_of(version, []))) is None
 
 
 def test_tagged_fields_are_passed_over() -> None:
     tags = b"\1\x09\3abc"
-    plain = answer_of(18, [partition(aborted_transactions=[ABORTED[0]])])
+    plain = response_of(18, [partition(aborted_transactions=[ABORTED[0]])])
     header, entry = plain[:4], (7).to_bytes(8, "big") + (3).to_bytes(8, "big")
     assert plain.count(entry + b"\0") == 1
     tagged = header + tags + plain[5:].replace(entry + b"\0", entry + tags)
@@ -88,8 +88,8 @@ def test_tagged_fields_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_answer_that_is_cut_off_before_its_records_end_is_refused(version: int) -> None:
-    frame = answer_of(version, [partition()])
+def test_a_response_that_is_cut_off_before_its_records_end_is_refused(version: int) -> None:
+    frame = response_of(version, [partition()])
     fetched = read_fetched(version, memoryview(frame))
     assert fetched is not None
     end = frame.index(bytes(fetched.records)) + len(fetched.records)
@@ -99,7 +99,7 @@ def test_an_answer_that_is_cut_off_before_its_records_end_is_refused(version: in
 
 
 def test_a_code_of_later_times_is_an_unknown_error() -> None:
-    frame = bytearray(answer_of(18, [partition()]))
+    frame = bytearray(response_of(18, [partition()]))
     place = frame.index((3).to_bytes(4, "big") + b"\0\0" + (90).to_bytes(8, "big"))
     frame[place + 4 : place + 6] = (9999).to_bytes(2, "big")
     fetched = read_fetched(18, memoryview(frame))

@@ -46,7 +46,7 @@ def read(cluster: FakeCluster, start: int, end: int, **options: Any) -> list[int
     return [row["offset"] for row in rows]
 
 
-def test_the_next_answer_is_asked_for_before_the_rows_of_this_one_are_given_out() -> None:
+def test_the_next_response_is_asked_for_before_the_rows_of_this_one_are_given_out() -> None:
     cluster = FakeCluster(log_of((5, 0), (5, 0), (5, 0)))
     batches = iter(reader_of(cluster, 0, 15, fetch_max_bytes=1))
     next(batches)
@@ -55,7 +55,7 @@ def test_the_next_answer_is_asked_for_before_the_rows_of_this_one_are_given_out(
     assert cluster.asked == [0, 5, 10]
 
 
-def test_a_reader_that_is_left_in_the_middle_gives_no_connection_back_on_which_an_answer_is_due() -> None:
+def test_a_reader_that_is_left_in_the_middle_gives_no_connection_back_on_which_a_response_is_due() -> None:
     cluster = FakeCluster(log_of((5, 0), (5, 0)))
     batches: Any = iter(reader_of(cluster, 0, 10, fetch_max_bytes=1))
     next(batches)

@@ -44,14 +44,14 @@ async def told(task: "asyncio.Task[Any]", kind: type[ClientError], words: str) -
         await asyncio.wait_for(task, PATIENCE_S)
 
 
-def test_many_are_under_way_and_each_gets_its_own_answer() -> None:
+def test_many_are_under_way_and_each_gets_its_own_response() -> None:
     async def play(broker: ScriptedBroker, peer: Peer) -> None:
         tasks = [asking(peer) for _ in range(20)]
         requests = [await broker.next() for _ in tasks]
         assert peer.in_flight == 20
         for number, request in enumerate(requests):
             request.answer({"cluster_id": f"cluster-{number}"})
-        assert [answer.cluster_id for answer in await asyncio.gather(*tasks)] == [f"cluster-{n}" for n in range(20)]
+        assert [response.cluster_id for response in await asyncio.gather(*tasks)] == [f"cluster-{n}" for n in range(20)]
         assert peer.in_flight == 0
 
     played(play)
@@ -72,7 +72,7 @@ def test_the_newest_common_version_is_asked_unless_one_is_named() -> None:
     played(play)
 
 
-def test_an_answer_of_mebibytes_comes_as_its_bytes() -> None:
+def test_a_response_of_mebibytes_comes_as_its_bytes() -> None:
     async def play(broker: ScriptedBroker, peer: Peer) -> None:
         task = asyncio.get_running_loop().create_task(peer.ask_raw(METADATA, b"any body", version=9))
         behind = asking(peer)
@@ -136,7 +136,7 @@ def test_silence_after_a_cancelled_ask_ends_the_connection_too() -> None:
     played(play)
 
 
-def test_an_answer_in_time_stops_the_clock() -> None:
+def test_a_response_in_time_stops_the_clock() -> None:
     async def play() -> None:
         loop, timers = asyncio.get_running_loop(), []
         call_later = loop.call_later
@@ -182,7 +182,7 @@ def test_nonsense_ends_the_connection_and_is_called_that(nonsense: bytes, words:
     played(play)
 
 
-def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+def test_a_response_that_nobody_asked_for_ends_the_connection() -> None:
     async def play(broker: ScriptedBroker, peer: Peer) -> None:
         task = asking(peer)
         request = await broker.next()
@@ -196,7 +196,7 @@ def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
     played(play)
 
 
-def test_an_answer_that_cannot_be_decoded_ends_the_connection_for_all() -> None:
+def test_a_response_that_cannot_be_decoded_ends_the_connection_for_all() -> None:
     async def play(broker: ScriptedBroker, peer: Peer) -> None:
         first, second = asking(peer), asking(peer)
         request = await broker.next()
@@ -209,7 +209,7 @@ def test_an_answer_that_cannot_be_decoded_ends_the_connection_for_all() -> None:
     played(play)
 
 
-def test_an_answer_longer_than_allowed_ends_the_connection() -> None:
+def test_a_response_longer_than_allowed_ends_the_connection() -> None:
     async def play(broker: ScriptedBroker, peer: Peer) -> None:
         task = asking(peer)
         (await broker.next()).answer_raw(bytes(1001))
@@ -317,7 +317,7 @@ def test_a_cancelled_connect_leaves_it_closed() -> None:
     run(play)
 
 
-def test_the_raw_answer_is_one_that_the_codec_reads() -> None:
+def test_the_raw_response_is_one_that_the_codec_reads() -> None:
     async def play(broker: ScriptedBroker, peer: Peer) -> None:
         task = asyncio.get_running_loop().create_task(peer.ask_raw(METADATA, {"topics": []}))
         request = await broker.next()

@@ -120,7 +120,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(monkeypatch)
 
 
-def test_nothing_of_a_partition_goes_to_a_new_leader_while_the_old_one_owes_answers(scene: Scene) -> None:
+def test_nothing_of_a_partition_goes_to_a_new_leader_while_the_old_one_owes_responses(scene: Scene) -> None:
     scene.add(scene.first, b"f0")
     scene.add(scene.second, b"s0")
     scene.turn()
@@ -175,7 +175,7 @@ def test_a_topic_that_stays_unknown_is_believed_to_be_gone(scene: Scene) -> None
     assert gone.value.code is ErrorCode.unknown_topic_or_partition
 
 
-def test_connections_go_back_to_the_cluster_unless_an_answer_may_still_come(scene: Scene) -> None:
+def test_connections_go_back_to_the_cluster_unless_a_response_may_still_come(scene: Scene) -> None:
     scene.cluster.where = {("t", 1): A, ("t", 2): B}
     scene.add(scene.first, b"f0")
     scene.add(scene.second, b"s0")

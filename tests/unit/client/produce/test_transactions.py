@@ -24,7 +24,7 @@ PASSING = [
 
 
 class Coordinator(ClusterClient):
-    """Answers with these codes one after the other, the last one for ever; Unreachable is a lost answer."""
+    """Answers with these codes one after the other, the last one for ever; Unreachable is a lost response."""
 
     def __init__(self, *codes: ErrorCode | type[Unreachable]) -> None:
         self.manual = ManualClock()
@@ -63,7 +63,7 @@ class Coordinator(ClusterClient):
 
 
 @pytest.mark.parametrize("passing", [*PASSING, Unreachable])
-def test_every_request_is_asked_again_until_its_answer_stands(passing: Any) -> None:
+def test_every_request_is_asked_again_until_its_response_stands(passing: Any) -> None:
     for ask in (
         lambda cluster: init_producer_id(cluster, "tx", 1000),
         lambda cluster: add_partitions(cluster, "tx", WHO, [("t", 0), ("t", 1)]),
@@ -100,15 +100,15 @@ def test_a_decision_is_visible_when_asking_again_is_no_longer_too_early() -> Non
     assert [api for api, _ in cluster.asked] == [BEFORE_TRANSACTIONS_V2[END_TXN]] * 4
 
 
-@pytest.mark.parametrize("answer", [ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch])
-def test_who_is_fenced_after_the_decision_need_not_wait_any_more(answer: ErrorCode) -> None:
-    end_transaction(Coordinator(ErrorCode.none, answer), "tx", WHO, commit=True, until_visible=True)
+@pytest.mark.parametrize("response", [ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch])
+def test_who_is_fenced_after_the_decision_need_not_wait_any_more(response: ErrorCode) -> None:
+    end_transaction(Coordinator(ErrorCode.none, response), "tx", WHO, commit=True, until_visible=True)
 
 
-@pytest.mark.parametrize("answer", [Unreachable, ErrorCode.concurrent_transactions, ErrorCode.unknown_server_error])
-def test_after_the_decision_all_that_can_fail_is_the_wait_for_readers(answer: Any) -> None:
+@pytest.mark.parametrize("response", [Unreachable, ErrorCode.concurrent_transactions, ErrorCode.unknown_server_error])
+def test_after_the_decision_all_that_can_fail_is_the_wait_for_readers(response: Any) -> None:
     with pytest.raises(NotVisibleYet, match="'tx' is committed; readers may not see it yet"):
-        end_transaction(Coordinator(ErrorCode.none, answer), "tx", WHO, commit=True, until_visible=True)
+        end_transaction(Coordinator(ErrorCode.none, response), "tx", WHO, commit=True, until_visible=True)
 
 
 def test_a_topic_that_the_coordinator_has_not_heard_of_is_added_a_moment_later() -> None:

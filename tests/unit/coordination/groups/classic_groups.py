@@ -108,8 +108,8 @@ class ClassicGroups:
 
     def leave(self, *entries: tuple[str, str | None] | str, group_id: str = "g") -> Sequence[ErrorCode]:
         leaving = [Leaving(entry, None, None) if isinstance(entry, str) else Leaving(*entry, None) for entry in entries]
-        answers = self.driver.submit(lambda shard: classic_leave.leave(shard, group_id, leaving))
-        return [answer["error_code"] for answer in answers]
+        responses = self.driver.submit(lambda shard: classic_leave.leave(shard, group_id, leaving))
+        return [response["error_code"] for response in responses]
 
     def pass_ms(self, milliseconds: int) -> None:
         self.driver.pass_ms(milliseconds)

@@ -66,7 +66,7 @@ class World:
         return group
 
     def beat(self, member_id: str, member_epoch: int, group_id: str = GROUP, **said: Any) -> dict[str, Any]:
-        """One heartbeat; the answer."""
+        """One heartbeat; the response."""
         response: dict[str, Any] = self.driver.submit(
             lambda shard: heartbeat(shard, HeartbeatRequest(group_id, member_id, member_epoch, **said))
         )
@@ -85,7 +85,7 @@ def refusal(world: World, *said: Any, **more: Any) -> ErrorCode:
 class Client:
     """A consumer: it remembers its epoch and what it was given, and gives up what it is told to.
 
-    Whenever an answer is missing it says everything in its next heartbeat.
+    Whenever a response is missing it says everything in its next heartbeat.
     """
 
     def __init__(
@@ -123,8 +123,8 @@ class Client:
         self.beat()
         return self
 
-    def beat(self, *, is_answer_lost: bool = False) -> dict[str, Any] | None:
-        """A heartbeat, taking in the answer; a fenced client begins anew. None when the answer was lost or an error."""
+    def beat(self, *, is_response_lost: bool = False) -> dict[str, Any] | None:
+        """A heartbeat, taking in the response; a fenced client begins anew. None if that was lost or an error."""
         said: dict[str, Any] = {}
         if self._says_all or self.epoch == 0:
             said = {
@@ -138,24 +138,24 @@ class Client:
         elif self._says_owned:
             said = {"owned": self.owned}
         try:
-            answer = self.world.beat(
+            response = self.world.beat(
                 self.member_id, self.epoch, self.group_id, client_id=f"client of {self.member_id}", **said
             )
         except KafkaError as error:
             if self.epoch == 0 or error.code not in TO_JOIN_AGAIN:
                 raise
-            if not is_answer_lost:
+            if not is_response_lost:
                 self.epoch, self.owned, self._to_keep = 0, {}, None
             self._says_all = True
             return None
-        if is_answer_lost:
+        if is_response_lost:
             self._says_all = True
             return None
         self._says_all = self._says_owned = False
-        self.epoch = answer["member_epoch"]
-        if answer["assignment"] is not None:
-            self._take(_owned(answer["assignment"]["topic_partitions"]))
-        return answer
+        self.epoch = response["member_epoch"]
+        if response["assignment"] is not None:
+            self._take(_owned(response["assignment"]["topic_partitions"]))
+        return response
 
     def _take(self, assigned: Owned) -> None:
         if self.is_slow and any(numbers - assigned.get(topic, frozenset()) for topic, numbers in self.owned.items()):
@@ -169,9 +169,11 @@ class Client:
             self._take(self._to_keep)
 
     def leave(self, *, for_a_while: bool = False) -> dict[str, Any]:
-        answer = self.world.beat(self.member_id, -2 if for_a_while else -1, self.group_id, instance_id=self.instance_id)
+        response = self.world.beat(
+            self.member_id, -2 if for_a_while else -1, self.group_id, instance_id=self.instance_id
+        )
         self.epoch, self.owned, self._says_all = 0, {}, True
-        return answer
+        return response
 
     def partitions(self, topic: str) -> set[int]:
         return set(self.owned.get(self.world.topic_id(topic), ()))

@@ -67,20 +67,20 @@ class Classic:
         return self.world.driver.submit_and_wait(lambda shard, waiter: operation(shard, request, waiter))
 
     def step(self):
-        """Takes in an answer, if there is one, or sends a heartbeat."""
+        """Takes in a response, if there is one, or sends a heartbeat."""
         if self._waiter is None:
             self._heartbeat()
         elif self._waiter.is_answered:
-            answer, self._waiter = self._waiter.reply, None
-            (self._synced if self._is_syncing else self._joined)(answer)
+            response, self._waiter = self._waiter.reply, None
+            (self._synced if self._is_syncing else self._joined)(response)
 
-    def _joined(self, answer):
-        if self._failed(answer):
+    def _joined(self, response):
+        if self._failed(response):
             return
-        self.member_id, self.generation = answer["member_id"], answer["generation_id"]
+        self.member_id, self.generation = response["member_id"], response["generation_id"]
         assignments = {}
-        if answer.get("leader") == self.member_id:
-            members = [member["member_id"] for member in answer["members"]]
+        if response.get("leader") == self.member_id:
+            members = [member["member_id"] for member in response["members"]]
             assignments = self._assign(sorted(members))
         request = SyncRequest(GROUP, self.generation, self.member_id, self.instance_id, None, None, assignments)
         self._waiter, self._is_syncing = self._submit(group_coordinator.sync, request), True
@@ -94,32 +94,32 @@ class Classic:
                 mine[next(turn)].setdefault(topic, []).append(number)
         return {member: write_assignment(3, topics) for member, topics in mine.items()}
 
-    def _synced(self, answer):
-        if self._failed(answer):
+    def _synced(self, response):
+        if self._failed(response):
             return
-        before, self.owned = self.owned, dict(read_assignment(answer["assignment"]).partitions)
+        before, self.owned = self.owned, dict(read_assignment(response["assignment"]).partitions)
         if any(numbers - self.owned.get(topic, set()) for topic, numbers in before.items()):
             self.join()
 
     def _heartbeat(self):
         try:
-            answer = self.world.driver.submit(
+            response = self.world.driver.submit(
                 lambda shard: group_coordinator.heartbeat(
                     shard, GROUP, self.member_id, self.instance_id, self.generation
                 )
             )
         except KafkaError as error:
-            answer = error
-        self._failed(answer)
+            response = error
+        self._failed(response)
 
-    def _failed(self, answer):
-        code = answer.code if isinstance(answer, KafkaError) else answer.get("error_code", ErrorCode.none)
+    def _failed(self, response):
+        code = response.code if isinstance(response, KafkaError) else response.get("error_code", ErrorCode.none)
         self.error = code
         self.errors.append(code)
         if code is ErrorCode.none:
             return False
         if code is ErrorCode.member_id_required:
-            self.member_id = answer["member_id"]
+            self.member_id = response["member_id"]
         elif code is ErrorCode.unknown_member_id:
             self.member_id, self.owned = "", {}
         elif code is ErrorCode.illegal_generation:

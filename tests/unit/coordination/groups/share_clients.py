@@ -12,6 +12,7 @@ from skep.base.loop.supervisor import Supervisor
 from skep.coordination.groups.share.share_group import ShareGroup
 from skep.coordination.groups.share.share_membership import ShareHeartbeatRequest
 from skep.coordination.groups.share_group_coordinator import ShareGroupCoordinator
+from skep.coordination.share.share_operations import NO_STATE
 from skep.coordination.share.share_state import SharePartitionKey, ShareState
 from tests.unit.coordination.groups.consumer_clients import GROUP, TO_JOIN_AGAIN, World
 
@@ -47,9 +48,7 @@ class MemoryPersister:
 
     async def summary(self, key: SharePartitionKey) -> ShareState:
         await self._call("summary", key)
-        if key not in self.states:
-            raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        return self.states[key]
+        return self.states.get(key, NO_STATE)
 
     async def delete(self, key: SharePartitionKey) -> None:
         await self._call("delete", key)
@@ -172,6 +171,7 @@ NOT_LOGGED = (
     "initializable_at",
     "new_topics",
     "assigned_states",
+    "assigned_as",
 )
 
 

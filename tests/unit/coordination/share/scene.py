@@ -51,7 +51,9 @@ class ShareScene(ShardDriver):
         state_epoch: int = 0,
         leader_epoch: int = 0,
     ) -> None:
-        state = ShareState(state_epoch, leader_epoch, start_offset, complete, batches)
+        self.write_state(ShareState(state_epoch, leader_epoch, start_offset, complete, batches), key)
+
+    def write_state(self, state: ShareState, key: SharePartitionKey = KEY) -> None:
         self.submit(lambda shard: share_operations.write(shard, key, state))
 
     def summary(self, key: SharePartitionKey = KEY) -> ShareState:

@@ -185,6 +185,33 @@ def test_a_fenced_leader_is_told_at_once(leader: BrokerId) -> None:
     run(scenario, leader)
 
 
+def test_a_write_is_made_at_once_where_nothing_has_to_be_waited_for() -> None:
+    async def scenario(scene: Scene) -> None:
+        persister = scene.persister
+        assert not persister.commits_at_once(KEY), "nothing of it was used yet"
+        await persister.initialize(KEY, 0, 0)
+        await persister.read(KEY, LeaderEpoch(5))
+        assert persister.commits_at_once(KEY)
+        assert persister.write_now(KEY, ShareState(0, 5, 10, 0))
+        assert (await persister.summary(KEY)).start_offset == 10
+        with pytest.raises(KafkaError) as refused:
+            persister.write_now(KEY, ShareState(0, 4, 11, 0))
+        assert refused.value.code is ErrorCode.fenced_leader_epoch
+        scene.one.follow(state_led_by(TWO))
+        assert not persister.commits_at_once(KEY)
+        assert not persister.write_now(KEY, ShareState(0, 5, 11, 0)), "the coordinator may be found elsewhere"
+
+    run(scenario, ONE)
+
+
+def test_a_write_to_a_coordinator_elsewhere_is_not_made_at_once() -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.persister.initialize(KEY, 0, 0)
+        assert not scene.persister.commits_at_once(KEY)
+
+    run(scenario, TWO)
+
+
 def test_a_request_without_a_response_is_sent_again() -> None:
     async def scenario(scene: Scene) -> None:
         scene.wire.failures = [Unreachable("nobody"), KafkaError(ErrorCode.not_coordinator)]

@@ -200,8 +200,47 @@ def test_a_number_below_minus_one_is_refused(scene, numbers):
 def test_the_batches_of_a_state_are_limited(scene):
     half = share_operations.MAX_STATE_BATCHES // 2
     scene.write(*(accepted(2 * offset, 2 * offset) for offset in range(half)))
+    scene.write(*(accepted(2 * offset, 2 * offset, 2) for offset in range(half + 1)))
+    before = len(scene.log)
     with refused(ErrorCode.invalid_request):
-        scene.write(*(accepted(2 * offset, 2 * offset) for offset in range(half + 1)))
+        scene.write(*(accepted(2 * offset, 2 * offset) for offset in range(half, 2 * half + 2)))
+    assert len(scene.log) == before
+
+
+@pytest.mark.parametrize("more", [(-1,), (1 << 15,), (1, -1), (1, 1 << 63)])
+def test_failures_and_times_out_of_range_are_refused(scene, more):
+    with refused(ErrorCode.invalid_request):
+        scene.write(accepted(0, 0)._replace(**dict(zip(("failures", "not_before_ms"), more, strict=False))))
+
+
+def test_the_next_generation_replaces_the_state_and_fences_writes_of_the_one_before(scene):
+    scene.write(accepted(5, 9), start_offset=5, complete=5)
+    before = ShareState(0, 0, 9, 1, [accepted(9, 9)])
+    opened = ShareState(0, 0, 2, 6, [StateBatch(2, 3, AVAILABLE, 0), accepted(4, 9)], generation=1)
+    scene.write_state(opened)
+    scene.write_state(opened)
+    assert scene.read() == ShareState(0, 0, 2, batches=tuple(opened.batches), generation=1)
+    with refused(ErrorCode.fenced_state_epoch):
+        scene.write_state(before)
+    scene.write_state(before._replace(generation=1, start_offset=3, batches=[StateBatch(3, 3, AVAILABLE, 1)]))
+    # A late copy of the replacement.
+    scene.write_state(opened)
+    scene.restart()
+    kept = (StateBatch(3, 3, AVAILABLE, 1), accepted(4, 9))
+    assert scene.read() == ShareState(0, 0, 3, batches=kept, generation=1)
+    # A leader that does not know whether its second replacement will arrive makes a third one.
+    scene.write_state(opened._replace(generation=3))
+    with refused(ErrorCode.fenced_state_epoch):
+        scene.write_state(opened._replace(generation=2))
+
+
+def test_a_reset_begins_with_generation_0_and_a_replacement_needs_a_start(scene):
+    with refused(ErrorCode.invalid_request):
+        scene.write_state(ShareState(0, 0, -1, generation=1))
+    scene.write_state(ShareState(0, 0, 4, generation=1))
+    scene.initialize(state_epoch=1, start_offset=7)
+    scene.write_state(ShareState(1, 0, 8))
+    assert scene.read().generation == 0
 
 
 def test_the_share_partitions_of_a_shard_are_limited():

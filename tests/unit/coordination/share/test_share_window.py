@@ -7,9 +7,10 @@ import pytest
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.share.acknowledgement import Acknowledgement, AcknowledgeType, check_acknowledgements
 from skep.coordination.share.acquisition import Order
+from skep.coordination.share.delivery_rules import DeliveryRules
 from skep.coordination.share.delivery_runs import OffsetRange
 from skep.coordination.share.share_state import DeliveryState, StateBatch
-from skep.coordination.share.share_window import ShareWindow, Write
+from skep.coordination.share.share_window import RUNS_AT_ONCE, ShareWindow, Write
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = AcknowledgeType
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = DeliveryState
@@ -17,7 +18,7 @@ LOCK_S = 30.0
 
 
 def window(start: int = 0, batches: Sequence[StateBatch] = (), limit: int = 5, max_locks: int = 2000) -> ShareWindow:
-    return ShareWindow.restored(start, batches, limit, max_locks)
+    return ShareWindow.restored(start, batches, DeliveryRules(limit, max_locks))
 
 
 def acquire(
@@ -259,6 +260,16 @@ def test_a_renewal_begins_the_lock_anew_and_needs_no_write() -> None:
     assert share.next_due == 50.0
 
 
+def test_renewals_again_and_again_take_no_memory() -> None:
+    share = window()
+    acquire(share, (0, 9))
+    for moment in range(1_000):
+        acknowledge(share, 0, 4, RENEW, now=float(moment))
+    assert len(share._locks) < 100
+    assert share.expire(30.0) == [(5, 9)]
+    assert share.next_due == 1029.0
+
+
 def test_a_group_may_forbid_renewals() -> None:
     share = window()
     acquire(share, (0, 9))
@@ -416,3 +427,20 @@ def test_restored_batches_below_the_start_are_left_out() -> None:
 def test_a_state_that_contradicts_itself_is_refused(second: OffsetRange) -> None:
     with pytest.raises(KafkaError, match="wrong batch"):
         window(0, [StateBatch(0, 9, AVAILABLE, 1), StateBatch(*second, AVAILABLE, 1)])
+
+
+def test_a_lock_that_a_member_got_after_it_went_is_not_released_with_its_earlier_ones() -> None:
+    """The release of very many locks takes its time. One of them expires meanwhile, and the member comes back."""
+    share = ShareWindow(0, DeliveryRules(5, max_locks=4000))
+    count = RUNS_AT_ONCE + 2
+    share.acquire(Order("m1", 2 * count, 2 * count), [(0, 2 * count - 1)], 50.0)
+    accepted = share.acknowledge("m1", [Acknowledgement(2 * n + 1, 2 * n + 1, [1]) for n in range(count)], 50.0)
+    share.commit(accepted)
+    assert share.release("m1") == [(2 * n, 2 * n) for n in range(RUNS_AT_ONCE)]
+    assert share.next_due == 0.0
+    assert len(share._locks.take_due(50.0, 1)) == 1
+    share._release([(2 * count - 2, 2 * count - 2)], 0, has_failed=True)
+    share.acquire(Order("m1", 1, 1, is_record_limit=True), [(0, 2 * count - 1)], 90.0, only=[(2 * count - 2,) * 2])
+    assert share.expire(1.0) == [(2 * count - 4, 2 * count - 4)]
+    assert not share.is_releasing
+    assert [run.due for run in share.runs if run.is_held] == [90.0]

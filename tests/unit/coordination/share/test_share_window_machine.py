@@ -1,27 +1,44 @@
-"""The share window against a model that knows one offset at a time, over random schedules with failed writes."""
+"""The share window against a model that knows one offset at a time, over random schedules with failed writes.
+
+Three groups: one with Kafka's rules, one that retries later, counts failures and has a dead-letter topic, and one whose
+records that are done with are tidied up all the time.
+"""
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from skep.base.config.retry_backoff import RetryBackoff
 from skep.base.errors import KafkaError
+from skep.coordination.share import share_window
 from skep.coordination.share.acknowledgement import Acknowledgement, AcknowledgeType
 from skep.coordination.share.acquisition import Acquired, Order
-from skep.coordination.share.delivery_runs import OffsetRange
-from skep.coordination.share.share_state import DeliveryState, StateBatch
+from skep.coordination.share.delivery_rules import DeliveryRules
+from skep.coordination.share.delivery_runs import Hint, OffsetRange
+from skep.coordination.share.share_state import DeliveryState, Reason, StateBatch
 from skep.coordination.share.share_window import ShareWindow
+from skep.coordination.share.state_batches import merge
 
 AVAILABLE, ACQUIRED = DeliveryState.AVAILABLE, DeliveryState.ACQUIRED
 ACKNOWLEDGED, ARCHIVED = DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED
+ARCHIVING = DeliveryState.ARCHIVING
 DONE = (ACKNOWLEDGED, ARCHIVED)
 LOCK_S = 30.0
 LIMIT = 4
-ISOLATED_FROM = 2
-MAX_LOCKS = 25
+CRASH_LIMIT = 16
+ISOLATED_FROM, CRASHES_ISOLATED_FROM = 2, 8
+MAX_LOCKS, MAX_WAITING = 25, 12
+BEGIN_MS = 1_700_000_000_000
+STEPS_MS = (1_000, 20_000)
+KAFKA = DeliveryRules(LIMIT, MAX_LOCKS)
+RETRIES = DeliveryRules(
+    LIMIT, MAX_LOCKS, MAX_WAITING, counts_failures=True, backoff=RetryBackoff(STEPS_MS), has_dead_letters=True
+)
 MEMBERS = st.sampled_from(["m1", "m2"])
 KINDS = st.lists(st.sampled_from(list(AcknowledgeType)), min_size=1, max_size=3)
 
@@ -33,7 +50,20 @@ class One(NamedTuple):
     count: int = 0
     member: str = ""
     due: float = 0.0
-    target: DeliveryState | None = None
+    target: tuple[Any, ...] | None = None
+    """State, failures, time and reason that it will have."""
+    failures: int = 0
+    not_before_ms: int = 0
+    reason: Reason = Reason.NONE
+    hint_ms: int | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is AVAILABLE and not self.not_before_ms
+
+    @property
+    def outcome(self) -> DeliveryState:
+        return self.state if self.target is None else self.target[0]
 
 
 class Write(NamedTuple):
@@ -49,37 +79,41 @@ class Store:
 
     def __init__(self) -> None:
         self.start = 0
-        self.states: dict[int, tuple[DeliveryState, int]] = {}
+        self.batches: list[StateBatch] = []
+        self.states: dict[int, StateBatch] = {}
 
-    def merge(self, write: Write) -> None:
+    def merge(self, write: Write, *, replaces: bool = False) -> None:
+        if replaces:
+            self.start, self.batches = write.start, []
         self.start = max(self.start, write.start)
-        for first, last, state, count in write.batches:
-            for offset in range(first, last + 1):
-                self.states[offset] = state, count
-        self.states = {offset: one for offset, one in self.states.items() if offset >= self.start}
+        merge(self.batches, write.batches, self.start)
+        self.states = {offset: batch for batch in self.batches for offset in range(batch.first, batch.last + 1)}
 
     def is_done(self, offset: int) -> bool:
-        return offset < self.start or self.states.get(offset, (AVAILABLE, 0))[0] in DONE
-
-    def batches(self) -> list[StateBatch]:
-        return [StateBatch(offset, offset, *self.states[offset]) for offset in sorted(self.states)]
+        return offset < self.start or (offset in self.states and self.states[offset].state in DONE)
 
 
 class WindowMachine(RuleBasedStateMachine):
+    group = KAFKA
+    tidy_after = share_window.TIDY_AFTER
+
     def __init__(self) -> None:
         super().__init__()
-        self.window = ShareWindow(0, LIMIT, MAX_LOCKS)
+        self.patched = patch.object(share_window, "TIDY_AFTER", self.tidy_after)
+        self.patched.start()
+        self.window = ShareWindow(0, self.group)
         self.ones: dict[int, One] = {}
         """The window, offset by offset."""
         self.start = self.end = 0
         self.now = 0.0
+        self.wall_ms = BEGIN_MS
         self.store = Store()
         self.pending: list[OffsetRange] = []
         self.unwritten: list[OffsetRange] = []
         self.write: Write | None = None
         self.accepted: set[int] = set()
         """What a member was told to be accepted."""
-        self.log_start = 0
+        self.log_start = self.deleted_below = 0
 
     @initialize(
         sizes=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7), st.booleans()), min_size=25, max_size=25)
@@ -96,6 +130,9 @@ class WindowMachine(RuleBasedStateMachine):
                 self.aborted.add(batch)
             offset += size
 
+    def teardown(self) -> None:
+        self.patched.stop()
+
     # Acquiring.
 
     @rule(
@@ -105,6 +142,7 @@ class WindowMachine(RuleBasedStateMachine):
         is_record_limit=st.booleans(),
         max_batches=st.integers(1, 6),
         reads_committed=st.booleans(),
+        is_old=st.sampled_from([False, False, True]),
     )
     def acquire(
         self,
@@ -114,27 +152,45 @@ class WindowMachine(RuleBasedStateMachine):
         is_record_limit: bool,
         max_batches: int,
         reads_committed: bool,
+        is_old: bool,
     ) -> None:
         position = self.window.next_fetch_offset
-        assert position == min(
-            (offset for offset, one in self.ones.items() if one.state is AVAILABLE), default=self.end
-        )
+        assert position == min((offset for offset, one in self.ones.items() if one.is_ready), default=self.end)
         reach = self.window.reach(max_records)
         batches = [batch for batch in self.log if batch[1] >= position and batch[0] <= max(reach, position)]
         batches = batches[:max_batches] or [batch for batch in self.log if batch[1] >= position][:1]
         aborted = [batch for batch in batches if batch in self.aborted] if reads_committed else []
+        expired = [batch for batch in batches if sum(batch) % 4 == 0] if is_old else []
         order = Order(member, max_records, batch_size, is_record_limit)
         can_acquire = self.window.can_acquire
-        acquired = self.window.acquire(order, batches, self.now + LOCK_S, aborted=aborted)
+        room = self.room() + sum(one.is_ready for one in self.ones.values())
+        assert can_acquire == (room > 0)
+        acquired = self.window.acquire(order, batches, self.now + LOCK_S, aborted=aborted, expired=expired)
+        if not self.room() and batches and batches[0][0] <= position:
+            # A hole in the log would make room: what is available in it is archived.
+            assert self.window.end_offset == self.end
         self.check_acquired(order, batches, acquired)
-        self.adopt_acquired(position, order, batches, aborted, acquired)
+        self.adopt_acquired(position, order, batches, aborted, expired, acquired)
         if batches and can_acquire and not acquired:
-            assert aborted or batches[0][0] > position
+            assert aborted or expired or batches[0][0] > position
+
+    def room(self) -> int:
+        """How many new records may be acquired."""
+        states = [one for one in self.ones.values() if one.state not in DONE]
+        waiting = sum(one.state is AVAILABLE and one.not_before_ms > 0 for one in states)
+        return max(0, MAX_LOCKS - (len(states) - waiting)) if waiting < self.group.max_waiting else 0
+
+    def isolation(self, one: One) -> tuple[bool, bool]:
+        """Whether it is delivered with nothing of another state, and whether alone."""
+        if not self.group.counts_failures:
+            return one.count >= ISOLATED_FROM, one.count >= LIMIT - 1
+        is_isolated = one.failures >= ISOLATED_FROM or one.count >= CRASHES_ISOLATED_FROM
+        return is_isolated, one.failures >= LIMIT - 1 or one.count >= CRASH_LIMIT - 1
 
     def check_acquired(self, order: Order, batches: list[OffsetRange], acquired: list[Acquired]) -> None:
         offsets = [offset for first, last, _ in acquired for offset in range(first, last + 1)]
         assert offsets == sorted(set(offsets))
-        counts = [self.ones[offset].count if offset in self.ones else 0 for offset in offsets]
+        before = [self.ones.get(offset, One(AVAILABLE)) for offset in offsets]
         if order.is_record_limit:
             assert len(offsets) <= order.max_records
         elif len(offsets) > order.max_records:
@@ -142,13 +198,14 @@ class WindowMachine(RuleBasedStateMachine):
             at_limit = offsets[order.max_records - 1]
             (batch,) = (batch for batch in batches if batch[0] <= at_limit <= batch[1])
             assert offsets[-1] <= batch[1]
-        if max(counts, default=0) >= ISOLATED_FROM:
+        is_isolated = any(self.isolation(one)[0] for one in before)
+        if is_isolated:
             assert offsets == list(range(offsets[0], offsets[-1] + 1))
-            assert len(set(counts)) == 1
-            assert counts[0] < LIMIT - 1 or len(offsets) == 1
-        if not order.is_record_limit:
-            for first, last, count in acquired:
-                if last - first >= order.batch_size and count <= ISOLATED_FROM:
+            assert len(set(before)) == 1
+            assert not self.isolation(before[0])[1] or len(offsets) == 1
+        if not order.is_record_limit and not is_isolated:
+            for first, last, _ in acquired:
+                if last - first >= order.batch_size:
                     # It could not be divided at a batch of the log.
                     assert not any(base - first >= order.batch_size for base, _ in batches if base <= last)
 
@@ -158,27 +215,36 @@ class WindowMachine(RuleBasedStateMachine):
         order: Order,
         batches: list[OffsetRange],
         aborted: list[OffsetRange],
+        expired: list[OffsetRange],
         acquired: list[Acquired],
     ) -> None:
         """Checks the change of each offset, and makes it in the model."""
+        dropped = self.window.take_dropped()
+        self.unwritten += dropped
         given = {offset: count for first, last, count in acquired for offset in range(first, last + 1)}
         assert self.window.end_offset >= self.end
         after = self.view()
         for offset in range(position, max(self.end, self.window.end_offset)):
             before = self.ones.get(offset, One(AVAILABLE))
             if offset in given:
-                assert before.state is AVAILABLE
+                assert before.is_ready
                 assert given[offset] == before.count + 1
-                self.ones[offset] = One(ACQUIRED, before.count + 1, order.member, self.now + LOCK_S)
+                self.ones[offset] = One(
+                    ACQUIRED, before.count + 1, order.member, self.now + LOCK_S, failures=before.failures
+                )
             elif before.state is AVAILABLE:
                 is_gone = bool(batches) and offset < batches[0][0]
-                is_aborted = any(first <= offset <= last for first, last in aborted)
+                is_aborted = _is_in(offset, aborted)
+                is_expired = _is_in(offset, expired)
                 became = after.get(offset, One(ARCHIVED))
                 if is_gone:
                     assert became.state is ARCHIVED
                 if offset not in self.ones:
-                    assert is_gone or is_aborted
-                if became.state is ARCHIVED:
+                    assert is_gone or is_aborted or is_expired
+                if became.state is not AVAILABLE and is_expired and not is_aborted and not is_gone:
+                    assert _is_in(offset, dropped)
+                    self.ones[offset] = self.given_up(before, Reason.EXPIRED, before.failures)
+                elif became.state is ARCHIVED:
                     assert is_gone or is_aborted
                     self.ones[offset] = One(ARCHIVED, before.count)
         self.end = max(self.end, self.window.end_offset)
@@ -195,6 +261,23 @@ class WindowMachine(RuleBasedStateMachine):
         is_each = data.draw(st.booleans())
         types = [kinds[number % len(kinds)] for number in range(most if is_each else 1)]
         self.acknowledge(member, [Acknowledgement(first, first + most - 1, types)])
+
+    @precondition(lambda self: self.held())
+    @rule(data=st.data(), delay_ms=st.sampled_from([0, 700, 40_000]))
+    def set_the_delay_of_one(self, data: st.DataObject, delay_ms: int) -> None:
+        offset = data.draw(st.sampled_from(self.held()))
+        self.window.delay(offset, Hint(delay_ms), self.ones[offset].member)
+        self.ones[offset] = self.ones[offset]._replace(hint_ms=delay_ms)
+
+    @precondition(lambda self: self.waiting())
+    @rule(data=st.data(), delay_ms=st.sampled_from([0, 700, 40_000]))
+    def give_one_that_waits_another_time(self, data: st.DataObject, delay_ms: int) -> None:
+        offset = data.draw(st.sampled_from(self.waiting()))
+        self.unwritten += self.window.reschedule(offset, self.wall_ms + delay_ms, self.wall_ms)
+        self.ones[offset] = self.ones[offset]._replace(not_before_ms=self.wall_ms + delay_ms if delay_ms else 0)
+
+    def waiting(self) -> list[int]:
+        return [offset for offset, one in sorted(self.ones.items()) if one.state is AVAILABLE and one.not_before_ms]
 
     @precondition(lambda self: self.held() and self.write is None)
     @rule(kind=st.sampled_from([AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE]), is_committed=st.booleans())
@@ -229,10 +312,10 @@ class WindowMachine(RuleBasedStateMachine):
         before = self.view()
         if (refused := self.is_refused(member, batches)) is not None:
             with pytest.raises(KafkaError, match=refused):
-                self.window.acknowledge(member, batches, self.now + LOCK_S)
+                self.window.acknowledge(member, batches, self.now + LOCK_S, now_ms=self.wall_ms)
             assert self.view() == before
             return
-        self.pending += self.window.acknowledge(member, batches, self.now + LOCK_S)
+        self.pending += self.window.acknowledge(member, batches, self.now + LOCK_S, now_ms=self.wall_ms)
         for batch in batches:
             for offset in range(max(self.start, batch.first), batch.last + 1):
                 kind = batch.types[offset - batch.first] if len(batch.types) > 1 else batch.types[0]
@@ -243,6 +326,8 @@ class WindowMachine(RuleBasedStateMachine):
                     self.ones[offset] = one._replace(target=self.target(one, kind))
 
     def is_refused(self, member: str, batches: list[Acknowledgement]) -> str | None:
+        if any(self.deleted_below <= n < self.start for batch in batches for n in range(batch.first, batch.last + 1)):
+            return "is done with"
         for batch in batches:
             if batch.last < self.start:
                 continue
@@ -260,10 +345,34 @@ class WindowMachine(RuleBasedStateMachine):
                     return "another member"
         return None
 
-    def target(self, one: One, kind: AcknowledgeType) -> DeliveryState:
+    def target(self, one: One, kind: AcknowledgeType) -> tuple[Any, ...]:
         if kind is AcknowledgeType.ACCEPT:
-            return ACKNOWLEDGED
-        return AVAILABLE if kind is AcknowledgeType.RELEASE and one.count < LIMIT else ARCHIVED
+            return ACKNOWLEDGED, 0, 0, Reason.NONE
+        if kind is AcknowledgeType.GAP:
+            return ARCHIVED, 0, 0, Reason.NONE
+        if kind is AcknowledgeType.RELEASE:
+            after = self.released(one, has_failed=True)
+        else:
+            after = self.given_up(one, Reason.REJECTED, one.failures + self.group.counts_failures)
+        return after.state, after.failures, after.not_before_ms, after.reason
+
+    def released(self, one: One, *, has_failed: bool) -> One:
+        """What becomes of it when its delivery ends without a result."""
+        failures = one.failures + (has_failed and self.group.counts_failures)
+        is_used_up = one.count >= LIMIT
+        if self.group.counts_failures:
+            is_used_up = failures >= LIMIT or one.count >= CRASH_LIMIT
+        if is_used_up:
+            return self.given_up(one, Reason.LIMIT, failures)
+        delay_ms = one.hint_ms
+        if delay_ms is None:
+            delay_ms = STEPS_MS[min(failures, len(STEPS_MS)) - 1] if self.group.backoff and has_failed else 0
+        return One(AVAILABLE, one.count, failures=failures, not_before_ms=self.wall_ms + delay_ms if delay_ms else 0)
+
+    def given_up(self, one: One, reason: Reason, failures: int) -> One:
+        if self.group.has_dead_letters:
+            return One(ARCHIVING, one.count, failures=failures, reason=reason)
+        return One(ARCHIVED, one.count)
 
     @rule(end=st.sampled_from(["m1", "m2", 1.0, 12.0, 31.0]))
     def locks_end(self, end: str | float) -> None:
@@ -273,30 +382,101 @@ class WindowMachine(RuleBasedStateMachine):
             self.time_passes(end)
 
     def release(self, member: str) -> None:
-        released = {offset for first, last in self.window.release(member) for offset in range(first, last + 1)}
+        ended = self.window.release(member, now_ms=self.wall_ms)
+        released = {offset for first, last in ended for offset in range(first, last + 1)}
         for offset, one in self.ones.items():
             if one.state is ACQUIRED and one.member == member:
                 assert (offset in released) == (one.target is None)
-                self.ones[offset] = one._replace(due=0.0) if one.target is not None else self.released(one)
+                after = one._replace(due=0.0) if one.target is not None else self.released(one, has_failed=False)
+                self.ones[offset] = after
         self.unwritten += [(offset, offset) for offset in released]
         self.advance()
 
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
+        self.wall_ms += int(seconds * 1000)
         dues = [one.due for one in self.ones.values() if one.state is ACQUIRED and one.target is None]
         assert self.window.next_due == min(dues, default=None)
-        self.unwritten += self.window.expire(self.now)
+        self.unwritten += self.window.expire(self.now, now_ms=self.wall_ms)
         self.expire()
+        self.wake()
 
     def expire(self) -> None:
         for offset, one in self.ones.items():
             if one.state is ACQUIRED and one.target is None and one.due <= self.now:
-                self.ones[offset] = self.released(one)
+                self.ones[offset] = self.released(one, has_failed=True)
         self.advance()
 
-    @staticmethod
-    def released(one: One) -> One:
-        return One(AVAILABLE if one.count < LIMIT else ARCHIVED, one.count)
+    @rule(milliseconds=st.sampled_from([-50_000, 1, 900, 30_000]))
+    def the_wall_clock_is_set(self, milliseconds: int) -> None:
+        self.wall_ms += milliseconds
+        self.wake()
+
+    def wake(self) -> None:
+        times = [one.not_before_ms for one in self.ones.values() if one.state is AVAILABLE and one.not_before_ms]
+        assert self.window.next_time_ms == min(times, default=None)
+        assert self.window.wake(self.wall_ms) == any(time_ms <= self.wall_ms for time_ms in times)
+        for offset, one in self.ones.items():
+            if one.state is AVAILABLE and one.not_before_ms <= self.wall_ms:
+                self.ones[offset] = one._replace(not_before_ms=0)
+
+    # Dead letters, and what is opened again.
+
+    @rule(first=st.integers(-4, 30), length=st.integers(1, 30))
+    def dead_letters_are_written(self, first: int, length: int) -> None:
+        dead = self.window.dead_letters()
+        assert [offset for one in dead for offset in range(one.first, one.last + 1)] == [
+            offset for offset, one in sorted(self.ones.items()) if one.state is ARCHIVING
+        ]
+        for one in dead:
+            assert (one.reason, one.delivery_count) == (self.ones[one.first].reason, self.ones[one.first].count)
+        offsets = range(max(0, self.start + first), max(0, self.start + first) + length)
+        changed = self.window.archive([(offsets[0], offsets[-1])])
+        for offset in offsets:
+            if offset in self.ones and self.ones[offset].state is ARCHIVING:
+                self.ones[offset] = One(ARCHIVED, self.ones[offset].count)
+                assert _is_in(offset, changed)
+        self.unwritten += changed
+        self.advance()
+
+    @precondition(lambda self: self.write is None)
+    @rule(
+        first=st.integers(-20, 10),
+        lengths=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+        is_committed=st.sampled_from([True, True, False]),
+    )
+    def finished_offsets_are_opened_again(self, first: int, lengths: list[int], is_committed: bool) -> None:
+        ranges, offset = [], max(0, self.start + first)
+        for length in lengths:
+            ranges.append((offset, offset + length - 1))
+            offset += length + 2
+        wanted = {n for first, last in ranges for n in range(first, last + 1)}
+        done = {offset for offset, one in self.ones.items() if one.state in DONE} | set(range(self.start))
+        expected = sorted(n for n in wanted & done if n >= self.log_start)
+        opened = self.window.finished(ranges, self.log_start)
+        assert [n for first, last in opened for n in range(first, last + 1)] == expected
+        if not opened:
+            return
+        start, complete, batches = self.window.opened(opened)
+        self.write, self.pending = Write(self.pending, start, batches), []
+        self.unwritten_before, self.unwritten = self.unwritten, []
+        if not is_committed:
+            self.write_fails()
+            return
+        self.write_is_committed(replaces=True)
+        self.window.open(opened)
+        self.accepted -= set(expected)
+        for n in range(min(expected[0], self.start), self.start):
+            self.ones[n] = One(ARCHIVED)
+        for n in expected:
+            self.ones[n] = One(AVAILABLE)
+        self.start = min(expected[0], self.start)
+        assert self.store.start == start
+        for n in expected:
+            assert n >= self.store.start
+            assert self.store.states[n][2:4] == (AVAILABLE, 0)
+        assert complete == sum(self.store.is_done(n) for n in range(start, self.end))
+        self.advance()
 
     # Writes: one at a time, with everything that has changed.
 
@@ -307,7 +487,7 @@ class WindowMachine(RuleBasedStateMachine):
         start, complete, batches = self.window.to_write(ranges)
         assert all(before.last < after.first for before, after in itertools.pairwise(batches))
         assert all(batch.first >= start for batch in batches)
-        expected = sum((one.target or one.state) in DONE for offset, one in self.ones.items() if offset >= start)
+        expected = sum(one.outcome in DONE for offset, one in self.ones.items() if offset >= start)
         assert complete == expected
         self.write = Write(self.pending, start, batches)
         self.pending = []
@@ -321,21 +501,24 @@ class WindowMachine(RuleBasedStateMachine):
         else:
             self.write_fails()
 
-    def write_is_committed(self) -> None:
+    def write_is_committed(self, *, replaces: bool = False) -> None:
         assert self.write is not None
-        self.store.merge(self.write)
+        self.store.merge(self.write, replaces=replaces)
+        self.window.written()
         self.window.commit(self.write.pending)
         for offset, one in self.of_write():
             assert one.target is not None
-            self.ones[offset] = One(one.target, one.count)
-            if one.target is ACKNOWLEDGED:
+            state, failures, not_before_ms, reason = one.target
+            self.ones[offset] = One(state, one.count, failures=failures, not_before_ms=not_before_ms, reason=reason)
+            if state is ACKNOWLEDGED:
                 self.accepted.add(offset)
         self.write = None
         self.advance()
 
     def write_fails(self) -> None:
         assert self.write is not None
-        self.unwritten += self.window.roll_back(self.write.pending, self.now) + self.unwritten_before
+        released = self.window.roll_back(self.write.pending, self.now, now_ms=self.wall_ms)
+        self.unwritten += released + self.unwritten_before
         for offset, one in self.of_write():
             self.ones[offset] = one._replace(target=None)
         self.write = None
@@ -358,23 +541,42 @@ class WindowMachine(RuleBasedStateMachine):
             self.the_leader_is_replaced()
 
     def log_start_moves(self, forward: int) -> None:
-        self.log_start = self.start + forward
+        self.log_start = max(self.log_start, self.start + forward)
         self.log = [batch for batch in self.log if batch[1] >= self.log_start]
-        self.window.log_start_moved(self.log_start)
-        self.start = self.log_start
-        self.end = max(self.end, self.start)
+        self.follow_log_start()
         self.advance()
+
+    def follow_log_start(self) -> None:
+        """What is below is gone, from the first record on that needs a dead letter; what is held stays held."""
+        self.window.log_start_moved(self.log_start)
+        self.deleted_below = max(self.deleted_below, self.log_start)
+        below = range(self.start, min(self.end, self.log_start))
+        self.start = next((offset for offset in below if self.ones[offset].outcome is ARCHIVING), self.log_start)
+        for offset in range(self.start, self.log_start):
+            if offset >= self.end or self.ones[offset].state is AVAILABLE:
+                self.ones[offset] = One(ARCHIVED, self.ones[offset].count if offset < self.end else 0)
+        self.end = max(self.end, self.log_start)
 
     def the_leader_is_replaced(self) -> None:
         """In the middle of a write, this is one whose result nobody learns: it has not happened."""
         self.write, self.pending, self.unwritten = None, [], []
-        self.window = ShareWindow.restored(self.store.start, self.store.batches(), LIMIT, MAX_LOCKS)
-        self.window.log_start_moved(self.log_start)
-        self.start = max(self.store.start, self.log_start)
+        self.window = ShareWindow.restored(self.store.start, self.store.batches, self.group)
+        self.deleted_below = 0
+        self.start = self.store.start
         self.end = max([self.start, *(offset + 1 for offset in self.store.states)])
-        known = self.store.states
-        self.ones = {offset: One(*known.get(offset, (AVAILABLE, 0))) for offset in range(self.start, self.end)}
+        self.ones = {offset: self.found(offset) for offset in range(self.start, self.end)}
         self.advance()
+        if self.log_start > self.start:
+            self.follow_log_start()
+        self.advance()
+        self.wake()
+
+    def found(self, offset: int) -> One:
+        """What a new leader knows of an offset."""
+        if (batch := self.store.states.get(offset)) is None:
+            return One(AVAILABLE)
+        _, _, state, count, failures, not_before_ms, reason = batch
+        return One(state, count, failures=failures, not_before_ms=not_before_ms, reason=reason)
 
     # What holds at any time.
 
@@ -385,7 +587,17 @@ class WindowMachine(RuleBasedStateMachine):
 
     def view(self) -> dict[int, One]:
         return {
-            offset: One(run.state, run.delivery_count, run.member, run.due, run.target)
+            offset: One(
+                run.state,
+                run.delivery_count,
+                run.member,
+                run.due,
+                run.target and tuple(run.target),
+                run.failures,
+                run.not_before_ms,
+                run.reason,
+                run.hint and run.hint.delay_ms,
+            )
             for run in self.window.runs
             for offset in range(run.first, run.last + 1)
         }
@@ -393,7 +605,11 @@ class WindowMachine(RuleBasedStateMachine):
     @invariant()
     def the_window_is_as_the_model(self) -> None:
         assert (self.window.start_offset, self.window.end_offset) == (self.start, self.end)
-        assert self.view() == self.ones
+        view, ones = self.view(), self.ones
+        if self.tidy_after == 0:
+            # What is done with may have the count and the state of its neighbour.
+            view, ones = _without_counts(view), _without_counts(ones)
+        assert view == ones
         assert self.window.delivery_complete_count == sum(one.state in DONE for one in self.ones.values())
 
     @invariant()
@@ -412,8 +628,39 @@ class WindowMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_count_exceeds_the_limit(self) -> None:
-        assert all(one.count <= LIMIT for one in self.ones.values())
+        limit = CRASH_LIMIT if self.group.counts_failures else LIMIT
+        assert all(one.count <= limit and one.failures <= LIMIT for one in self.ones.values())
+
+    @invariant()
+    def the_counts_are_those_of_the_runs(self) -> None:
+        runs = self.window._runs
+        ones = self.ones.values()
+        assert runs.waiting == sum(one.state is AVAILABLE and one.not_before_ms > 0 for one in ones)
+        assert runs.archiving == sum(one.state is ARCHIVING for one in ones)
+        assert runs.locked == sum(one.state is ACQUIRED or one.is_ready for one in ones)
+        assert runs.complete == sum(one.outcome in DONE for one in ones)
+
+
+class RetryMachine(WindowMachine):
+    group = RETRIES
+
+
+class TidyMachine(WindowMachine):
+    group = RETRIES._replace(has_dead_letters=False)
+    tidy_after = 0
+
+
+def _is_in(offset: int, ranges: list[OffsetRange]) -> bool:
+    return any(first <= offset <= last for first, last in ranges)
+
+
+def _without_counts(ones: dict[int, One]) -> dict[int, One]:
+    return {offset: One(ARCHIVED) if one.state in DONE else one for offset, one in ones.items()}
 
 
 TestShareWindow = WindowMachine.TestCase
-TestShareWindow.settings = settings(settings.default, max_examples=250, stateful_step_count=60)
+TestShareWindow.settings = settings(settings.default, max_examples=200, stateful_step_count=60)
+TestShareRetries = RetryMachine.TestCase
+TestShareRetries.settings = settings(settings.default, max_examples=250, stateful_step_count=60)
+TestShareTidied = TidyMachine.TestCase
+TestShareTidied.settings = settings(settings.default, max_examples=100, stateful_step_count=60)

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from skep.coordination.share.share_state import DeliveryState, StateBatch
+from skep.coordination.share.share_state import DeliveryState, Reason, StateBatch
 from skep.coordination.share.state_batches import merge
 from tests.unit.coordination.share.scene import ACKNOWLEDGED, ARCHIVED, AVAILABLE
 
@@ -16,7 +16,8 @@ WRITTEN = [state for state in DeliveryState if state is not DeliveryState.ACQUIR
 def batches(draw):
     first = draw(st.integers(0, 30))
     last = first + draw(st.integers(0, 8))
-    return StateBatch(first, last, draw(st.sampled_from(WRITTEN)), draw(st.integers(0, 3)))
+    more = draw(st.sampled_from([(), (), (1,), (2, 5_000), (1, 7_000, Reason.LIMIT), (0, 0, Reason.REJECTED)]))
+    return StateBatch(first, last, draw(st.sampled_from(WRITTEN)), draw(st.integers(0, 3)), *more)
 
 
 WRITES = st.lists(st.tuples(st.lists(batches(), max_size=6), st.integers(-1, 34)), max_size=8)
@@ -26,19 +27,21 @@ class Model:
     """The furthest state of each offset from the start on."""
 
     def __init__(self) -> None:
-        self.states: dict[int, tuple[int, DeliveryState]] = {}
+        self.states: dict[int, tuple[int, ...]] = {}
         self.start = -1
 
     def write(self, changes: list[StateBatch], start: int) -> None:
         self.start = max(self.start, start)
-        for first, last, state, count in changes:
+        for first, last, state, count, *more in changes:
             for offset in range(first, last + 1):
-                self.states[offset] = max(self.states.get(offset, (-1, AVAILABLE)), (count, state))
+                self.states[offset] = max(self.states.get(offset, (-1,)), (count, state, *more))
         self.states = {offset: state for offset, state in self.states.items() if offset >= self.start}
 
 
-def per_offset(kept: list[StateBatch]) -> dict[int, tuple[int, DeliveryState]]:
-    return {offset: (count, state) for first, last, state, count in kept for offset in range(first, last + 1)}
+def per_offset(kept: list[StateBatch]) -> dict[int, tuple[int, ...]]:
+    return {
+        offset: (count, state, *more) for first, last, state, count, *more in kept for offset in range(first, last + 1)
+    }
 
 
 @given(WRITES)
@@ -77,6 +80,13 @@ def test_a_higher_count_beats_a_further_state():
     kept = [StateBatch(10, 10, ARCHIVED, 1)]
     merge(kept, [StateBatch(10, 10, AVAILABLE, 2)], 0)
     assert kept == [StateBatch(10, 10, AVAILABLE, 2)]
+
+
+def test_of_the_same_delivery_the_one_with_more_failures_and_then_the_later_time_wins():
+    kept = [StateBatch(10, 10, AVAILABLE, 2, 1, 9_000)]
+    merge(kept, [StateBatch(10, 10, AVAILABLE, 2, 2, 5_000)], 0)
+    merge(kept, [StateBatch(10, 10, AVAILABLE, 2, 2, 4_000)], 0)
+    assert kept == [StateBatch(10, 10, AVAILABLE, 2, 2, 5_000)]
 
 
 def test_a_range_of_two_to_the_62_offsets_is_one_batch():

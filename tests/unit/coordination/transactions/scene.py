@@ -111,18 +111,18 @@ class Scene(ShardDriver):
         self, transactional_id: str = ID, *, current: ProducerStamp | None = None, timeout_ms: int = 60_000
     ) -> dict[str, Any]:
         asked = InitProducerRequest(transactional_id, timeout_ms, current)
-        answer = self.submit(lambda shard: init_producer.initialize(shard, asked, None))
-        if answer is NEEDS_PRODUCER_ID:
+        response = self.submit(lambda shard: init_producer.initialize(shard, asked, None))
+        if response is NEEDS_PRODUCER_ID:
             self._next_producer_id += 1
-            answer = self.submit(lambda shard: init_producer.initialize(shard, asked, self._next_producer_id))
-        assert isinstance(answer, dict)
-        return answer
+            response = self.submit(lambda shard: init_producer.initialize(shard, asked, self._next_producer_id))
+        assert isinstance(response, dict)
+        return response
 
     def init(self, transactional_id: str = ID, **asked: Any) -> ProducerStamp:
-        answer = self.ask_init(transactional_id, **asked)
-        if answer["error_code"] is not ErrorCode.none:
-            raise KafkaError(answer["error_code"])
-        return ProducerStamp(answer["producer_id"], answer["producer_epoch"])
+        response = self.ask_init(transactional_id, **asked)
+        if response["error_code"] is not ErrorCode.none:
+            raise KafkaError(response["error_code"])
+        return ProducerStamp(response["producer_id"], response["producer_epoch"])
 
     def add(self, producer: ProducerStamp, *partitions: TopicPartition, transactional_id: str = ID) -> Any:
         return self.submit(

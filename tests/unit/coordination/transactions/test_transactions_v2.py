@@ -28,9 +28,11 @@ class SceneV2(Scene):
 
     def finish(self, producer: ProducerStamp, *, commit: bool, new_id: int | None = None) -> ProducerStamp:
         """EndTxn: the producer of the next transaction."""
-        answer = self.submit(lambda shard: decision.end_v2(shard, ID, producer, commit=commit, new_producer_id=new_id))
-        assert isinstance(answer, ProducerStamp), answer
-        return answer
+        response = self.submit(
+            lambda shard: decision.end_v2(shard, ID, producer, commit=commit, new_producer_id=new_id)
+        )
+        assert isinstance(response, ProducerStamp), response
+        return response
 
     def brought_to(self, state: State) -> tuple[ProducerStamp, ProducerStamp]:
         """A new transactional id in this state: the producer of its transaction, and the one after EndTxn."""

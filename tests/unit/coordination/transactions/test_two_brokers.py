@@ -20,7 +20,7 @@ KNOWS_ABORTABLE, DOES_NOT = 11, 10
 
 
 async def begin(scene: Scene) -> ProducerStamp:
-    answer = await scene.one.ask(
+    response = await scene.one.ask(
         apis.INIT_PRODUCER_ID,
         4,
         transactional_id=ID,
@@ -28,12 +28,12 @@ async def begin(scene: Scene) -> ProducerStamp:
         producer_id=-1,
         producer_epoch=-1,
     )
-    assert answer.error_code == 0
-    return ProducerStamp(answer.producer_id, answer.producer_epoch)
+    assert response.error_code == 0
+    return ProducerStamp(response.producer_id, response.producer_epoch)
 
 
 async def add(scene: Scene, producer: ProducerStamp, *partitions: Any) -> None:
-    answer = await scene.one.ask(
+    response = await scene.one.ask(
         apis.ADD_PARTITIONS_TO_TXN,
         3,
         v3_and_below_transactional_id=ID,
@@ -41,16 +41,16 @@ async def add(scene: Scene, producer: ProducerStamp, *partitions: Any) -> None:
         v3_and_below_producer_epoch=producer.producer_epoch,
         v3_and_below_topics=[{"name": topic, "partitions": [index]} for topic, index in partitions],
     )
-    codes = [r.partition_error_code for t in answer.results_by_topic_v3_and_below for r in t.results_by_partition]
+    codes = [r.partition_error_code for t in response.results_by_topic_v3_and_below for r in t.results_by_partition]
     assert codes == [0] * len(partitions)
 
 
 def send(
     node: Node, producer: ProducerStamp, partition: Any, sequence: int, version: int = KNOWS_ABORTABLE
 ) -> "asyncio.Future[ErrorCode]":
-    """Sent now; the code of the answer comes."""
+    """Sent now; the code of the response comes."""
     data = {"index": partition.partition, "records": batch(producer, sequence)}
-    answer = node.handle(
+    response = node.handle(
         apis.PRODUCE,
         version,
         transactional_id=ID,
@@ -60,7 +60,7 @@ def send(
     )
 
     async def code() -> ErrorCode:
-        ((result,),) = [topic.partition_responses for topic in (await answer).responses]
+        ((result,),) = [topic.partition_responses for topic in (await response).responses]
         return ErrorCode(result.error_code)
 
     return asyncio.ensure_future(code())
@@ -68,7 +68,7 @@ def send(
 
 async def commit_offset(scene: Scene, producer: ProducerStamp, offset: int) -> ErrorCode:
     wanted = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
-    answer = await scene.two.ask(
+    response = await scene.two.ask(
         apis.TXN_OFFSET_COMMIT,
         3,
         transactional_id=ID,
@@ -79,19 +79,19 @@ async def commit_offset(scene: Scene, producer: ProducerStamp, offset: int) -> E
         member_id="",
         topics=[{"name": "orders", "partitions": [wanted]}],
     )
-    return ErrorCode(answer.topics[0].partitions[0].error_code)
+    return ErrorCode(response.topics[0].partitions[0].error_code)
 
 
 async def committed_offset(scene: Scene) -> int:
-    answer = await scene.two.ask(
+    response = await scene.two.ask(
         apis.OFFSET_FETCH, 7, group_id=GROUP, topics=[{"name": "orders", "partition_indexes": [0]}]
     )
-    found: int = answer.topics[0].partitions[0].committed_offset
+    found: int = response.topics[0].partitions[0].committed_offset
     return found
 
 
 async def end(scene: Scene, producer: ProducerStamp, *, commit: bool) -> None:
-    answer = await scene.one.ask(
+    response = await scene.one.ask(
         apis.END_TXN,
         3,
         transactional_id=ID,
@@ -99,7 +99,7 @@ async def end(scene: Scene, producer: ProducerStamp, *, commit: bool) -> None:
         producer_epoch=producer.producer_epoch,
         committed=commit,
     )
-    assert answer.error_code == 0
+    assert response.error_code == 0
 
 
 def state(scene: Scene) -> State:
@@ -342,7 +342,7 @@ def test_several_transactions_are_asked_about_in_one_request_and_one_can_be_adde
         one = {"transactional_id": ID, "producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
         topics = [{"name": "orders", "partitions": [0, 1]}]
         stranger = {**one, "transactional_id": "stranger"}
-        answer = await scene.one.ask(
+        response = await scene.one.ask(
             apis.ADD_PARTITIONS_TO_TXN,
             4,
             transactions=[
@@ -355,7 +355,7 @@ def test_several_transactions_are_asked_about_in_one_request_and_one_can_be_adde
         )
         codes = [
             [ErrorCode(r.partition_error_code) for t in result.topic_results for r in t.results_by_partition]
-            for result in answer.results_by_transaction
+            for result in response.results_by_transaction
         ]
         assert codes == [
             [ErrorCode.none, ErrorCode.invalid_txn_state],

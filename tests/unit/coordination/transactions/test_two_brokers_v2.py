@@ -19,9 +19,9 @@ ADDS = 12
 
 async def end(scene: Scene, producer: ProducerStamp, *, commit: bool = True) -> ProducerStamp:
     """The producer of the next transaction."""
-    answer = await scene.one.ask(apis.END_TXN, 5, **stamp(producer), committed=commit)
-    assert answer.error_code == 0
-    return ProducerStamp(answer.producer_id, answer.producer_epoch)
+    response = await scene.one.ask(apis.END_TXN, 5, **stamp(producer), committed=commit)
+    assert response.error_code == 0
+    return ProducerStamp(response.producer_id, response.producer_epoch)
 
 
 def stamp(producer: ProducerStamp) -> dict[str, Any]:
@@ -38,14 +38,14 @@ def partitions_of(scene: Scene) -> set[Any]:
 
 async def commit_offset(scene: Scene, producer: ProducerStamp, offset: int) -> ErrorCode:
     wanted = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
-    answer = await scene.two.ask(
+    response = await scene.two.ask(
         apis.TXN_OFFSET_COMMIT,
         5,
         **stamp(producer),
         group_id=GROUP,
         topics=[{"name": "orders", "partitions": [wanted]}],
     )
-    return ErrorCode(answer.topics[0].partitions[0].error_code)
+    return ErrorCode(response.topics[0].partitions[0].error_code)
 
 
 @pytest.mark.parametrize("partition", [ON_ONE, ON_TWO])
@@ -185,8 +185,10 @@ def test_a_copy_of_a_marker_that_comes_late_does_not_end_the_next_transaction(mo
         assert await commit_offset(scene, following, 50) is ErrorCode.none
         assert requests
         for body in requests:
-            answer = await scene.two.ask(apis.WRITE_TXN_MARKERS, 2, **body)
-            codes = {one.error_code for marker in answer.markers for topic in marker.topics for one in topic.partitions}
+            response = await scene.two.ask(apis.WRITE_TXN_MARKERS, 2, **body)
+            codes = {
+                one.error_code for marker in response.markers for topic in marker.topics for one in topic.partitions
+            }
             assert codes == {ErrorCode.invalid_producer_epoch}
         await end(scene, following, commit=False)
         await until(lambda: state(scene) is State.COMPLETE_ABORT)
@@ -204,8 +206,8 @@ def test_a_batch_that_waits_while_an_older_client_ends_the_transaction_is_not_ap
         scene.two.wire.holds = True
         sent = send(scene.two, producer, ON_TWO, 0, ADDS)
         await until(lambda: bool(scene.two.wire.held))
-        answer = await scene.one.ask(apis.END_TXN, 4, **stamp(producer), committed=False)
-        assert answer.error_code == 0
+        response = await scene.one.ask(apis.END_TXN, 4, **stamp(producer), committed=False)
+        assert response.error_code == 0
         await until(lambda: state(scene) is State.COMPLETE_ABORT)
         scene.two.wire.let_go()
         assert await sent is ErrorCode.not_enough_replicas

@@ -1,7 +1,7 @@
 """Two brokers in one event loop, without sockets: each with its logs, coordinators and handlers, over one image.
 
 Broker 1 coordinates transactions, broker 2 groups; each leads one partition of ``orders``. What one asks of the other
-goes through the bytes of the protocol and the handlers; the answers can be held back.
+goes through the bytes of the protocol and the handlers; the responses can be held back.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class ProducerIds:
 
 
 class Wire:
-    """Stands for ``Peers``: what is asked, how often nobody answers, and with ``holds`` answers that a test lets go."""
+    """Stands for ``Peers``: what is asked, how often nobody answers, with ``holds`` responses that a test lets go."""
 
     def __init__(self, scene: "Scene") -> None:
         self._scene = scene
@@ -87,16 +87,16 @@ class Wire:
         if self.failures:
             self.failures -= 1
             raise Unreachable(f"nobody at {broker.host}")
-        answer = await self._scene.nodes[broker.id].ask(api, api.newest if version is None else version, **body)
+        response = await self._scene.nodes[broker.id].ask(api, api.newest if version is None else version, **body)
         if self.holds:
             self.held.append(asyncio.Event())
             await self.held[-1].wait()
-        return answer
+        return response
 
     def let_go(self) -> None:
         self.holds = False
-        for answer in self.held:
-            answer.set()
+        for response in self.held:
+            response.set()
 
 
 class Node:
@@ -141,14 +141,14 @@ class Node:
         )
 
     def handle(self, api: Api, version: int, **body: Any) -> "asyncio.Future[Any]":
-        """The request is taken now; the answer, as its sender reads it, comes."""
+        """The request is taken now; the response, as its sender reads it, comes."""
         decoded = decode_request(api.key, version, memoryview(written(request_class(api.key, version), body)), 0)
         request = Request(api, version, 7, "test", "192.0.2.1", decoded)
         try:
-            answer = HANDLERS[api.key].handle(self.services, request)
+            response = HANDLERS[api.key].handle(self.services, request)
         except KafkaError as error:
-            answer = HANDLERS[api.key].refuse(request, error.code)
-        return asyncio.ensure_future(_read(api, request, answer))
+            response = HANDLERS[api.key].refuse(request, error.code)
+        return asyncio.ensure_future(_read(api, request, response))
 
     async def ask(self, api: Api, version: int, **body: Any) -> Any:
         return await self.handle(api, version, **body)
@@ -166,13 +166,13 @@ class Node:
         return found
 
 
-async def _read(api: Api, request: Request, answer: Any) -> Any:
+async def _read(api: Api, request: Request, response: Any) -> Any:
     try:
-        if isinstance(answer, Awaitable):
-            answer = await answer
+        if isinstance(response, Awaitable):
+            response = await response
     except KafkaError as error:
-        answer = HANDLERS[api.key].refuse(request, error.code)
-    encoded = answer[0] if isinstance(answer, tuple) else encode_response(api.key, request.version, 7, answer)
+        response = HANDLERS[api.key].refuse(request, error.code)
+    encoded = response[0] if isinstance(response, tuple) else encode_response(api.key, request.version, 7, response)
     header = response_header(api.key, request.version, 7)
     return entity_reader(response_class(api.key, request.version))(memoryview(encoded).toreadonly(), len(header))[0]
 

@@ -208,7 +208,7 @@ def test_a_marker_before_the_first_offset_ends_its_transaction() -> None:
         assert [row.value for row in rows] == [b"good"]
 
 
-def test_an_answer_of_control_batches_moves_on_without_rows() -> None:
+def test_a_response_of_control_batches_moves_on_without_rows() -> None:
     decoder = Decoder(marker(1, 5, committed=True) + marker(2, 6, committed=False), start=5, committed=True)
     assert list(decoder) == []
     assert decoder.next_offset == 7

@@ -1,4 +1,4 @@
-"""What a follower does with an answer when its log is not what it thought, or is no longer its own."""
+"""What a follower does with a response when its log is not what it thought, or is no longer its own."""
 
 import asyncio
 from datetime import timedelta
@@ -149,7 +149,7 @@ def test_a_follower_of_which_all_was_deleted_has_no_hole_where_the_leader_has_re
         append(leader, leader_has - 2)
         log = follower.partition.log
         if not knows_its_epoch:
-            log.start_anew_at(Offset(10))
+            log.start_over_at(Offset(10))
         assert (log.log_start_offset, log.log_end_offset, log.latest_epoch) == (10, 10, 3 if knows_its_epoch else -1)
         follower.partition.follow(LeaderEpoch(4))
         await follower.fetch_from(leader)
@@ -166,7 +166,7 @@ def test_a_member_of_the_isr_does_not_begin_anew_where_the_leader_still_has_what
         leader = new_partition(ONE, records=10)
         follower = Follower(new_partition(TWO, records=1, start=1))
         log = follower.partition.log
-        log.start_anew_at(Offset(10))
+        log.start_over_at(Offset(10))
         leader.lead(ONE, PartitionRecord((ONE, TWO), (ONE, TWO), ONE, LeaderEpoch(4)))
         follower.partition.follow(LeaderEpoch(4))
         append(leader, 2)
@@ -223,7 +223,7 @@ def test_a_follower_that_is_to_begin_anew_does_not_join_before_it_has(lost_data)
         log = follower.partition.log
         log.lost_data = lost_data
         if not lost_data:
-            log.start_anew_at(Offset(10))
+            log.start_over_at(Offset(10))
         follower.before_cutting = lambda: follower_states.append(leader.in_sync.can_join(TWO, leader.high_watermark))
         follower_states = []
         await follower.fetch_from(leader)
@@ -345,12 +345,12 @@ class ScriptedLeader:
             for index in named
             if index in self.refusals
         ]
-        answer = {
+        response = {
             "error_code": ErrorCode.none,
             "session_id": 7,
             "responses": [{"topic_id": TOPIC_ID, "partitions": refused}] if refused else [],
         }
-        frame = response_header(FETCH.key, version, 1) + written(response_class(FETCH.key, version), answer)
+        frame = response_header(FETCH.key, version, 1) + written(response_class(FETCH.key, version), response)
         return memoryview(frame)
 
 
@@ -498,7 +498,7 @@ def test_a_follower_does_not_say_that_it_has_what_it_has_not_synced():
         follower = Follower(partition)
         [position] = follower.wanted()
         assert position.fetch_offset == 5
-        # Copied for one leader, whose answer was dropped before the sync; another one is asked now.
+        # Copied for one leader, whose response was dropped before the sync; another one is asked now.
         partition.log.append(BATCH, HEADER, LeaderEpoch(2), 0)
         follower.fetcher.follow(partition, is_new=False, is_in_sync=True)
         assert follower.wanted() == []

@@ -206,7 +206,7 @@ def test_a_log_that_begins_anew_is_forgotten_by_the_checkpoints_before():
     async def scenario(scene):
         await scene.partition.flush()
         await scene.replicas.write_checkpoints()
-        await scene.partition.start_anew_at(Offset(50))
+        await scene.partition.start_over_at(Offset(50))
         assert (scene.log.log_start_offset, scene.log.log_end_offset) == (50, 50)
         assert b"t 0" not in scene.files.read_whole("/data/recovery-point-offset-checkpoint")
         scene.log.append_replicated(build_batch([(b"k", b"x", -1, ())], base_offset=50, partition_leader_epoch=2), 0)
@@ -231,7 +231,7 @@ def test_a_log_that_begins_anew_is_synced_in_a_thread_and_no_checkpoint_speaks_o
             sync_directory(path)
 
         monkeypatch.setattr(scene.files, "sync_directory", slowly)
-        cut = scene.partition.start_anew_at(Offset(50))
+        cut = scene.partition.start_over_at(Offset(50))
         while not waits.is_set():
             await asyncio.sleep(0)
         await scene.replicas.write_checkpoints()

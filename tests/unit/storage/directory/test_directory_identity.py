@@ -193,7 +193,7 @@ def test_what_a_log_has_given_up_is_removed_when_there_is_time(kit) -> None:
     assert [name for name in files.list_directory("/data/a-0") if name.endswith(".deleted")]
     directory.leftovers()()
     assert not [name for name in files.list_directory("/data/a-0") if name.endswith(".deleted")]
-    log.start_anew_at(Offset(30))
+    log.start_over_at(Offset(30))
     assert [name for name in files.list_directory("/data") if name.endswith("-delete")]
     directory.leftovers()()
     assert not [name for name in files.list_directory("/data") if name.endswith("-delete")]

@@ -77,7 +77,7 @@ def test_what_was_prepared_is_not_looked_for_again(kit, monkeypatch) -> None:
         kit.append(log, 1)
     log.prepare(2, 2 * sizes[0])
     with monkeypatch.context() as patched:
-        patched.setattr(Segment, "cut", None)
+        patched.setattr(Segment, "first_left_out", None)
         assert given_by(log.read(2, 2 * sizes[0], up_to=6, at_least_one=True)) == [2, 3]
     assert given_by(log.read(2, 2 * sizes[0], up_to=6, at_least_one=True)) == [2, 3], "it was for one reader"
     log.prepare(2, 2 * sizes[0])
@@ -97,7 +97,7 @@ def test_what_cannot_be_prepared_is_no_fault(kit, monkeypatch) -> None:
         raise StorageError("cannot be read")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Segment, "cut", refuse)
+        patched.setattr(Segment, "first_left_out", refuse)
         log.prepare(0, 100)
     assert refusals == [0]
     assert given_by(log.read(0, 100, up_to=9, at_least_one=True)) == [0]

@@ -171,7 +171,7 @@ def test_a_gap_that_no_index_could_express_begins_a_segment(kit) -> None:
 def test_a_log_start_inside_a_batch_is_followed(kit) -> None:
     """DeleteRecords on the leader up to 15: it sends [10,19] whole to whoever begins at 15."""
     log = kit.log()
-    log.start_anew_at(Offset(15))
+    log.start_over_at(Offset(15))
     batch = placed(kit, 10, 10)
     log.append_replicated(batch, kit.now_ms)
     assert (log.log_start_offset, log.log_end_offset) == (15, 20)

@@ -191,7 +191,7 @@ def test_a_log_that_begins_anew_is_marked_from_its_beginning(kit) -> None:
     _, log = opened(files, SYNCED)
     kit.append(log)
     log.flush()
-    log.start_anew_at(Offset(7))
+    log.start_over_at(Offset(7))
     log.flush()
     log = after_power_cut(files, SYNCED)
     assert (log.was_synced, log.log_end_offset) == (True, 7)

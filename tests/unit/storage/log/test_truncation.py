@@ -133,7 +133,7 @@ def test_a_log_begins_anew_where_it_is_told(kit) -> None:
         files = kit.files()
         log = filled(kit, files)
         log.flush()
-        log.start_anew_at(Offset(offset))
+        log.start_over_at(Offset(offset))
         assert (log.log_start_offset, log.log_end_offset, log.flushed_offset) == (offset, offset, offset)
         assert (log.latest_epoch, len(log.producers), log.size) == (-1, 0, 0)
         assert kit.append(log, producer_id=1, producer_epoch=0, base_sequence=40).base_offset == offset
@@ -146,7 +146,7 @@ def test_a_log_begins_anew_where_it_is_told(kit) -> None:
 def test_an_empty_log_keeps_its_offset_over_a_stop(kit) -> None:
     files = kit.files()
     log = filled(kit, files)
-    log.start_anew_at(Offset(77))
+    log.start_over_at(Offset(77))
     log.close()
     again = kit.log(SMALL, files)
     assert (again.log_start_offset, again.log_end_offset) == (77, 77)
@@ -163,7 +163,7 @@ def test_a_follower_moves_its_log_start_also_past_its_end(kit) -> None:
 def test_nothing_is_cut_while_a_flush_is_under_way(kit) -> None:
     log = filled(kit)
     plan = log.flush_plan()
-    for cut in (log.truncate_to, log.start_anew_at):
+    for cut in (log.truncate_to, log.start_over_at):
         with pytest.raises(StorageError, match="flush is under way"):
             cut(Offset(5))
     plan.run()

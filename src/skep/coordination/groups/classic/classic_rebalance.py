@@ -154,7 +154,7 @@ def complete_join(table: GroupTable, group: ClassicGroup) -> Outcome:
         return Outcome()
     group.begin_generation()
     replies = []
-    for_all = _joined_body(group)
+    for_all = _shared_body(group)
     for member in group.members.values():
         if member.join_waiter is not None:
             replies.append((group.take_join_waiter(member), joined_body(group, member, for_all)))
@@ -178,15 +178,18 @@ def _elect_leader(group: ClassicGroup) -> bool:
 
 
 def joined_body(group: ClassicGroup, member: ClassicMember, for_all: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Returns JoinGroup's body in the current generation. Only the leader gets the list of members."""
-    body = {**(for_all or _joined_body(group)), "member_id": member.member_id}
+    """Returns JoinGroup's body in the current generation. Only the leader gets the list of members.
+
+    ``for_all`` is the part that all members share, if the caller has made it.
+    """
+    body = {**(for_all or _shared_body(group)), "member_id": member.member_id}
     if group.leader_id == member.member_id:
         body["members"] = members_for_leader(group.members.values(), group.protocol_name)
     return body
 
 
-def _joined_body(group: ClassicGroup) -> dict[str, Any]:
-    """The part of JoinGroup's body that is the same for all members but the leader."""
+def _shared_body(group: ClassicGroup) -> dict[str, Any]:
+    """Returns the part of JoinGroup's body that is the same for all members."""
     return {
         "generation_id": group.generation_id,
         "protocol_type": group.protocol_type,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.coordination.groups.classic.classic_join import MAX_NAME_BYTES
+from skep.coordination.groups.classic.classic_join import MAX_NAME_BYTES, REQUIRES_MEMBER_ID
 from skep.coordination.groups.classic.classic_leave import Leaving
 from skep.coordination.groups.classic.classic_sync import SyncRequest
 from skep.coordination.groups.classic.consumer_protocol import CONSUMER, Subscription, read_subscription
@@ -32,8 +32,6 @@ from skep.coordination.groups.migration.downgrade import assignment_bytes, downg
 from skep.coordination.groups.migration.upgrade import by_id, classic_metadata
 from skep.coordination.groups.topic_patterns.topic_matches import Topics
 from skep.coordination.shard import Outcome
-
-REQUIRES_MEMBER_ID = 4
 
 
 def join(table: GroupTable, group: ConsumerGroup, request: JoinRequest) -> Outcome:

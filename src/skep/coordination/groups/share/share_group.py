@@ -30,7 +30,8 @@ class ShareGroup(ModernGroup[ShareMember]):
     Not in the log, besides what the base class has: ``may_lack_state`` is False when all partitions of the subscribed
     topics are known to be initialized. After a failure the next attempt to initialize some starts at
     ``initializable_at``, on the monotonic clock. ``new_topics`` are those whose first initialization is not complete.
-    ``assigned_states`` are the ``states`` with which the last assignment was compared.
+    ``assigned_states`` are the ``states`` with which the last assignment was compared, and ``assigned_as`` is the
+    value of ``skep.share.members``.
     """
 
     type_name = "share"
@@ -56,6 +57,7 @@ class ShareGroup(ModernGroup[ShareMember]):
         self.initializable_at = 0.0
         self.new_topics: frozenset[uuid.UUID] = frozenset()
         self.assigned_states: StatePartitions | None = None
+        self.assigned_as: str | None = None
 
     @property
     def state_name(self) -> str:

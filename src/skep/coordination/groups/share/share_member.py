@@ -22,11 +22,14 @@ from skep.coordination.shard import CoordinatorRecord
 
 @dataclass(frozen=True, slots=True)
 class ShareMember:
+    """``joined_epoch`` is the group epoch that began when it joined: members came in the order of these epochs."""
+
     member_id: str
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""
     topic_names: frozenset[str] = frozenset()
+    joined_epoch: int = 0
     member_epoch: int = 0
     previous_member_epoch: int = -1
     assigned: Partitions = field(default_factory=lambda: NOTHING_ASSIGNED)
@@ -58,6 +61,7 @@ class ShareMember:
                 client_id=self.client_id,
                 client_host=self.client_host,
                 subscribed_topic_names=tuple(sorted(self.topic_names)),
+                joined_epoch=self.joined_epoch,
             ),
         )
 
@@ -68,6 +72,7 @@ class ShareMember:
             client_id=value.client_id,
             client_host=value.client_host,
             topic_names=frozenset(value.subscribed_topic_names),
+            joined_epoch=value.joined_epoch,
         )
 
     def assignment_record(self, group_id: str) -> CoordinatorRecord:

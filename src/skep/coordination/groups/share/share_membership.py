@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from skep.base.config.share_group_config import ShareGroupConfig, share_group_config
+from skep.base.config.share_group_config import EXCLUSIVE, SHARED, ShareGroupConfig, share_group_config
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
 from skep.coordination.group_ids import check_ids
@@ -30,7 +30,7 @@ from skep.coordination.shard import Outcome
 logger = logging.getLogger(__name__)
 
 INTERVAL_WHILE_UNFINISHED_MS = 1_000
-"""The interval for a member whose assignment is still to come."""
+"""The interval for a member whose assignment is still to come, and for stand-bys, who take over with a heartbeat."""
 
 MEMBERS_AT_ONCE = 100
 """Sessions started without a pause."""
@@ -85,15 +85,15 @@ def heartbeat(table: GroupTable, request: ShareHeartbeatRequest) -> Outcome:
         return outcome
     is_joining = request.member_epoch == JOINING_EPOCH
     group = share_group_or_new(table, group_id) if is_joining else share_group(table, group_id)
-    _check_size(group, member_id, table.share_config.max_size)
+    config = config_of(table, group_id)
+    _check_size(group, member_id, table.share_config.max_size, config)
     member = group.members.get(member_id, ShareMember(member_id)) if is_joining else group.member(member_id)
     _check_epoch(member, request.member_epoch)
-    change = ShareChange(group, table.image().topics, table.clock)
+    change = ShareChange(group, table.image().topics, table.clock, config)
     updated = _updated(member, request)
     if updated is not member:
         change.check_room(updated, table.config, table.used_bytes())
-    config = config_of(table, group_id)
-    change.update_member(member, updated, config.assignment_interval_ms)
+    change.update_member(member, updated)
     moved = change.reconcile(member_id, is_subscription_new=updated.topic_names != member.topic_names)
 
     def then() -> None:
@@ -104,7 +104,8 @@ def heartbeat(table: GroupTable, request: ShareHeartbeatRequest) -> Outcome:
 
     is_full = request.topic_names is not None
     interval_ms = config.heartbeat_interval_ms
-    if change.is_unfinished or change.lacks_state:
+    is_standby = config.members != SHARED and not moved.assigned
+    if change.is_unfinished or change.lacks_state or is_standby:
         interval_ms = min(interval_ms, INTERVAL_WHILE_UNFINISHED_MS)
     has_assignment = is_joining or is_full or moved.assigned != member.assigned
     body = {
@@ -141,8 +142,16 @@ def _check(request: ShareHeartbeatRequest, longest: int) -> None:
         raise KafkaError(ErrorCode.invalid_request, "MemberEpoch is invalid.")
 
 
-def _check_size(group: ShareGroup, member_id: str, max_size: int) -> None:
-    if len(group.members) >= max_size and member_id not in group.members:
+def _check_size(group: ShareGroup, member_id: str, max_size: int, config: ShareGroupConfig) -> None:
+    if member_id in group.members:
+        return
+    if group.members and config.members == EXCLUSIVE:
+        raise KafkaError(
+            ErrorCode.group_max_size_reached,
+            f"Share group {group.group_id} is exclusive (skep.share.members) and has a member. Another may join when"
+            " that one has left, or its session has expired.",
+        )
+    if len(group.members) >= max_size:
         raise KafkaError(
             ErrorCode.group_max_size_reached, f"The share group has reached its maximum capacity of {max_size} members."
         )
@@ -169,7 +178,7 @@ def _check_epoch(member: ShareMember, epoch: int) -> None:
 def _remove(table: GroupTable, group: ShareGroup, member_id: str) -> Outcome:
     """Raises UNKNOWN_MEMBER_ID."""
     group.member(member_id)
-    change = ShareChange(group, table.image().topics, table.clock)
+    change = ShareChange(group, table.image().topics, table.clock, config_of(table, group.group_id))
     change.remove_member(member_id)
     change.members_have_left()
     return Outcome(records=change.records, then=lambda: cancel_timers(table.timers, group.group_id, member_id))
@@ -197,7 +206,14 @@ def _fence(table: GroupTable, *, group_id: str, member_id: str) -> Outcome:
         return Outcome()
     assert isinstance(group, ShareGroup)
     logger.info("group %s: member %s is fenced: its session has expired", group_id, member_id)
-    return _remove(table, group, member_id)
+    outcome = _remove(table, group, member_id)
+
+    def then() -> None:
+        cancel_timers(table.timers, group_id, member_id)
+        table.share_member_fenced(group_id, member_id)
+
+    outcome.then = then
+    return outcome
 
 
 def loaded(table: GroupTable) -> Work[None]:

@@ -41,7 +41,6 @@ class NewState(NamedTuple):
     """A partition whose state is to be initialized."""
 
     key: SharePartitionKey
-    state_epoch: int
     start_offset: int
 
 
@@ -67,7 +66,6 @@ def begin_initialization(table: GroupTable, group_id: str) -> Outcome:
     plan = [
         NewState(
             SharePartitionKey(group_id, topic, partition),
-            group.group_epoch,
             UNINITIALIZED if topic in new_topics else 0,
         )
         for topic, partition in _each(missing)
@@ -126,7 +124,7 @@ def _names(table: GroupTable, topics: Collection[uuid.UUID]) -> dict[uuid.UUID, 
 
 
 def begin_alteration(table: GroupTable, group_id: str, offsets: StartOffsets) -> Outcome:
-    """Starts a new epoch, with which the persister takes the new offsets. The response is a list of NewState.
+    """Starts a new epoch, and records the partitions as initializing. The response is a list of NewState.
 
     A group that does not exist is created. Topics and partitions that do not exist are left out. Raises
     GROUP_ID_NOT_FOUND for a group of another kind, NON_EMPTY_GROUP.
@@ -136,7 +134,7 @@ def begin_alteration(table: GroupTable, group_id: str, offsets: StartOffsets) ->
     topics = table.image().topics
     epoch = group.group_epoch + 1
     plan = [
-        NewState(SharePartitionKey(group_id, topics[name].topic_id, partition), epoch, offset)
+        NewState(SharePartitionKey(group_id, topics[name].topic_id, partition), offset)
         for name, partition, offset in offsets
         if name in topics and 0 <= partition < len(topics[name].partitions)
     ]

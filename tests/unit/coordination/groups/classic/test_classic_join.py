@@ -275,7 +275,7 @@ def test_a_follower_with_other_metadata_begins_a_rebalance():
     assert [member["metadata"] for member in again.reply["members"]] == [b"r", b"other"]
 
 
-def test_while_an_assignment_is_awaited_a_member_that_missed_the_answer_gets_it_again():
+def test_while_an_assignment_is_awaited_a_member_that_missed_the_response_gets_it_again():
     groups = ClassicGroups(NO_DELAY)
     first, leader = groups.join_as_new()
     second, follower = groups.join_as_new()

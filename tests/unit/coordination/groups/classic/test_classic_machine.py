@@ -45,7 +45,7 @@ class Client:
         self.owned: frozenset[int] = frozenset()
         self.metadata = b""
 
-    def read_answer(self) -> None:
+    def read_response(self) -> None:
         if self.waiter is None or not self.waiter.is_answered:
             return
         reply, self.waiter = self.waiter.reply, None
@@ -99,7 +99,7 @@ class ClassicGroupMachine(CommitsOffsets, RuleBasedStateMachine):
     def _ask(self, client: Client, kind: str, waiter: Waiter) -> None:
         client.waiter, client.kind = waiter, kind
         self.waiting.append((self.groups.driver.clock.monotonic(), waiter))
-        client.read_answer()
+        client.read_response()
 
     @initialize(kinds=st.lists(st.tuples(st.booleans(), VERSIONS), min_size=2, max_size=5), turns=TURNS)
     def begin(self, kinds: list[tuple[bool, int]], turns: str) -> None:
@@ -131,7 +131,7 @@ class ClassicGroupMachine(CommitsOffsets, RuleBasedStateMachine):
                 self._next_request(self.clients[turn])
 
     def _next_request(self, client: Client) -> None:
-        client.read_answer()
+        client.read_response()
         if client.waiter is not None:
             return
         if client.must_join:
@@ -187,7 +187,7 @@ class ClassicGroupMachine(CommitsOffsets, RuleBasedStateMachine):
     def wake_up(self, data: st.DataObject) -> None:
         """A frozen consumer goes on where it stopped, with what it believes."""
         client = data.draw(st.sampled_from(self.gone))
-        client.read_answer()
+        client.read_response()
         if client.waiter is None and not client.must_join:
             self._heartbeat(client)
 
@@ -208,7 +208,7 @@ class ClassicGroupMachine(CommitsOffsets, RuleBasedStateMachine):
         """One request of each client, of which those that have something to write fail."""
         self.groups.driver.refuse_writes = KafkaError(code)
         for client in list(self.clients.values()):
-            client.read_answer()
+            client.read_response()
             if client.waiter is None and not client.must_join:
                 self._sync(client)
         self.groups.driver.refuse_writes = None
@@ -246,7 +246,7 @@ class ClassicGroupMachine(CommitsOffsets, RuleBasedStateMachine):
     def no_partition_is_owned_twice_in_a_generation(self) -> None:
         owners: dict[tuple[int, int], str] = {}
         for client in self.clients.values():
-            client.read_answer()
+            client.read_response()
             for partition in client.owned:
                 other = owners.setdefault((client.generation_id, partition), client.name)
                 assert other == client.name, f"partition {partition} of {client.generation_id}: {other}, {client.name}"

@@ -1,4 +1,4 @@
-"""Consumer groups under everything at once: members come, go, freeze, lose answers; topics change; the broker restarts.
+"""Consumer groups, everything at once: members come, go, freeze, lose responses; topics change; the broker restarts.
 
 At every step no partition is held by two members, and no two clients that the group knows believe that they own the
 same partition; every offset that was committed is there. Left alone, the group comes to rest with every partition owned
@@ -75,10 +75,10 @@ class ConsumerGroups(CommitsOffsets, RuleBasedStateMachine):
         self.alive.append(client)
         return client
 
-    @rule(client=clients, is_answer_lost=st.sampled_from([False, False, True]))
-    def beat(self, client, is_answer_lost):
+    @rule(client=clients, is_response_lost=st.sampled_from([False, False, True]))
+    def beat(self, client, is_response_lost):
         if client in self.alive:
-            client.beat(is_answer_lost=is_answer_lost)
+            client.beat(is_response_lost=is_response_lost)
 
     @rule()
     def all_beat(self):

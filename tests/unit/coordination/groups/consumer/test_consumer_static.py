@@ -69,9 +69,9 @@ def test_an_instance_that_is_in_use_is_not_given_away(world):
     assert caught.value.code is ErrorCode.unreleased_instance_id
 
 
-def test_a_static_join_whose_answer_was_lost_is_repeated(world):
+def test_a_static_join_whose_response_was_lost_is_repeated(world):
     static = world.client("s1", "t", instance_id="i")
-    static.beat(is_answer_lost=True)
+    static.beat(is_response_lost=True)
     static.join()
     assert static.partitions("t") == {0, 1, 2, 3}
 

@@ -40,22 +40,22 @@ def test_members_are_told_to_come_back_soon_and_get_their_partitions_when_it_is_
     world = World(t=PARTITIONS)
     first, second = world.client("a", "t"), world.client("b", "t")
     first.join()
-    answer = second.beat()
-    assert answer is not None
-    assert answer["heartbeat_interval"] == datetime.timedelta(seconds=1)
+    response = second.beat()
+    assert response is not None
+    assert response["heartbeat_interval"] == datetime.timedelta(seconds=1)
     assert world.group().state_name == "Assigning"
     assert world.group().assignment_epoch == 0
     # For the first member alone: the assignor pauses five times and ends, its target and the epoch are written.
     assert carry_out(world) == 8
     assert world.group().assignment_epoch == 1
-    answer = first.beat()
-    assert answer is not None
-    assert answer["heartbeat_interval"] == datetime.timedelta(seconds=1)
+    response = first.beat()
+    assert response is not None
+    assert response["heartbeat_interval"] == datetime.timedelta(seconds=1)
     carry_out(world)
     assert come_to_rest(world, first, second) == [6, 6]
-    answer = first.beat()
-    assert answer is not None
-    assert answer["heartbeat_interval"] == datetime.timedelta(seconds=5)
+    response = first.beat()
+    assert response is not None
+    assert response["heartbeat_interval"] == datetime.timedelta(seconds=5)
 
 
 def test_a_member_that_leaves_or_comes_meanwhile_has_its_part_in_the_next_one():

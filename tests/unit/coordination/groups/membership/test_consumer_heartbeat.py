@@ -16,10 +16,10 @@ from tests.unit.coordination.groups.consumer_clients import (
 
 def test_the_first_member_gets_everything_at_once():
     world = World(t=3)
-    answer = world.beat("a", 0, **JOINING)
-    assert answer["member_epoch"] == 1
-    assert answer["assignment"] == {"topic_partitions": [{"topic_id": world.topic_id("t"), "partitions": [0, 1, 2]}]}
-    assert answer["heartbeat_interval"].total_seconds() == 5
+    response = world.beat("a", 0, **JOINING)
+    assert response["member_epoch"] == 1
+    assert response["assignment"] == {"topic_partitions": [{"topic_id": world.topic_id("t"), "partitions": [0, 1, 2]}]}
+    assert response["heartbeat_interval"].total_seconds() == 5
     assert world.group().state_name == "Stable"
 
 
@@ -27,23 +27,23 @@ def test_a_heartbeat_without_news_writes_nothing_and_tells_nothing():
     world = World(t=3)
     world.beat("a", 0, **JOINING)
     written = len(world.driver.log)
-    answer = world.beat("a", 1)
-    assert answer["assignment"] is None
+    response = world.beat("a", 1)
+    assert response["assignment"] is None
     assert len(world.driver.log) == written
 
 
 def test_a_full_heartbeat_is_told_everything():
     world = World(t=1)
     world.beat("a", 0, **JOINING)
-    answer = world.beat("a", 1, **{**JOINING, "owned": {world.topic_id("t"): frozenset({0})}})
-    assert answer["assignment"]["topic_partitions"][0]["partitions"] == [0]
+    response = world.beat("a", 1, **{**JOINING, "owned": {world.topic_id("t"): frozenset({0})}})
+    assert response["assignment"]["topic_partitions"][0]["partitions"] == [0]
 
 
 def test_version_0_is_given_a_member_id():
     world = World(t=1)
-    answer = world.beat("", 0, version=0, **JOINING)
-    assert len(answer["member_id"]) == 22
-    assert world.beat(answer["member_id"], answer["member_epoch"], version=0)["member_epoch"] == 1
+    response = world.beat("", 0, version=0, **JOINING)
+    assert len(response["member_id"]) == 22
+    assert world.beat(response["member_id"], response["member_epoch"], version=0)["member_epoch"] == 1
 
 
 def test_a_partition_moves_only_when_its_owner_has_let_go_of_it():
@@ -144,25 +144,25 @@ def test_the_last_member_to_leave_leaves_an_empty_group():
     assert client.join().epoch == 3
 
 
-def test_a_lost_answer_is_told_again():
+def test_a_lost_response_is_told_again():
     world = World(t=4)
     first = world.client("a", "t").join()
     second = world.client("b", "t").join()
     first.beat()
-    first.beat(is_answer_lost=True)
+    first.beat(is_response_lost=True)
     assert first.epoch == 1
     assert world.group().members["a"].member_epoch == 2
-    first.beat(is_answer_lost=True)
+    first.beat(is_response_lost=True)
     first.beat()
     assert first.epoch == 2
     second.beat()
     assert second.partitions("t") == {2, 3}
 
 
-def test_a_join_whose_answer_was_lost_is_repeated_without_a_second_member():
+def test_a_join_whose_response_was_lost_is_repeated_without_a_second_member():
     world = World(t=1)
     client = world.client("a", "t")
-    client.beat(is_answer_lost=True)
+    client.beat(is_response_lost=True)
     client.join()
     assert client.epoch == 1
     assert client.partitions("t") == {0}

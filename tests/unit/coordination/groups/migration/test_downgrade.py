@@ -159,12 +159,12 @@ def test_an_administrator_removes_members_of_both_protocols(world):
     members = classic_group(world, count=1)
     newcomer = world.client("n", "t", instance_id="i").join()
     run(world, *members, newcomer)
-    answers = world.driver.submit(
+    responses = world.driver.submit(
         lambda shard: group_coordinator.leave(
             shard, GROUP, [Leaving("", "i", None), Leaving("nobody", None, None), Leaving("x", "j", None)]
         )
     )
-    assert [answer["error_code"] for answer in answers] == [
+    assert [response["error_code"] for response in responses] == [
         ErrorCode.none,
         ErrorCode.unknown_member_id,
         ErrorCode.unknown_member_id,

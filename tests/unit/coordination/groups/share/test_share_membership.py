@@ -1,6 +1,8 @@
 """Share groups: joining, staying, leaving, epochs, assignments, and who is refused."""
 
 import contextlib
+import gc
+import tracemalloc
 
 import pytest
 from hypothesis import settings
@@ -89,12 +91,17 @@ def test_the_last_member_that_leaves_does_not_make_the_next_one_wait():
 
 def test_a_member_whose_session_ends_is_fenced():
     world = ShareWorld(t=1)
+    fenced: list[tuple[str, str]] = []
+    world.driver.shard.share_member_fenced = lambda *member: fenced.append(member)
     member, other = world.member("a", "t").beat(), world.member("b", "t").beat()
+    # Whoever leaves closes its session itself, after its last acknowledgements.
+    world.member("c", "t").beat().leave()
     world.driver.pass_ms(SESSION_MS - 1)
     assert len(world.share_group().members) == 2
     other.beat()
     world.driver.pass_ms(1)
     assert list(world.share_group().members) == ["b"]
+    assert fenced == [(GROUP, "a")]
     assert code_of(lambda: world.beat("a", member.epoch)) is ErrorCode.unknown_member_id
     assert member.beat().epoch > 0
 
@@ -209,6 +216,28 @@ def test_the_metadata_of_a_group_is_limited():
     world.member("a", "t").beat()
     many = " ".join(f"topic-{number}" for number in range(100))
     assert code_of(lambda: world.member("b", many).beat()) is ErrorCode.group_max_size_reached
+
+
+def test_what_a_share_group_takes_is_about_what_is_counted():
+    """The count is what skep.max.groups.memory.bytes limits; so 100,000 groups are limited too."""
+    world = ShareWorld(t=1)
+    world.beat("first", 0, "first", topics="t")
+    counted, number = world.driver.shard.memory.bytes, 150
+    tracemalloc.start()
+    try:
+        for one in range(number):
+            world.beat(f"00000000-0000-4000-8000-{one:012d}", 0, f"group-{one}", topics="t")
+        # The driver keeps the log and the share states, which the shard does not.
+        world.driver.log.clear()
+        world.persister.states.clear()
+        world.persister.calls.clear()
+        gc.collect()
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    counted = (world.driver.shard.memory.bytes - counted) // number
+    assert counted > 3_000
+    assert used // number < 2 * counted
 
 
 def test_there_are_no_more_groups_than_the_limit():

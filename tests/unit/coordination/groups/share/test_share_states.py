@@ -9,7 +9,7 @@ import pytest
 from skep.base.errors import ErrorCode, KafkaError
 from skep.coordination.groups.share import state_operations
 from skep.coordination.groups.share.share_membership import ShareHeartbeatRequest
-from skep.coordination.share.share_state import UNINITIALIZED
+from skep.coordination.share.share_state import UNINITIALIZED, SharePartitionKey, ShareState
 from tests.unit.coordination.groups.consumer_clients import GROUP
 from tests.unit.coordination.groups.share_clients import ShareWorld, code_of
 
@@ -45,7 +45,7 @@ def test_a_new_topic_starts_where_the_group_config_says():
     world = ShareWorld(t=3)
     world.member("a", "t").beat()
     assert world.starts("t") == {0: UNINITIALIZED, 1: UNINITIALIZED, 2: UNINITIALIZED}
-    assert {state.state_epoch for state in world.persister.states.values()} == {1}
+    assert all(state.state_epoch > 0 for state in world.persister.states.values())
 
 
 def test_new_partitions_of_a_known_topic_start_at_0():
@@ -150,10 +150,42 @@ def test_offsets_are_altered_in_a_new_epoch_and_kept_by_those_who_join():
     assert alter(world, ("t", 0, 7), ("t", 1, 8), ("t", 2, 9), ("u", 0, 1)) == {("t", 0): None, ("t", 1): None}
     assert world.starts("t") == {0: 7, 1: 8}
     assert world.share_group().group_epoch == 1
+    before = world.persister.states[world.key("t", 0)].state_epoch
     assert alter(world, ("t", 0, 3)) == {("t", 0): None}
-    assert world.persister.states[world.key("t", 0)].state_epoch == 2
+    assert world.persister.states[world.key("t", 0)].state_epoch == before + 1
     assert world.member("a", "t").beat().partitions("t") == {0, 1}
     assert world.starts("t") == {0: 3, 1: 8}
+
+
+def test_a_group_that_was_deleted_and_created_again_has_other_state_epochs():
+    """A leader that still has the old state cannot write it into the new one."""
+    world = ShareWorld(t=2)
+    epochs = []
+    for _ in range(3):
+        world.member("a", "t").beat().leave()
+        epochs += [state.state_epoch for state in world.persister.states.values()]
+        world.run(world.share.delete_group(GROUP))
+        assert not world.persister.states
+    assert len(set(epochs)) == 6
+
+
+def test_an_alteration_wins_against_a_leader_that_begins_a_state_epoch():
+    world = ShareWorld(t=1)
+    alter(world, ("t", 0, 7))
+    key = world.key("t", 0)
+    summary, reads = world.persister.summary, []
+
+    async def overtaken(key: SharePartitionKey) -> ShareState:
+        found = await summary(key)
+        if not reads:
+            world.persister.states[key] = found._replace(state_epoch=found.state_epoch + 5)
+        reads.append(found.state_epoch)
+        return found
+
+    world.persister.summary = overtaken
+    assert alter(world, ("t", 0, 3)) == {("t", 0): None}
+    assert reads == [reads[0], reads[0] + 5]
+    assert (world.starts("t"), world.persister.states[key].state_epoch) == ({0: 3}, reads[1] + 1)
 
 
 def test_an_alteration_that_fails_is_reported_and_leaves_the_old_state():
@@ -298,13 +330,13 @@ def test_a_deletion_that_cannot_be_recorded_is_tried_again():
     async def refusing(name, key):
         await call(name, key)
         world.driver.refuse_writes = (
-            KafkaError(ErrorCode.coordinator_not_available) if len(world.persister.calls) < 3 else None
+            KafkaError(ErrorCode.coordinator_not_available) if len(world.persister.calls) < 4 else None
         )
 
     world.persister._call = refusing
     delete_topic(world, "t")
     assert not world.share_group().states.names
-    assert [name for name, _ in world.persister.calls] == ["initialize", "delete", "delete"]
+    assert [name for name, _ in world.persister.calls] == ["summary", "initialize", "delete", "delete"]
 
 
 def test_a_topic_that_is_deleted_while_it_is_initialized_leaves_nothing_assigned():

@@ -24,6 +24,14 @@ _LEADER = struct.Struct(">iix")
 """Leader id and epoch, and no tagged fields."""
 _ACQUIRED = struct.Struct(">qqhx")
 _NO_LEADER = (-1, -1)
+_NO_ERROR = (0, None, 0, None, None)
+"""Codes, messages and leader of a partition without an error."""
+_ONE_BEGIN = struct.Struct(">ixihxiB16sBi")
+"""Correlation id, the header's tags, throttle time, no error and no message, the time of locks, the count of topics,
+the topic's id, the count of its partitions, and the partition."""
+_ONE_RESULT = bytes(6) + _LEADER.pack(*_NO_LEADER)
+_ONE_END = b"\0\0\1\0"
+"""No tagged fields of the partition and the topic, no endpoints, no tagged fields of the response."""
 
 
 class SharedPartition(NamedTuple):
@@ -49,6 +57,13 @@ def encode_share_fetch(
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> Work[tuple[Sized, ...]]:
     """Returns the whole response as parts, header included, without the frame length. Work for a ``Slicer``."""
+    if len(topics) == 1 and len(topics[0][1]) == 1 and not node_endpoints:
+        topic_id, (only,) = topics[0]
+        if only[1:6] == _NO_ERROR:
+            begin = _ONE_BEGIN.pack(
+                correlation_id, 0, 0, acquisition_lock_timeout_ms, 2, topic_id.bytes, 2, only.partition
+            )
+            return _one_partition(begin, only.records, only.acquired)
     out = ResponseParts()
     out.add(response_header(SHARE_FETCH.key, version, correlation_id))
     out.add(_BEGIN.pack(0, 0) + _nullable(None) + INT32.pack(acquisition_lock_timeout_ms))
@@ -66,6 +81,16 @@ def encode_share_fetch(
         out.add(b"\0")
     out.add(endpoint_array(node_endpoints) + b"\0")
     return out.finish()
+
+
+def _one_partition(begin: bytes, records: Sized, acquired: Sequence[tuple[int, int, int]]) -> tuple[Sized, ...]:
+    """Encodes the most frequent response: one partition without an error."""
+    begin += _ONE_RESULT + uvarint(len(records) + 1)
+    ranges = [_ACQUIRED.pack(*one) for one in acquired]
+    end = b"".join((uvarint(len(ranges) + 1), *ranges, _ONE_END))
+    if isinstance(records, bytes):
+        return (begin + records + end,)
+    return (begin, records, end) if len(records) else (begin + end,)
 
 
 def _nullable(text: str | None) -> bytes:

@@ -1,0 +1,1 @@
+"""The commands of the private API, SkepCommand: one module each, with a ``COMMAND``."""

@@ -1,0 +1,99 @@
+"""What Kafka's acknowledgements cannot say to the leader of a partition, with Skep's private commands.
+
+``delay`` says why a delivery has failed and when to try again, before the acknowledgement is sent. It counts for the
+delivery that the member holds. If it cannot be sent the record is acknowledged all the same: then it comes again when
+the options of the group say.
+
+``renew`` keeps records locked while their handlers run. Kafka's protocol can renew too, but librdkafka does not.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from skep.base.errors import ErrorCode, KafkaError
+from skep.client.cluster_client import ClusterClient
+from skep.client.commands import command_to_leader
+from skep.client.errors import ClientError, Unsupported
+from skep.queue.delivery import Delivery
+from skep.queue.message import Outcome
+
+log = logging.getLogger("skep.queue")
+
+TIMEOUT_S = 5.0
+DELAY, RENEW = "delay", "renew"
+MOST_RENEWED = 1_000
+"""With one command."""
+
+
+class LeaderCommands:
+    """Belongs to one lane, and to its thread. Connects when there is something to say."""
+
+    def __init__(self, client: Mapping[str, Any], group: str) -> None:
+        self._client = client
+        self._group = group
+        self._cluster: ClusterClient | None = None
+        self._unsupported: set[str] = set()
+        # Skep's own client has no encryption and no authentication, as Skep has none.
+        if str(client.get("security.protocol", "plaintext")).lower() != "plaintext":
+            self._unsupported = {DELAY, RENEW}
+
+    def tell(self, ended: Iterable[Delivery]) -> None:
+        """Tells the reasons and delays of those that have one."""
+        for delivery in ended:
+            verdict = delivery.verdict
+            if verdict is None or verdict.outcome is Outcome.ACCEPT or DELAY in self._unsupported:
+                continue
+            arguments: dict[str, Any] = {"offset": delivery.message.offset, "text": verdict.reason}
+            if verdict.delay_ms is not None:
+                arguments["delay_ms"] = verdict.delay_ms
+            try:
+                self._send(DELAY, delivery.message.topic, delivery.message.partition, arguments)
+            except Unsupported as error:
+                self._unsupported.add(DELAY)
+                log.warning("reasons and the delays of RetryLater are lost: %s", error)
+            except KafkaError as error:
+                # If the lock has expired the broker refuses the acknowledgement as well.
+                if error.code is not ErrorCode.invalid_record_state:
+                    log.warning("the reason of %s is lost, and its delay: %s", delivery, error)
+            except ClientError as error:
+                # The others would wait for the same broker, one after the other.
+                log.warning("the reason of %s is lost, and its delay, and perhaps others: %s", delivery, error)
+                return
+
+    def renew(self, held: Iterable[Delivery]) -> set[Delivery] | None:
+        """Locks the records for another while. Returns those that the member does not hold any more; None if the locks
+        could not be renewed."""
+        if RENEW in self._unsupported:
+            return None
+        by_partition: dict[tuple[str, int], list[Delivery]] = defaultdict(list)
+        for delivery in held:
+            by_partition[delivery.message.topic, delivery.message.partition].append(delivery)
+        lost: set[Delivery] = set()
+        try:
+            for place, deliveries in by_partition.items():
+                for first in range(0, len(deliveries), MOST_RENEWED):
+                    part = deliveries[first : first + MOST_RENEWED]
+                    named = [[one.message.offset, one.message.delivery_count] for one in part]
+                    offsets = self._send(RENEW, *place, {"deliveries": named})["lost"]
+                    lost.update(one for one in part if one.message.offset in offsets)
+        except Unsupported as error:
+            self._unsupported.add(RENEW)
+            log.warning("locks are not renewed: %s", error)
+            return None
+        except (ClientError, KafkaError) as error:
+            log.warning("locks were not renewed: %s", error)
+            return None
+        return lost
+
+    def _send(self, command: str, topic: str, partition: int, arguments: Mapping[str, Any]) -> Any:
+        if self._cluster is None:
+            client_id = str(self._client.get("client.id", "skep-queue"))
+            self._cluster = ClusterClient(self._client["bootstrap.servers"], client_id=client_id, timeout_s=TIMEOUT_S)
+        return command_to_leader(self._cluster, topic, partition, command, {"group": self._group, **arguments})
+
+    def close(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None

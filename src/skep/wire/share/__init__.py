@@ -1,0 +1,1 @@
+"""ShareFetch and ShareAcknowledge, which every poll of a share consumer sends."""

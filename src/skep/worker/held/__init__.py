@@ -1,0 +1,1 @@
+"""Held topics: records that wait until they are due, and are then written to another topic."""
