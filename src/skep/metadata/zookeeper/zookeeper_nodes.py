@@ -9,6 +9,7 @@ Each read sends ``sync`` first: our server may be behind the one that accepted a
 
 import contextlib
 import itertools
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -32,7 +33,7 @@ MAX_VALUE_BYTES = 1_000_000
 """Just below the default of ``jute.maxbuffer``, with room for the key."""
 
 LONGEST_WAIT_AMONG_MANY_S = 30.0
-"""A dead server ends the wait sooner, because kazoo's pings detect it. A server busy with our requests is alive."""
+"""For one response of many, while the connection stands: a server that is busy with our requests is alive."""
 
 ATTEMPTS = 10
 """Another client may create or delete a node between two of our requests, but not so often in a row."""
@@ -231,9 +232,20 @@ class ZooKeeperNodes:
             if not waiting:
                 return
             try:
-                yield waiting.popleft().get(timeout=LONGEST_WAIT_AMONG_MANY_S)
+                yield self._wait_among_many(waiting.popleft())
             except FAILURES as error:
                 yield error
+
+    def _wait_among_many(self, request: Any) -> Any:
+        give_up_at = time.monotonic() + LONGEST_WAIT_AMONG_MANY_S
+        while True:
+            try:
+                return self._wait(request)
+            except KazooTimeoutError:
+                # kazoo fails the requests that it has when the connection breaks. One that is sent after that waits
+                # for the next connection.
+                if not self._client.connected or time.monotonic() >= give_up_at:
+                    raise
 
 
 def _contention(key: str) -> VersionConflict:
