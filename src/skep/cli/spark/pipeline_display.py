@@ -92,6 +92,7 @@ class Display:
         """Shows how a run ended: ``completed``, ``failed`` or ``stopped``. ``summary`` is a sentence."""
         if flows:
             output.table(COLUMNS, [cells(flow) for flow in flows], right=_NUMBERS)
+        self._waiting = ("", self._clock())  # the next run waits for the same, from its own start
         self._line(summary)
 
     def note(self, message: str) -> None:

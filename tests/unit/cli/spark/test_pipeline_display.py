@@ -220,6 +220,16 @@ def test_a_line_comes_at_least_every_five_seconds() -> None:
     assert display.lines[2:] == ["orders: running, 3.0 s, 6 rows in"]
 
 
+def test_each_run_waits_from_its_own_start() -> None:
+    display = Lines()
+    display.tick({}, "Spark prepares the tables")
+    display.now_s = 20.0
+    display.ended("completed", "The run completed in 20 s.", [])
+    display.now_s = 60.0
+    display.tick({}, "Spark prepares the tables")
+    assert display.lines[-1] == "Spark prepares the tables (0.0 s)"
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.44, "0.4 s"), (52.3, "52 s"), (119, "119 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")]
 )
