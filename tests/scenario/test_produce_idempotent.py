@@ -76,6 +76,27 @@ def test_a_pipeline_with_a_lost_batch_is_refused_until_it_is_sent_again(
     assert codes == [ErrorCode.none, ErrorCode.message_too_large, refused, refused, refused]
 
 
+def test_a_batch_does_not_overtake_the_retry_of_a_refused_first_one(client: RawClient, topic: str) -> None:
+    """librdkafka takes the success of a batch for the success of those before it."""
+    producer_id, other_id = client.new_producer_id(), client.new_producer_id()
+    first, second = numbered(producer_id, 0), numbered(producer_id, 1)
+    assert client.produce(topic, first).error_code is ErrorCode.unknown_topic_or_partition
+    client.create_topic(topic)
+    for _ in range(2):
+        assert client.produce(topic, second).error_code is ErrorCode.not_enough_replicas
+    assert client.append(topic, numbered(other_id, 17)) == 0  # it was refused nothing, its records may be deleted
+    assert client.append(topic, first) == 1
+    assert client.append(topic, second) == 2
+
+
+def test_a_batch_overtakes_a_refused_one_that_the_producer_has_given_up(client: RawClient, topic: str) -> None:
+    producer_id = client.new_producer_id()
+    assert client.produce(topic, numbered(producer_id, 0)).error_code is ErrorCode.unknown_topic_or_partition
+    client.create_topic(topic)
+    assert client.append(topic, numbered(producer_id, 0, b"new", epoch=1)) == 0
+    assert values_of(client, topic) == [b"new"]
+
+
 def test_a_new_epoch_begins_at_0_and_ends_the_old_one(client: RawClient, topic: str, producer_id: int) -> None:
     client.append(topic, numbered(producer_id, 0))
     gap = client.produce(topic, numbered(producer_id, 1, epoch=1))

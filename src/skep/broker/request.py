@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from skep.base.loop.slicer import Work
+from skep.broker.refused_batches import RefusedBatches
 from skep.wire.apis import Api
 from skep.wire.codec import Body
 
@@ -16,6 +17,8 @@ class ClientConnection(Protocol):
 
     when_lost: "Callable[[Any], None] | None"
     """Called once with the connection, when it is closed."""
+    refused_batches: RefusedBatches | None
+    """Made by Produce when it refuses the first batch."""
 
 
 @dataclass(slots=True)

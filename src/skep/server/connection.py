@@ -25,6 +25,7 @@ from typing import Any, Protocol, cast
 
 from skep.base.clock import Clock
 from skep.base.errors import DecodeError, StorageError
+from skep.broker.refused_batches import RefusedBatches
 from skep.broker.request import AnyRequest, CloseConnection, Parts
 from skep.server.sender import Sender
 from skep.wire.apis import PRODUCE, WRITE_SHARE_GROUP_STATE
@@ -128,6 +129,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held_bytes = 0
         self.host = self.peer = "?"
         self.when_lost: Callable[[Any], None] | None = None
+        self.refused_batches: RefusedBatches | None = None
         self.last_active = owner.clock.monotonic()
 
     # Called by the transport.

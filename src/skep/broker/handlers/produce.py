@@ -38,8 +38,9 @@ Refusals, per partition, in order
     compressed again and decompresses to more than 32 MiB (CORRUPT_MESSAGE), or is too large then (MESSAGE_TOO_LARGE); a
     transactional batch without a producer id, without a transactional id, or of a transaction that does not include
     the partition (INVALID_TXN_STATE, from version 11 on TRANSACTION_ABORTABLE, and the coordinator's other errors,
-    KIP-890); epoch and sequence of an idempotent producer; a batch that is not transactional while its producer is in
-    a transaction (INVALID_TXN_STATE). With acks=all, fewer in-sync replicas than ``min.insync.replicas``:
+    KIP-890); a batch of an idempotent producer that would overtake the retry of a refused one (NOT_ENOUGH_REPLICAS);
+    epoch and sequence of an idempotent producer; a batch that is not transactional while its producer is in a
+    transaction (INVALID_TXN_STATE). With acks=all, fewer in-sync replicas than ``min.insync.replicas``:
     NOT_ENOUGH_REPLICAS before anything is written, NOT_ENOUGH_REPLICAS_AFTER_APPEND when there were too few while the
     request waited.
 """
@@ -55,6 +56,7 @@ from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.loop.slicer import Work
 from skep.broker.refusals import code_of, message_of
+from skep.broker.refused_batches import RETRIED, RefusedBatches
 from skep.broker.request import NO_RESPONSE, CloseConnection, Parts, Request
 from skep.broker.services import Services
 from skep.broker.topics.current_leaders import current_leader, endpoints_of
@@ -213,7 +215,7 @@ def _produce(
     except VerificationRequired as asked:
         return _Unverified(data, asked.guard)
     except (KafkaError, StorageError) as error:
-        return _refused(services, topic, data.index, error)
+        return _not_appended(services, request, topic, data, error)
 
 
 async def _produce_slowly(
@@ -238,7 +240,7 @@ async def _produce_slowly(
     except VerificationRequired as asked:
         return _Unverified(data, asked.guard)
     except (KafkaError, StorageError) as error:
-        return _refused(services, topic, data.index, error)
+        return _not_appended(services, request, topic, data, error)
 
 
 async def _append_verified(
@@ -278,6 +280,16 @@ def _respond_or_wait(
     return _respond(produce, results)
 
 
+def _not_appended(
+    services: Services, request: "Request[ProduceRequest]", topic: str, data: "_Data", error: Exception
+) -> ProducedPartition:
+    if code_of(error) in RETRIED and (connection := request.connection) is not None:
+        if connection.refused_batches is None:
+            connection.refused_batches = RefusedBatches()
+        connection.refused_batches.refused(topic, data.index, data.records)
+    return _refused(services, topic, data.index, error)
+
+
 def _refused(services: Services, topic: str, index: int, error: Exception) -> ProducedPartition:
     if isinstance(error, InvalidRecord):
         return ProducedPartition(index, error.code, error_message=message_of(error), bad_records=error.indexes)
@@ -308,6 +320,8 @@ def _append(
         if request.version < ALLOWS_ZSTD and type(data) is not _Prepared:
             _check_codec(request, header)
         _check_attributes(services, request, partition, header, guard)
+    if (connection := request.connection) is not None and connection.refused_batches is not None:
+        connection.refused_batches.check(topic, index, header, partition.log.producers)
     appended, committed = partition.append(records, header, acks_all=acks == _ACKS_ALL)
     base_offset, _, append_time_ms, log_start_offset, _ = appended
     produced = ProducedPartition(index, 0, base_offset, append_time_ms, log_start_offset)

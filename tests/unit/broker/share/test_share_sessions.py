@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.broker.refused_batches import RefusedBatches
 from skep.broker.share.share_sessions import SessionKey
 from skep.coordination.share.share_state import ShareState
 from tests.unit.broker.share.scene import GROUP, ShareScene, acknowledge, deliver, run, settle
@@ -19,6 +20,7 @@ OTHER = SessionKey(GROUP, "m2")
 
 class FakeConnection:
     when_lost: Callable[[Any], None] | None = None
+    refused_batches: RefusedBatches | None = None
 
     def lose(self) -> None:
         if self.when_lost is not None:
