@@ -23,6 +23,8 @@ from tests.kio_entities import written
 from tests.raw_requests import Want, create_topics_body, fetch_body, produce_body, seconds
 
 PATIENCE_S = 30.0
+SOCKET_TIMEOUT_S = 90.0
+"""Longer than any request of a test waits at the broker, also on a busy machine."""
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 
@@ -30,7 +32,9 @@ FETCH_VERSION = 12
 class RawClient:
     """One connection. Owns the correlation ids of the requests that are not answered yet, in order."""
 
-    def __init__(self, bootstrap_servers: str, client_id: str | None = "raw", timeout_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, bootstrap_servers: str, client_id: str | None = "raw", timeout_s: float = SOCKET_TIMEOUT_S
+    ) -> None:
         host, _, port = bootstrap_servers.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -27,6 +27,7 @@ HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 _PAUSE_S = 0.05
+_ASK_TIMEOUT_S = 10.0
 _LOG_FILE = "zookeeper.log"
 
 _JARS = (
@@ -169,8 +170,8 @@ class ZooKeeperServer:
 
     def mode(self) -> str | None:
         """Returns ``standalone``, ``leader`` or ``follower``; None if it is not serving."""
-        response = b""
-        with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1.0) as connection:
+        response, address = b"", (HOST, self.port)
+        with contextlib.suppress(OSError), socket.create_connection(address, timeout=_ASK_TIMEOUT_S) as connection:
             connection.sendall(b"srvr")
             while chunk := connection.recv(4096):
                 response += chunk

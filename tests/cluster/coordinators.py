@@ -1,13 +1,15 @@
 """A cluster whose coordinators are on every broker, and which of them coordinates what."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from skep.coordination.partitioner import partition_for
 from skep.testing import EmbeddedCluster
+from tests.cluster.scenes import create_topics
+from tests.cluster.workload import may_pass
 from tests.waiting import wait_until
 
 COORDINATOR_PARTITIONS = 4
@@ -24,17 +26,16 @@ MOVING = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.REQUEST_TIMED_OUT,
 )
+PATIENCE_S = 120
 
 
 @contextlib.contextmanager
-def running_cluster(metadata: str, *topics: str) -> Iterator[EmbeddedCluster]:
+def running_cluster(metadata: str, *topics: str, config: Mapping[str, str] | None = None) -> Iterator[EmbeddedCluster]:
     """Three brokers with topics of ``PARTITIONS`` partitions, a replica of each on every broker."""
-    with EmbeddedCluster(3, metadata=metadata, config=OPTIONS) as cluster:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-        wanted = [NewTopic(name, PARTITIONS, len(cluster.brokers)) for name in topics]
-        for made in admin.create_topics(wanted).values():
-            made.result()
+    with EmbeddedCluster(3, metadata=metadata, config={**OPTIONS, **(config or {})}) as cluster:
+        create_topics(cluster, *(NewTopic(name, PARTITIONS, len(cluster.brokers)) for name in topics))
         yield cluster
 
 
@@ -54,16 +55,31 @@ def committed_offsets(consumer: Consumer, partitions: Sequence[TopicPartition]) 
     librdkafka retries OffsetFetch by itself only after COORDINATOR_LOAD_IN_PROGRESS, and then at the same broker. After
     the codes with which Kafka sends clients to another coordinator, ``committed`` looks for it and raises.
     """
+    return _until_done(lambda: consumer.committed(partitions, timeout=30), "the coordinator says what is committed")
 
-    def response() -> list[TopicPartition]:
+
+def commit_offsets(servers: str, group: str, offsets: Sequence[TopicPartition]) -> list[TopicPartition]:
+    """Commits them for a group without members, and again while its coordinator moves."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "log_level": 0})
+    with contextlib.closing(consumer):
+        return _until_done(
+            lambda: consumer.commit(offsets=list(offsets), asynchronous=False), f"the offsets of {group} are committed"
+        )
+
+
+def _until_done(work: Callable[[], list[TopicPartition]], what: str) -> list[TopicPartition]:
+    failures: list[KafkaException] = []
+
+    def result() -> list[TopicPartition]:
         try:
-            return list(consumer.committed(partitions, timeout=30))
+            return list(work())
         except KafkaException as error:
-            if error.args[0].code() not in MOVING:
+            if not may_pass(error, MOVING):
                 raise
+            failures.append(error)
             return []
 
-    return wait_until(response, "the coordinator says what is committed", 60)
+    return wait_until(result, lambda: f"{what}: {failures[-1]}", PATIENCE_S)
 
 
 def bring_back(cluster: EmbeddedCluster, lost: int) -> None:

@@ -25,6 +25,9 @@ FEW_INTERNAL_PARTITIONS = {
     "auto.create.topics.enable": "false",
 }
 """The cluster's own topics as small as they can be, for they are made and kept in sync in every test run."""
+LONG_SESSIONS = {"zookeeper.session.timeout.ms": "60000"}
+"""For clusters on SQLite in which no broker is frozen: one that dies is noticed at once, and a busy machine ends no
+session."""
 LATEST, EARLIEST = -1, -2
 
 
@@ -71,7 +74,13 @@ def create_only(cluster: EmbeddedCluster, topic: str, assignment: Sequence[Seque
         ],
         "configs": [{"name": name.replace("_", "."), "value": str(value)} for name, value in configs.items()],
     }
-    [created] = ask(cluster, cluster.running[0], apis.CREATE_TOPICS, 7, topics=[body], timeout=seconds(30)).topics
+
+    def response() -> Any:
+        answer = ask(cluster, cluster.running[0], apis.CREATE_TOPICS, 7, topics=[body], timeout=seconds(30))
+        # On a busy machine a broker of the assignment may have lost its session a moment ago.
+        return None if answer.topics[0].error_code is ErrorCode.invalid_replica_assignment else answer.topics[0]
+
+    created = wait_until(response, f"all brokers of {assignment} are registered", PATIENCE_S)
     assert created.error_code is ErrorCode.none, created
     return UUID(int=created.topic_id.int)
 
@@ -175,6 +184,17 @@ def offset_of(cluster: EmbeddedCluster, topic: str, timestamp: int, *, partition
         return found if found.error_code is ErrorCode.none else None
 
     return int(wait_until(ask_leader, f"the leader of {topic}-{partition} tells its offsets").offset)
+
+
+def wait_until_configured(cluster: EmbeddedCluster, group: str, option: str, value: str) -> None:
+    """Until every running broker knows the option of the group; the one that was told is the first to."""
+    resources = [{"resource_type": 32, "resource_name": group, "configuration_keys": [option]}]
+
+    def all_know() -> bool:
+        answers = [ask(cluster, i, apis.DESCRIBE_CONFIGS, 4, resources=resources) for i in cluster.running]
+        return all([entry.value for entry in answer.results[0].configs] == [value] for answer in answers)
+
+    wait_until(all_know, f"all brokers know {option}={value} of {group}", PATIENCE_S)
 
 
 def files_of(cluster: EmbeddedCluster, topic: str, *, partition: int = 0) -> dict[int, Path]:

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
+from tests.cluster import scenes
 from tests.cluster.fault_cluster import FaultCluster
 from tests.cluster.history import Found, History
 from tests.cluster.nemesis import Fault, Nemesis
 from tests.cluster.replica_bytes import batches_of, differences
-from tests.cluster.scenes import wait_until_known
 from tests.cluster.workload import ONE_AT_A_TIME, SYNCED_TOPIC, TOPIC, Clients, high_watermark, read_whole
 
 PARTITIONS = {TOPIC: 4, SYNCED_TOPIC: 2}
@@ -125,19 +125,14 @@ def _keep(cluster: FaultCluster, logs: Path, *, with_data: bool) -> None:
 
 
 def create_topics(cluster: FaultCluster) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     # Small segments: they roll in the middle of the faults.
     config = {"min.insync.replicas": "2", "segment.bytes": str(1 << 20)}
     synced = {**config, "flush.messages": "1"}
-    topics = [
+    scenes.create_topics(
+        cluster,
         NewTopic(TOPIC, num_partitions=PARTITIONS[TOPIC], replication_factor=3, config=config),
         NewTopic(SYNCED_TOPIC, num_partitions=PARTITIONS[SYNCED_TOPIC], replication_factor=3, config=synced),
-    ]
-    for made in admin.create_topics(topics, operation_timeout=30).values():
-        made.result(30)
-    for topic in PARTITIONS:
-        wait_until_known(cluster, topic)
-    cluster.wait_until_in_sync()
+    )
 
 
 def _count(report: Report, history: History) -> None:

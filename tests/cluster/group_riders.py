@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from skep.testing import EmbeddedCluster
-from tests.cluster.coordinators import PARTITIONS, committed_offsets
+from tests.cluster.coordinators import PARTITIONS, PATIENCE_S, committed_offsets
 from tests.waiting import wait_until
 
 TOPIC = "orders"
-PATIENCE_S = 60
 GIVE_UP_MS = 4_000
 """How long clients take a frozen broker for one that is about to answer; a minute, if nobody says."""
 

@@ -45,14 +45,14 @@ class Nemesis:
         KINDS[fault.kind](self, target, fault.seconds)
         return f"{fault}{f': broker {target}' if fault.target in (LEADER, CONTROLLER) else ''}"
 
-    def settle(self, timeout_s: float = 90.0) -> None:
+    def settle(self, timeout_s: float = 120.0) -> None:
         self._cluster.wait_until_ready(timeout_s)
         self._cluster.wait_until_in_sync(timeout_s)
 
     def _resolve(self, target: str) -> int:
         if target.isdigit():
             return int(target)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             try:
                 found = self._cluster.leader_of(TOPIC, 0) if target == LEADER else self._cluster.controller
@@ -61,7 +61,7 @@ class Nemesis:
             if found > 0:
                 return found
             time.sleep(0.1)
-        raise RuntimeError(f"there was no {target} for 30 s")
+        raise RuntimeError(f"there was no {target} for 60 s")
 
     # Processes.
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from skep.broker_process import command, first_line
@@ -18,14 +18,46 @@ from tests.raw_client import RawClient
 from tests.waiting import wait_until
 
 TIMEOUT_S = 60
+MAY_SUCCEED_LATER = (
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+)
 
 
 def create(cluster: EmbeddedCluster, topic: str, partitions: int = 1, **config: str) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     named = {name.replace("_", "."): text for name, text in config.items()}
-    wanted = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=named)
-    admin.create_topics([wanted], operation_timeout=TIMEOUT_S)[topic].result(TIMEOUT_S)
-    wait_until_known(cluster, topic)
+    create_topics(cluster, NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=named))
+
+
+def create_topics(cluster: EmbeddedCluster, *topics: NewTopic) -> None:
+    """Creates them, and returns when all replicas are in sync.
+
+    Tries again while a broker has lost its session, as on a busy machine, or has no connection to ZooKeeper.
+    """
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    left = {topic.topic: topic for topic in topics}
+    failures: list[KafkaException] = []
+
+    def are_created() -> bool:
+        for name, made in admin.create_topics(list(left.values()), operation_timeout=TIMEOUT_S).items():
+            try:
+                made.result(2 * TIMEOUT_S)
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code not in MAY_SUCCEED_LATER and not (failures and code == KafkaError.TOPIC_ALREADY_EXISTS):
+                    raise
+                failures.append(error)
+                if code in MAY_SUCCEED_LATER:
+                    continue
+            del left[name]
+        return not left
+
+    wait_until(are_created, lambda: f"{list(left)} are created: {failures}", 2 * TIMEOUT_S)
+    for topic in topics:
+        wait_until_known(cluster, topic.topic)
     cluster.wait_until_in_sync()
 
 
@@ -39,7 +71,7 @@ def leaders(cluster: EmbeddedCluster, topic: str, brokers: Iterable[int]) -> set
     known = set()
     for i in brokers:
         with RawClient(cluster.brokers[i]) as client:
-            [found] = client.ask(apis.METADATA, 9, topics=[{"name": topic}]).topics
+            [found] = client.ask(apis.METADATA, 9, topics=[{"name": topic}], allow_auto_topic_creation=False).topics
         known.add(found.partitions[0].leader_id if found.partitions else -1)
     return known
 
@@ -102,13 +134,13 @@ def wait_until_equal(cluster: EmbeddedCluster, topic: str, partition: int = 0) -
 
 
 def creation_error(cluster: EmbeddedCluster, topic: str) -> str | None:
-    """Why a topic cannot be created, as the broker says it; None when it was."""
+    """Why a topic cannot be created, as the broker says it; None when it was, also by an earlier attempt."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     try:
-        admin.create_topics([NewTopic(topic, 1, -1)], operation_timeout=10)[topic].result(20)
+        admin.create_topics([NewTopic(topic, 1, -1)], operation_timeout=10)[topic].result(2 * TIMEOUT_S)
         return None
     except KafkaException as error:
-        return str(error)
+        return None if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS else str(error)
 
 
 def run_broker(options: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> tuple[int, str]:

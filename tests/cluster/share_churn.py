@@ -25,10 +25,12 @@ from skep.base.errors import ErrorCode
 from skep.coordination.partitioner import partition_for
 from skep.metadata.model import id_text
 from skep.wire import apis
-from tests.cluster.driving import ask, state
+from tests.cluster.driving import ask, state, wait_until_configured
 from tests.cluster.fault_cluster import FaultCluster
 from tests.cluster.links import both_ways
+from tests.cluster.scenes import create_topics
 from tests.cluster.share_history import Place, ShareHistory
+from tests.cluster.workload import high_watermark
 from tests.waiting import wait_until
 
 TOPIC, DEAD_LETTERS = "jobs", "dlq.jobs"
@@ -154,8 +156,7 @@ class Churn:
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap_servers, "log_level": 0})
         safe = {"min.insync.replicas": "2"}
         dead_letters = NewTopic(DEAD_LETTERS, 1, 3, config={**safe, "errors.deadletterqueue.group.enable": "true"})
-        for made in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, config=safe), dead_letters]).values():
-            made.result(60)
+        create_topics(self.cluster, NewTopic(TOPIC, PARTITIONS, 3, config=safe), dead_letters)
         for group in GROUPS:
             entries = [
                 ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
@@ -163,7 +164,7 @@ class Churn:
             ]
             resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
             admin.incremental_alter_configs([resource])[resource].result(60)
-        self.cluster.wait_until_in_sync()
+            wait_until_configured(self.cluster, group, "errors.deadletterqueue.topic.name", DEAD_LETTERS)
         described = ask(self.cluster, 1, apis.METADATA, 12, topics=[{"name": TOPIC}]).topics[0]
         self._topic_id = described.topic_id
 
@@ -338,17 +339,13 @@ class Churn:
         found: dict[str, Counter[Place]] = {group: Counter() for group in GROUPS}
         try:
             consumer.assign([TopicPartition(DEAD_LETTERS, 0, 0)])
-            end = wait_until(
-                lambda: consumer.get_watermark_offsets(TopicPartition(DEAD_LETTERS, 0), timeout=30)[1] + 1, "the end"
-            )
-            while consumer.position([TopicPartition(DEAD_LETTERS, 0)])[0].offset < end - 1:
+            end = high_watermark(self.cluster.bootstrap_servers, DEAD_LETTERS, 0)
+            while consumer.position([TopicPartition(DEAD_LETTERS, 0)])[0].offset < end:
                 for message in consumer.consume(500, 0.5):
                     headers = dict(message.headers() or ())
                     if message.error() is None:
                         place = Place(*(int(headers[name]) for name in _PLACE_HEADERS))
                         found[headers[_GROUP_HEADER].decode()][place] += 1
-                if end == 1:
-                    break
         finally:
             consumer.close()
         return found

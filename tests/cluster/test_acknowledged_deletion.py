@@ -1,12 +1,19 @@
 """skep.delete.when.acknowledged in a cluster: leaders and coordinators are on all brokers, and brokers die."""
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewTopic
 
 from skep.testing import EmbeddedCluster
 from skep.wire import apis
-from tests.cluster.coordinators import COORDINATOR_PARTITIONS, MOVING, OPTIONS, assert_no_bug_was_logged, bring_back
-from tests.cluster.driving import ask
+from tests.cluster.coordinators import (
+    COORDINATOR_PARTITIONS,
+    OPTIONS,
+    assert_no_bug_was_logged,
+    bring_back,
+    commit_offsets,
+)
+from tests.cluster.driving import LONG_SESSIONS, ask
+from tests.cluster.scenes import create_topics
 from tests.raw_client import RawClient
 from tests.raw_requests import batch_of
 from tests.waiting import wait_until
@@ -33,29 +40,14 @@ def leader_of(cluster: EmbeddedCluster, partition: int) -> int | None:
 
 
 def commit(cluster: EmbeddedCluster, group: str, offset: int) -> None:
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "log_level": 0})
     offsets = [TopicPartition(TOPIC, partition, offset) for partition in range(PARTITIONS)]
-
-    def committed() -> bool:
-        try:
-            consumer.commit(offsets=offsets, asynchronous=False)
-        except KafkaException as error:
-            if error.args[0].code() not in MOVING:
-                raise
-            return False
-        return True
-
-    wait_until(committed, f"{group} commits")
-    consumer.close()
+    commit_offsets(cluster.bootstrap_servers, group, offsets)
 
 
 def test_the_log_starts_follow_the_slowest_group_when_a_broker_dies() -> None:
-    config = {**OPTIONS, "skep.acknowledged.check.interval.ms": "50"}
+    config = {**OPTIONS, **LONG_SESSIONS, "skep.acknowledged.check.interval.ms": "50"}
     with EmbeddedCluster(3, config=config) as cluster:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-        asking = {"skep.delete.when.acknowledged": "true"}
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, config=asking)])[TOPIC].result(30)
-        cluster.wait_until_in_sync()
+        create_topics(cluster, NewTopic(TOPIC, PARTITIONS, 3, config={"skep.delete.when.acknowledged": "true"}))
         for partition in range(PARTITIONS):
             with RawClient(cluster.brokers[cluster.leader_of(TOPIC, partition)]) as client:
                 for _ in range(RECORDS):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from skep.testing import EmbeddedCluster
+from tests.cluster.driving import LONG_SESSIONS
 from tests.cluster.fault_cluster import FaultCluster
 from tests.cluster.scenes import copies, create, end_of, read_all, send, wait_until_equal
 from tests.waiting import wait_until
@@ -21,12 +22,13 @@ NONSENSE = re.compile("the leader's response is damaged|not an answer|nonsense|c
 @pytest.fixture(scope="module")
 def damaged() -> Iterator[EmbeddedCluster]:
     """Its brokers come and go."""
-    with EmbeddedCluster(3, config={"min.insync.replicas": "2", "replica.lag.time.max.ms": "3000"}) as cluster:
+    config = {"min.insync.replicas": "2", "replica.lag.time.max.ms": "3000", **LONG_SESSIONS}
+    with EmbeddedCluster(3, config=config) as cluster:
         yield cluster
 
 
 def test_a_follower_takes_no_nonsense_from_its_leader_and_goes_on_when_that_is_over() -> None:
-    with FaultCluster(3) as cluster:
+    with FaultCluster(3, config=LONG_SESSIONS) as cluster:
         create(cluster, "eggs")
         assert send(cluster, "eggs", 5, size=RECORD_BYTES) == 5
         wait_until_equal(cluster, "eggs")

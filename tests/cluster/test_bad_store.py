@@ -37,7 +37,7 @@ def test_a_broker_that_does_not_find_zookeeper_says_so_and_gives_up_after_its_ti
     began = time.monotonic()
     code, log = run_broker(options_for(reserved.number, tmp_path / "data", zookeeper_connection_timeout_ms="3000"))
     assert code == 2
-    assert 3.0 <= time.monotonic() - began < 60.0
+    assert time.monotonic() - began >= 3.0
     assert log.count("does not respond yet; trying for 3 s") == 1
     assert "Traceback" not in log
     [line] = [line for line in log.splitlines() if line.startswith("skep: ")]
@@ -48,7 +48,8 @@ def test_a_broker_that_does_not_find_zookeeper_says_so_and_gives_up_after_its_ti
 
 def test_a_broker_waits_for_a_zookeeper_that_starts_later(tmp_path: Path) -> None:
     server = ZooKeeperServer(tmp_path / "zookeeper")
-    broker = EmbeddedBroker(data_dir=tmp_path / "data", options=options_for(server.port, tmp_path / "data"))
+    options = options_for(server.port, tmp_path / "data", zookeeper_connection_timeout_ms="60000")
+    broker = EmbeddedBroker(data_dir=tmp_path / "data", options=options)
     try:
         broker.options.pop("listeners")
         broker.launch()

@@ -11,6 +11,7 @@ from skep.coordination.partitioner import partition_for
 from skep.testing import EmbeddedCluster
 from skep.wire import apis
 from tests.cluster.coordinators import COORDINATOR_PARTITIONS, OPTIONS, assert_no_bug_was_logged
+from tests.cluster.driving import LONG_SESSIONS
 from tests.cluster.scenes import create
 from tests.raw_client import RawClient
 from tests.raw_requests import seconds
@@ -27,7 +28,7 @@ LATEST, READ_COMMITTED = -1, 1
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedCluster]:
     monkeypatch.setenv("SKEP_TEST_SLICE_S", "1e-9")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "in_broker"))
-    with EmbeddedCluster(3, config=OPTIONS) as cluster:
+    with EmbeddedCluster(3, config={**OPTIONS, **LONG_SESSIONS}) as cluster:
         yield cluster
 
 
@@ -70,11 +71,11 @@ def test_a_coordinator_that_leads_again_by_preference_ends_the_transactions_that
     acting = cluster.leader_of(STATE, LAST)
     assert acting != preferred
     forgotten = begin_transaction(cluster, 10_000)
-    with RawClient(cluster.brokers[acting], timeout_s=60) as client:
+    with RawClient(cluster.brokers[acting]) as client:
         client.ask(apis.ELECT_LEADERS, 2, election_type=0, topic_partitions=None, timeout=seconds(60))
     wait_until(lambda: cluster.leader_of(STATE, LAST) == preferred, "the preferred leader leads")
     # Nobody asks this coordinator for anything.
-    wait_until(lambda: has_ended(cluster), "the transaction is aborted", 30)
+    wait_until(lambda: has_ended(cluster), "the transaction is aborted")
     with RawClient(cluster.brokers[preferred]) as client:
         assert client.ask(apis.LIST_TRANSACTIONS, 0).error_code is ErrorCode.none
     assert_no_bug_was_logged(cluster)

@@ -56,13 +56,22 @@ def test_every_broker_names_the_coordinator_and_only_that_one_answers_for_the_gr
     cluster: EmbeddedCluster, group: str
 ) -> None:
     cluster.wait_until_in_sync()
-    wait_until(lambda: all(named_coordinator(cluster, i, group) for i in cluster.brokers), "all know of one")
-    right = coordinator_of(cluster, group)
-    assert {named_coordinator(cluster, i, group) for i in cluster.brokers} == {(right, cluster.brokers[right])}
+    # The first question creates the internal topic.
+    wait_until(lambda: all(named_coordinator(cluster, i, group) for i in cluster.brokers), "all know of one", 120)
     answered = (ErrorCode.none, ErrorCode.unknown_member_id)
-    wait_until(lambda: group_answers(cluster, right, group) == answered, "it has loaded the groups")
-    for other in cluster.brokers.keys() - {right}:
-        assert group_answers(cluster, other, group) == (ErrorCode.not_coordinator, ErrorCode.not_coordinator)
+    refused = (ErrorCode.not_coordinator, ErrorCode.not_coordinator)
+
+    def seen() -> tuple[set[tuple[int, str] | None], dict[int, tuple[ErrorCode, ErrorCode]]]:
+        named = {named_coordinator(cluster, i, group) for i in cluster.brokers}
+        return named, {i: group_answers(cluster, i, group) for i in cluster.brokers}
+
+    def is_so() -> bool:
+        # Looked at again as a whole: a session that is lost on a busy machine moves the coordinator.
+        right = coordinator_of(cluster, group)
+        expected = {i: answered if i == right else refused for i in cluster.brokers}
+        return right in cluster.running and seen() == ({(right, cluster.brokers[right])}, expected)
+
+    wait_until(is_so, lambda: f"all name the one that answers: {seen()}", 120)
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -115,7 +124,7 @@ def test_transactions_are_exactly_once_while_brokers_and_workers_die(cluster: Em
     with contextlib.closing(guest), kitchen_of(servers) as kitchen:
         for number in range(DEATHS):
             before = guest.seen.total()
-            wait_until(lambda before=before: kitchen.staff() or guest.read_on() > before, "more to be boiled", 60)
+            wait_until(lambda before=before: kitchen.staff() or guest.read_on() > before, "more to be boiled", 120)
             # Not waiting for a condition, but choosing the moment of death.
             threading.Event().wait(chance.random() * 0.5)
             if number % 2 == 0:
@@ -127,14 +136,14 @@ def test_transactions_are_exactly_once_while_brokers_and_workers_die(cluster: Em
                 )[number // 2 % 3]
                 if victim in cluster.running:
                     cluster.kill(victim)
-                    wait_until(lambda before=before: kitchen.staff() or guest.read_on() > before, "more boiled", 60)
+                    wait_until(lambda before=before: kitchen.staff() or guest.read_on() > before, "more boiled", 120)
                     cluster.restart(victim)
                     cluster.wait_until_in_sync()
             else:
                 kitchen.kill(chance.choice(WORKERS))
             kitchen.staff()
         feeder.stop()
-        wait_until(lambda: kitchen.staff() or guest.read_on() >= feeder.fed, "all to be boiled", 90)
+        wait_until(lambda: kitchen.staff() or guest.read_on() >= feeder.fed, "all to be boiled", 180)
         guest.read_on()
     expected = {b"boiled-%d" % number: 1 for number in range(feeder.fed)}
     assert {egg: count for egg, count in guest.seen.items() if expected.get(egg) != count} == {}

@@ -28,7 +28,10 @@ pytestmark = pytest.mark.xdist_group(__name__)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
-    with running_cluster("zookeeper", TOPIC, LEDGER) as started:
+    # When ZooKeeper is back, each broker has so long to connect before it is given up. A broker that is killed is given
+    # up as late.
+    config = {"zookeeper.session.timeout.ms": "12000"}
+    with running_cluster("zookeeper", TOPIC, LEDGER, config=config) as started:
         yield started
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from skep.testing import EmbeddedCluster
+from tests.cluster.driving import LONG_SESSIONS, wait_until_configured
 from tests.lengths import times
 from tests.scenario.dead_letter_scene import OPTIONS, REJECT, SOON_AGAIN, Queue
 from tests.waiting import wait_until
@@ -17,6 +18,7 @@ KILLS = times(2, long=40)
 AT_A_TIME = 60
 CLUSTER = {
     **OPTIONS,
+    **LONG_SESSIONS,
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
     "share.coordinator.state.topic.num.partitions": "3",
@@ -27,6 +29,7 @@ CLUSTER = {
 def test_each_dead_record_has_one_letter_although_leaders_and_coordinators_die() -> None:
     with EmbeddedCluster(3, config=CLUSTER) as cluster:
         queue = Queue(cluster.bootstrap_servers, "orders", partitions=3, replicas=3)
+        wait_until_configured(cluster, queue.group, "share.auto.offset.reset", "earliest")
         queue.create_dlq(partitions=3)
         stop = threading.Event()
         failures: list[BaseException] = []
@@ -61,5 +64,5 @@ def test_each_dead_record_has_one_letter_although_leaders_and_coordinators_die()
             wait_until(found, lambda: f"a letter for each record, missing {expected - Counter(queue.offsets())}", 180)
         finally:
             stop.set()
-            member.join(60)
+            member.join(120)
         assert failures == []

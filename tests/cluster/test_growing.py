@@ -3,25 +3,24 @@
 from confluent_kafka import Consumer, TopicPartition
 
 from skep.testing import EmbeddedCluster
-from tests.cluster.coordinators import committed_offsets
-from tests.cluster.driving import create, wait_for_isr
+from tests.cluster.coordinators import commit_offsets, committed_offsets
+from tests.cluster.driving import LONG_SESSIONS, create, wait_for_isr
 
 PARTITIONS = 3
-OPTIONS = {"offsets.topic.num.partitions": str(PARTITIONS)}
+GROUP = "early"
+OPTIONS = {**LONG_SESSIONS, "offsets.topic.num.partitions": str(PARTITIONS)}
 PLACE = TopicPartition("eggs", 0, 42)
 
 
 def member(cluster: EmbeddedCluster) -> Consumer:
-    options = {"group.id": "early", "enable.auto.commit": False, "log_level": 0}
+    options = {"group.id": GROUP, "enable.auto.commit": False, "log_level": 0}
     return Consumer({"bootstrap.servers": cluster.bootstrap_servers, **options})
 
 
 def test_what_was_committed_with_one_broker_survives_its_death_in_the_cluster_it_became() -> None:
     with EmbeddedCluster(1, config=OPTIONS) as cluster:
         create(cluster, "eggs", [[1]])
-        early = member(cluster)
-        early.commit(offsets=[PLACE], asynchronous=False)
-        early.close()
+        commit_offsets(cluster.bootstrap_servers, GROUP, [PLACE])
         for _ in range(2):
             cluster.add()
         cluster.wait_until_ready()

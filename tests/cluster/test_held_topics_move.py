@@ -8,6 +8,7 @@ import pytest
 
 from skep.testing import EmbeddedCluster
 from tests.cluster.coordinators import assert_no_bug_was_logged
+from tests.cluster.driving import LONG_SESSIONS
 from tests.lengths import times
 from tests.scenario.held_history import (
     HELD,
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.xdist_group(__name__)
 MESSAGES = times(600, long=20_000)
 LONGEST_MS = times(6_000, long=120_000)
 KILLS = times(2, long=20)
-OPTIONS = {"transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "1"}
+OPTIONS = {**LONG_SESSIONS, "transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "1"}
 
 
 @pytest.fixture
@@ -39,6 +40,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 def test_every_message_is_released_once_when_leaders_die(cluster: EmbeddedCluster) -> None:
     servers = cluster.bootstrap_servers
     create_held(servers, replicas=3, config={"min.insync.replicas": "2"})
+    cluster.wait_until_in_sync()
     writer = Writer(servers)
     target, held = Reader(servers, TARGET, 2), Reader(servers, HELD, 1)
     random_writes(writer, random.Random(7), MESSAGES, LONGEST_MS, int(time.time() * 1000) + 1000)

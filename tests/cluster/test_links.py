@@ -11,6 +11,7 @@ import pytest
 from tests.cluster.links import Links, both_ways
 
 LONG = bytes(range(256))
+PATIENCE_S = 60
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def echo(connection: socket.socket) -> None:
 
 
 def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=10)
+    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
 
 
 def hears_nothing(connection: socket.socket) -> bool:
@@ -47,7 +48,7 @@ def hears_nothing(connection: socket.socket) -> bool:
     except TimeoutError:
         return True
     finally:
-        connection.settimeout(10)
+        connection.settimeout(PATIENCE_S)
 
 
 def first_request(client_id: bytes) -> bytes:

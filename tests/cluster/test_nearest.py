@@ -89,8 +89,8 @@ class Reader:
 
 def test_the_leader_sends_a_consumer_to_the_replica_in_its_rack(cluster: EmbeddedCluster, topic: str) -> None:
     send(cluster, topic, [b"x"] * 3)
-    sent_away = fetch(cluster, LEADER, topic, "b")
-    assert (sent_away.error_code, sent_away.preferred_read_replica) == (ErrorCode.none, NEAR)
+    sent_away = sent_to(cluster, topic, NEAR)
+    assert sent_away.error_code is ErrorCode.none
     assert not sent_away.records, "it is not read twice"
     near = wait_until(lambda: ready(fetch(cluster, NEAR, topic, "b"), 3), "the follower knows what is committed")
     assert near.preferred_read_replica == NOBODY
@@ -98,6 +98,19 @@ def test_the_leader_sends_a_consumer_to_the_replica_in_its_rack(cluster: Embedde
     for rack in ("a", "z", ""):
         here = fetch(cluster, LEADER, topic, rack)
         assert (here.preferred_read_replica, bool(here.records)) == (NOBODY, True)
+
+
+def sent_to(cluster: EmbeddedCluster, topic: str, broker: int) -> Any:
+    """The answer of the leader to a consumer in rack b, when it sends it there.
+
+    A replica that did not run for a second, as on a busy machine, is not in sync for a moment.
+    """
+
+    def row() -> Any:
+        found = fetch(cluster, LEADER, topic, "b")
+        return found if found.preferred_read_replica == broker else None
+
+    return wait_until(row, f"the leader sends the consumer to {broker}")
 
 
 def ready(row: Any, high_watermark: int) -> Any:
@@ -150,7 +163,7 @@ def test_nobody_is_sent_to_a_replica_that_is_not_in_sync(cluster: EmbeddedCluste
     finally:
         cluster.resume(NEAR)
     wait_for_isr(cluster, topic, {1, 2, 3})
-    assert fetch(cluster, LEADER, topic, "b").preferred_read_replica == NEAR
+    sent_to(cluster, topic, NEAR)
 
 
 def test_a_position_that_a_follower_does_not_know_yet_is_no_lost_position(cluster: EmbeddedCluster, topic: str) -> None:
@@ -165,6 +178,7 @@ def test_a_position_that_a_follower_does_not_know_yet_is_no_lost_position(cluste
 
 def test_with_topic_ids_it_is_the_same(cluster: EmbeddedCluster, topic: str) -> None:
     send(cluster, topic, [b"x"])
+    sent_to(cluster, topic, NEAR)
     [row] = ask(cluster, LEADER, apis.METADATA, 12, topics=[{"topic_id": None, "name": topic}]).topics
     with RawClient(cluster.brokers[LEADER]) as client:
         body = fetch_body([Want(UUID(int=row.topic_id.int), 0)], 16)

@@ -1,9 +1,11 @@
 """Brokers come, go and come back, on either store: what the others know of it, and what clients notice."""
 
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import ElectionType, Producer, TopicPartition
@@ -34,9 +36,9 @@ pytestmark = pytest.mark.xdist_group(__name__)
 
 CONFIG = {
     **FEW_INTERNAL_PARTITIONS,
-    # A follower that is frozen falls behind long before it is given up.
+    # A follower that is frozen falls behind long before it is given up, also if the test does not run for some seconds.
     "replica.lag.time.max.ms": "1000",
-    "zookeeper.session.timeout.ms": "4000",
+    "zookeeper.session.timeout.ms": "12000",
 }
 
 
@@ -56,12 +58,17 @@ def topic(cluster: EmbeddedCluster) -> str:
 
 def test_any_broker_answers_metadata_of_the_whole_cluster(cluster: EmbeddedCluster, topic: str) -> None:
     create(cluster, topic, [[1, 2], [2, 3], [3, 1]])
-    answers = [ask(cluster, i, apis.METADATA, 9, topics=[{"name": topic}]) for i in (1, 2, 3)]
-    for answer in answers:
+
+    def responses() -> list[Any] | None:
+        found = [ask(cluster, i, apis.METADATA, 9, topics=[{"name": topic}]) for i in (1, 2, 3)]
+        return found if all(one.topics == found[0].topics for one in found) else None
+
+    # A follower that does not run for a second leaves the ISR, and one broker knows that before another.
+    known = wait_until(responses, "all say the same")
+    for answer in known:
         assert {one.node_id: f"{one.host}:{one.port}" for one in answer.brokers} == cluster.brokers
         assert answer.controller_id == cluster.controller
-        assert answer.topics == answers[0].topics
-    assert [one.leader_id for one in answers[0].topics[0].partitions] == [1, 2, 3]
+    assert [one.leader_id for one in known[0].topics[0].partitions] == [1, 2, 3]
 
 
 def test_a_second_broker_of_the_same_id_is_refused_by_name(
@@ -127,9 +134,9 @@ def test_leadership_goes_back_to_the_preferred_replica_when_it_is_asked_for(
     wait_for_isr(cluster, topic, {1, 2, 3})
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     partition = TopicPartition(topic, 0)
-    assert admin.elect_leaders(ElectionType.PREFERRED, [partition]).result(30) == {partition: None}
+    assert admin.elect_leaders(ElectionType.PREFERRED, [partition]).result(60) == {partition: None}
     assert wait_for_leader(cluster, topic, other_than=1) == 3
-    again = admin.elect_leaders(ElectionType.PREFERRED, [partition]).result(30)[partition]
+    again = admin.elect_leaders(ElectionType.PREFERRED, [partition]).result(60)[partition]
     assert again.name() == "ELECTION_NOT_NEEDED"
 
 
@@ -140,7 +147,7 @@ def test_a_controlled_stop_leaves_no_moment_without_a_leader(cluster: EmbeddedCl
     stopped, enough = threading.Event(), threading.Event()
 
     def produce() -> None:
-        settings = {"bootstrap.servers": cluster.bootstrap_servers, "message.timeout.ms": 30_000, "log_level": 0}
+        settings = {"bootstrap.servers": cluster.bootstrap_servers, "message.timeout.ms": 60_000, "log_level": 0}
         producer = Producer({**settings, "retry.backoff.ms": 20, "linger.ms": 1, "enable.idempotence": True})
         left = 200
         while left:
@@ -148,7 +155,7 @@ def test_a_controlled_stop_leaves_no_moment_without_a_leader(cluster: EmbeddedCl
             producer.poll(0.005)
             # Some more when it is over, to see that it has not only come to a halt.
             left -= stopped.is_set()
-        producer.flush(30)
+        producer.flush(60)
 
     def watch() -> None:
         while not enough.is_set():
@@ -167,7 +174,8 @@ def test_a_controlled_stop_leaves_no_moment_without_a_leader(cluster: EmbeddedCl
         enough.set()
         threads[1].join()
     assert [error for error in errors if error is not None] == []
-    assert set(leaders) == {2, 3}
+    # Broker 3 is the next in line, unless it did not run for a second and has left the ISR.
+    assert set(leaders) in ({2, 3}, {2, 1})
     assert offset_of(cluster, topic, LATEST) == len(errors)
 
 
@@ -179,7 +187,8 @@ def test_a_frozen_follower_leaves_the_isr_by_its_lag_and_joins_it_again(cluster:
         wait_for_isr(cluster, topic, {1, 2})
         registered = {one.node_id for one in ask(cluster, 1, apis.METADATA, 9, topics=[]).brokers}
         assert registered == {1, 2, 3}, "it was not taken for dead"
-        assert f"{topic}-0: the ISR is now [1, 2], [3] fell behind" in cluster.log(1)
+        # On a busy machine broker 2 may have fallen behind with it, and come back.
+        assert re.search(rf"{topic}-0: the ISR is now \[1(, 2)?\], \[(2, )?3\] fell behind", cluster.log(1))
         send(cluster, topic, [b"all that are left"])
     finally:
         cluster.resume(3)

@@ -8,7 +8,7 @@ from pyspark_skep.write.decisions import Decision
 from tests.cluster.coordinators import OPTIONS, assert_no_bug_was_logged
 from tests.cluster.fault_cluster import FaultCluster
 from tests.cluster.scenes import create
-from tests.cluster.test_power_loss import commit, committed
+from tests.cluster.test_power_loss import ALL_STAY_IN_SYNC, commit, committed
 from tests.cluster.transactors import LEDGER, Transactor
 from tests.spark.driver_model import KEEPS_ALL, PARTITIONS, Queries, decide, rows_of
 
@@ -23,7 +23,7 @@ def has_all(i: int, partition: str) -> bool:
 
 
 def test_what_was_decided_is_there_once_when_all_lose_power_before_the_markers() -> None:
-    with FaultCluster(3, config={**OPTIONS, **KEEPS_ALL}) as cluster:
+    with FaultCluster(3, config={**OPTIONS, **KEEPS_ALL, **ALL_STAY_IN_SYNC}) as cluster:
         create(cluster, TOPIC, partitions=PARTITIONS)
         create(cluster, LEDGER, partitions=PARTITIONS)
         queries = Queries(cluster.bootstrap_servers, TOPIC)

@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import skep
 from skep.testing import EmbeddedCluster
+from tests.cluster.driving import LONG_SESSIONS, wait_until_configured
 from tests.scenario.queue_topics import OPTIONS, PATIENCE_S, configure, jobs, text
 from tests.waiting import wait_until
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.xdist_group(__name__)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(config=OPTIONS) as cluster:
+    with EmbeddedCluster(config={**OPTIONS, **LONG_SESSIONS}) as cluster:
         yield cluster
 
 
@@ -28,6 +29,7 @@ def test_nothing_is_lost_when_leaders_are_killed(cluster: EmbeddedCluster) -> No
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic("jobs", PARTITIONS, 3)])["jobs"].result(PATIENCE_S)
     configure(servers, "jobs", "share.auto.offset.reset", "earliest")
+    wait_until_configured(cluster, "jobs", "share.auto.offset.reset", "earliest")
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 20})
     for number, job in enumerate(jobs(300)):
         producer.produce("jobs", job, partition=number % PARTITIONS)

@@ -18,6 +18,7 @@ from skep.testing import EmbeddedCluster
 from skep.wire import apis
 from tests.cluster.driving import (
     FEW_INTERNAL_PARTITIONS,
+    LONG_SESSIONS,
     ask,
     create,
     leftovers,
@@ -43,7 +44,7 @@ SIZE = sum(map(len, VALUES))
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
     """Three brokers, and a fourth that came when the cluster was there."""
-    with EmbeddedCluster(3, config=FEW_INTERNAL_PARTITIONS) as running:
+    with EmbeddedCluster(3, config={**FEW_INTERNAL_PARTITIONS, **LONG_SESSIONS}) as running:
         assert running.add() == NEW
         running.wait_until_ready()
         yield running
@@ -61,12 +62,14 @@ def throttle(
     cluster: EmbeddedCluster, bytes_per_second: int | None, option: str = FOLLOWER, brokers: Sequence[int] = (NEW,)
 ) -> None:
     """How fast the new broker may copy, or may be given copies by its leaders."""
+    # A client of a broker that does not know the new one yet waits for it until the request times out.
+    cluster.wait_until_ready()
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     operation = AlterConfigOpType.SET if bytes_per_second else AlterConfigOpType.DELETE
     entry = ConfigEntry(option, str(bytes_per_second or 0), incremental_operation=operation)
     for broker in brokers:
         resource = ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=[entry])
-        admin.incremental_alter_configs([resource])[resource].result(30)
+        admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 def reassign(cluster: EmbeddedCluster, topic: str, replicas: Sequence[int] | None, partition: int = 0) -> ErrorCode:
@@ -128,7 +131,7 @@ def test_a_move_grows_first_and_is_as_slow_as_it_is_told_to_be(
     throttle(cluster, slow, option, brokers)
     began = time.monotonic()
     assert reassign(cluster, topic, [1, 2, 4]) is ErrorCode.none
-    wait_until(lambda: state(cluster, topic).replicas == [1, 2, 4, 3], "it has grown")  # type: ignore[union-attr]
+    wait_until(lambda: (now := state(cluster, topic)) and now.replicas == [1, 2, 4, 3], "it has grown")
     [row] = wait_until(lambda: under_way_if_agreed(cluster, topic), "all brokers know of the move")
     assert (list(row.replicas), list(row.adding_replicas), list(row.removing_replicas)) == ([1, 2, 4, 3], [4], [3])
     assert state(cluster, topic).isr == {1, 2, 3}, "the old ones stay until the new one is in sync"  # type: ignore[union-attr]
@@ -218,7 +221,7 @@ def name_throttled(cluster: EmbeddedCluster, topic: str, option: str, replicas: 
     operation = AlterConfigOpType.DELETE if replicas is None else AlterConfigOpType.SET
     entry = ConfigEntry(option, replicas or "", incremental_operation=operation)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 def test_a_move_waits_for_a_broker_that_dies_meanwhile_and_ends_when_it_is_back(
@@ -226,13 +229,15 @@ def test_a_move_waits_for_a_broker_that_dies_meanwhile_and_ends_when_it_is_back(
 ) -> None:
     create(cluster, topic, [[1, 2]])
     send(cluster, topic, VALUES)
-    throttle(cluster, SIZE // 2)
+    # So slow that it does not end before the broker dies.
+    throttle(cluster, 1_000)
     assert reassign(cluster, topic, [2, 4]) is ErrorCode.none
     wait_until(lambda: leftovers(cluster, NEW, topic) == [f"{topic}-0"], "the copy is begun")
     cluster.kill(NEW)
     wait_for_isr(cluster, topic, {1, 2})
     assert send(cluster, topic, [b"goes on"]) == [len(VALUES)]
     cluster.restart(NEW)
+    throttle(cluster, None)
     wait_for_replicas(cluster, topic, [2, 4])
     wait_until_equal(cluster, topic, (2, 4), end=len(VALUES) + 1)
 

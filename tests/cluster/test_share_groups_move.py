@@ -9,7 +9,7 @@ from skep.base.errors import ErrorCode
 from skep.testing import EmbeddedCluster
 from skep.wire import apis
 from tests.cluster.coordinators import assert_no_bug_was_logged, bring_back, coordinator_of, running_cluster
-from tests.cluster.driving import ask
+from tests.cluster.driving import LONG_SESSIONS, ask
 from tests.raw_client import RawClient
 from tests.raw_requests import batch_of
 from tests.waiting import wait_until
@@ -26,7 +26,7 @@ MOVING = (
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
-    with running_cluster("sqlite", TOPIC) as started:
+    with running_cluster("sqlite", TOPIC, config=LONG_SESSIONS) as started:
         yield started
 
 
@@ -40,7 +40,7 @@ def at_coordinator(cluster: EmbeddedCluster, group: str, api: apis.Api, code_of:
         found = ask(cluster, coordinator, api, api.newest, **body)
         return None if code_of(found) in MOVING else found
 
-    return wait_until(response, f"the coordinator of {group} responds", 60)
+    return wait_until(response, f"the coordinator of {group} responds", 120)
 
 
 def beat(cluster: EmbeddedCluster, epoch: int, **said: Any) -> Any:

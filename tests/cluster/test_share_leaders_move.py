@@ -12,7 +12,7 @@ from skep.metadata.model import id_text
 from skep.testing import EmbeddedCluster
 from skep.wire import apis
 from tests.cluster.coordinators import assert_no_bug_was_logged
-from tests.cluster.driving import ask, create, send, wait_for_isr, wait_for_leader
+from tests.cluster.driving import LONG_SESSIONS, ask, create, send, wait_for_isr, wait_for_leader
 from tests.compat.test_share_consumer import configure
 from tests.raw_client import RawClient
 from tests.scenario.share_member import ACCEPT, RELEASE, ShareMember, acquired, partitions_of
@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.xdist_group(__name__)
 
 TOPIC, GROUP = "orders", "kitchen"
-OPTIONS = {"share.coordinator.state.topic.num.partitions": "3", "offsets.topic.num.partitions": "1"}
+OPTIONS = {**LONG_SESSIONS, "share.coordinator.state.topic.num.partitions": "3", "offsets.topic.num.partitions": "1"}
 BACKOFF_S = 6.0
 MOVING = (ErrorCode.not_leader_or_follower, ErrorCode.coordinator_not_available, ErrorCode.offset_not_available)
 

@@ -8,7 +8,7 @@ from skep.base.errors import ErrorCode
 from skep.testing import EmbeddedCluster
 from skep.wire import apis
 from tests.cluster.coordinators import assert_no_bug_was_logged
-from tests.cluster.driving import FEW_INTERNAL_PARTITIONS, ask, create, send
+from tests.cluster.driving import FEW_INTERNAL_PARTITIONS, LONG_SESSIONS, ask, create, send
 from tests.raw_client import RawClient
 from tests.scenario.share_member import ACCEPT, ShareMember
 from tests.waiting import wait_until
@@ -18,8 +18,9 @@ pytestmark = pytest.mark.xdist_group(__name__)
 TOPIC, GROUP = "orders", "kitchen"
 OPTIONS = {
     **FEW_INTERNAL_PARTITIONS,
+    **LONG_SESSIONS,
     "share.coordinator.state.topic.num.partitions": "1",
-    "group.share.session.timeout.ms": "5000",
+    "group.share.session.timeout.ms": "10000",
     "group.share.min.session.timeout.ms": "5000",
     "group.share.heartbeat.interval.ms": "1000",
     "group.share.min.heartbeat.interval.ms": "1000",
@@ -67,7 +68,7 @@ def test_a_member_without_heartbeats_loses_its_locks_at_other_brokers() -> None:
                 join(heart, hanging.member_id)
             first = hanging.acquire()
             # Waits for the records. The locks of the first member would expire after a minute.
-            assert [(begin, end) for begin, end, _ in other.acquire(wait_s=25)] == [(b, e) for b, e, _ in first]
+            assert [(begin, end) for begin, end, _ in other.acquire(wait_s=50)] == [(b, e) for b, e, _ in first]
             response = hanging.acknowledge({0: [(0, 9, [ACCEPT])]})
             assert response.error_code is ErrorCode.share_session_not_found
         assert_no_bug_was_logged(cluster)

@@ -46,7 +46,7 @@ WINDOW = 20
 GENERATION = 15
 """Offsets after which a writer replaces the whole state."""
 MEMBER = 99
-PATIENCE_S = 60
+PATIENCE_S = 120
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ def admin(cluster: EmbeddedCluster) -> AdminClient:
 
 
 def make(cluster: EmbeddedCluster, admin: AdminClient, topic: str, partitions: int, factor: int) -> None:
-    admin.create_topics([NewTopic(topic, partitions, factor)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, partitions, factor)])[topic].result(60)
     wait_until(lambda: all(state(cluster, topic, seen_by=i) for i in cluster.running), f"all know {topic}")
 
 
@@ -113,7 +113,7 @@ def test_partitions_that_are_added_are_spread_and_can_be_written_to(
 ) -> None:
     make(cluster, admin, topic, 2, 2)
     before = [list(one.replica_nodes) for one in placed(cluster, topic)]
-    admin.create_partitions([NewPartitions(topic, 8)])[topic].result(30)
+    admin.create_partitions([NewPartitions(topic, 8)])[topic].result(60)
     wait_until(lambda: all(state(cluster, topic, 7, seen_by=i) for i in cluster.running), "all know of them")
     partitions = placed(cluster, topic)
     assert [list(one.replica_nodes) for one in partitions[:2]] == before
@@ -197,7 +197,7 @@ def test_topics_can_be_made_deleted_and_grown_while_a_broker_is_away_which_then_
     cluster.kill(3)
     wait_for_isr(cluster, topic, {1, 2})
     grown = NewPartitions(topic, 2, replica_assignment=[[2, 1, 4]])
-    admin.create_partitions([grown])[topic].result(30)
+    admin.create_partitions([grown])[topic].result(60)
     create(cluster, f"{topic}-other", [[1, 2]])
     delete(cluster, f"{topic}-other")
     wait_for_isr(cluster, topic, {1, 2, 4}, partition=1)

@@ -25,7 +25,7 @@ PARTITIONS = 8
 IDS = {"m1": [10, 11], "m2": [20, 21]}
 HOSTS = {"m1": "127.0.0.1", "m2": "127.0.0.2"}
 UNSHARE = ["unshare", "--uts"] if os.geteuid() == 0 else ["unshare", "--uts", "--map-root-user"]
-PATIENCE_S = 60
+PATIENCE_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +47,20 @@ class Machines:
         self._data_dir = data_dir
         self.served: dict[str, Served] = {}
 
-    def start(self, machine: str, *arguments: object, within: Sequence[str] = (), first_id: int | None = None) -> None:
+    def start(
+        self,
+        machine: str,
+        *arguments: object,
+        within: Sequence[str] = (),
+        first_id: int | None = None,
+        session_timeout_ms: int = 30_000,
+    ) -> None:
         """Returns at once; what the command says is in ``served``."""
         self.served[machine] = Served(
             *("--brokers", BROKERS, "--node-id", IDS[machine][0] if first_id is None else first_id),
             *("--metadata", self._metadata, "--data-dir", self._data_dir / machine, "--listen", f"{HOSTS[machine]}:0"),
-            *("--set", "zookeeper.session.timeout.ms=2000", "--set", "min.insync.replicas=1"),
+            # Brokers whose parent is killed stop and say so, and a busy machine is to end no session meanwhile.
+            *("--set", f"zookeeper.session.timeout.ms={session_timeout_ms}", "--set", "min.insync.replicas=1"),
             *arguments,
             within=within,
         )
@@ -139,7 +147,8 @@ def test_brokers_of_one_machine_hold_copies_of_the_same_when_there_is_no_other(m
 def test_a_second_machine_with_the_ids_of_the_first_does_not_start_and_says_whose_they_are(machines: Machines) -> None:
     machines.start("m1")
     addresses = machines.wait_until_known()
-    machines.start("m2", first_id=IDS["m1"][0])
+    # So long it waits for the session of a dead process with its id to end.
+    machines.start("m2", first_id=IDS["m1"][0], session_timeout_ms=2_000)
     second = machines.served["m2"]
     assert second.process.wait(PATIENCE_S) == 2
     told = [line for line in second.log.splitlines() if line.startswith("skep: ")]

@@ -49,7 +49,7 @@ class Secure:
             "skep.zookeeper.ssl": "true",
             "skep.zookeeper.ca": str(trusted),
             "skep.zookeeper.auth": "digest:skep:secret",
-            "zookeeper.connection.timeout.ms": "3000",
+            "zookeeper.connection.timeout.ms": "60000",
         }
         if shown is not None:
             options |= {"skep.zookeeper.certfile": str(shown.certificate), "skep.zookeeper.keyfile": str(shown.key)}
@@ -71,7 +71,7 @@ def test_a_broker_is_a_member_and_keeps_its_metadata_there_for_itself(secure: Se
             [created] = client.ask(apis.CREATE_TOPICS, 7, **create_topics_body("eggs")).topics
             assert created.error_code is ErrorCode.none
         stranger = KazooClient(hosts=secure.server.address)
-        stranger.start()
+        stranger.start(60)
         try:
             with pytest.raises(NoAuthError):
                 stranger.get("/skep/topics/eggs")
@@ -89,7 +89,8 @@ def test_who_shows_or_believes_the_wrong_certificate_does_not_get_in(
         wrong, right.sign("broker")
     )
     trusted = others if wrong == "an authority of others" else right
-    code, log = run_broker(secure.options(shown, trusted.certificate) | {"log.dirs": str(tmp_path / "data")})
+    options = secure.options(shown, trusted.certificate)
+    code, log = run_broker(options | {"log.dirs": str(tmp_path / "data"), "zookeeper.connection.timeout.ms": "3000"})
     assert code == 2, log
     assert "Traceback" not in log
     [line] = [line for line in log.splitlines() if line.startswith("skep: ")]

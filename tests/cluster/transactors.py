@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.cluster.coordinators import PARTITIONS
+from tests.cluster.coordinators import PARTITIONS, PATIENCE_S
 from tests.cluster.group_riders import GIVE_UP_MS
 from tests.waiting import wait_until
 
 LEDGER = "ledger"
-PATIENCE_S = 60
 ATTEMPT_S = 10
 
 

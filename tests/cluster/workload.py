@@ -6,7 +6,7 @@ confluent-kafka, as applications use it. A record is ``producer:number`` and pad
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
@@ -41,6 +41,15 @@ READER = {
     "reconnect.backoff.max.ms": 500,
     "log_level": 0,
 }
+ELECTING = (
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
+"""While a partition has a new leader, and not all brokers and clients know of it."""
 _NEVER_SENT = {KafkaError._PURGE_QUEUE, KafkaError.MSG_SIZE_TOO_LARGE}
 _LOSS = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION}
 
@@ -202,20 +211,30 @@ def read_whole(
         consumer.close()
 
 
+def may_pass(error: KafkaException, codes: Container[int]) -> bool:
+    """Whether the broker responded with one of the codes, or the client gave up before a broker responded."""
+    code = error.args[0].code()
+    return code in codes or code < KafkaError.UNKNOWN
+
+
 def high_watermark(bootstrap_servers: str, topic: str, partition: int) -> int:
     """As soon as a leader knows it: one that was just elected has to hear from its followers, and clients of it."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, **READER})
+    failures: list[KafkaException] = []
 
     def found() -> list[int]:
         try:
             return [consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1]]
         except KafkaException as error:
-            if error.args[0].code() not in (KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION):
+            if not may_pass(error, ELECTING):
                 raise
+            failures.append(error)
             return []
 
     try:
-        [end] = wait_until(found, f"the leader of {topic}-{partition} knows what is committed")
+        [end] = wait_until(
+            found, lambda: f"the leader of {topic}-{partition} knows what is committed: {failures[-1]}", 90
+        )
         return end
     finally:
         consumer.close()

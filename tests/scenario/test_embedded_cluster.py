@@ -128,6 +128,22 @@ def test_a_frozen_leader_is_given_up_and_comes_back_as_a_follower(skep_cluster: 
     assert latest(skep_cluster, "eggs") == 10
 
 
+def test_a_broker_that_does_not_run_for_seconds_is_asked_again(skep_cluster: EmbeddedCluster) -> None:
+    create(skep_cluster, "eggs")
+    leader = skep_cluster.leader_of("eggs")
+    for i in skep_cluster.brokers.keys() - {leader}:
+        skep_cluster.kill(i)
+    wait_until(lambda: skep_cluster.leader_of("eggs") == leader == skep_cluster.controller, "the others are gone")
+    process = psutil.Process(skep_cluster.broker(leader).pid)
+    process.suspend()
+    # Longer than one question waits for its response.
+    waking = threading.Timer(3, process.resume)
+    waking.start()
+    assert skep_cluster.leader_of("eggs") == leader
+    assert process.status() != psutil.STATUS_STOPPED
+    waking.join()
+
+
 def test_a_broker_is_not_paused_while_the_store_is_locked(skep_cluster: EmbeddedCluster) -> None:
     store = sqlite3.connect(skep_cluster.data_dir / "metadata.sqlite", isolation_level=None, check_same_thread=False)
     store.execute("BEGIN IMMEDIATE")

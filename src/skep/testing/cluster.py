@@ -5,14 +5,14 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from skep.client.connection import Connection
 from skep.client.errors import ClientError
-from skep.testing.broker import EmbeddedBroker
+from skep.testing.broker import START_TIMEOUT_S, EmbeddedBroker
 from skep.wire.apis import METADATA
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ class EmbeddedCluster:
         self._config = {
             "default.replication.factor": str(min(REPLICAS, brokers)),
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+            # ZooKeeper starts at the same time as the brokers, and on a busy machine it takes longer than they do.
+            "zookeeper.connection.timeout.ms": str(round(START_TIMEOUT_S * 1000)),
             **(config or {}),
         }
         self._broker_config = dict(broker_config or {})
@@ -83,31 +85,42 @@ class EmbeddedCluster:
     @property
     def controller(self) -> int:
         """The current controller, which elects leaders; -1 if there is none."""
-        failure = "no broker is running"
-        for i in self.running:
-            try:
-                found: int = self._ask_metadata(i, ()).controller_id
-            except ClientError as error:
-                failure = str(error)
-            else:
-                return found
-        raise RuntimeError(failure)
+        found: int = next(self._responses(())).controller_id
+        return found
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
         """Returns the current leader of the partition; -1 if it has none. Raises LookupError if it does not exist."""
-        failure: Exception = RuntimeError("no broker is running")
-        for i in self.running:  # a new topic reaches one broker later than another
-            try:
-                [described] = self._ask_metadata(i, [topic]).topics
-            except ClientError as error:
-                failure = RuntimeError(str(error))
-                continue
+        for response in self._responses([topic]):  # a new topic reaches one broker later than another
+            [described] = response.topics
             for row in described.partitions:
                 if row.partition_index == partition:
                     found: int = row.leader_id
                     return found
-            failure = LookupError(f"there is no topic '{topic}' with partition {partition}")
-        raise failure
+        raise LookupError(f"there is no topic '{topic}' with partition {partition}")
+
+    def _responses(self, topics: "list[str] | tuple[str, ...]") -> Iterator[Any]:
+        """Yields the metadata of every running broker. Raises RuntimeError if there is none.
+
+        A broker that does not respond is asked again after the others: on a busy machine it may not run for seconds.
+        """
+        left, has_response, failure = self.running, False, "no broker is running"
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while left and time.monotonic() < deadline:
+            silent = []
+            for i in left:
+                try:
+                    response = self._ask_metadata(i, topics)
+                except ClientError as error:
+                    failure = str(error)
+                    silent.append(i)
+                else:
+                    has_response = True
+                    yield response
+            left = [i for i in silent if i in self.running]
+            if left:
+                time.sleep(_PAUSE_S)
+        if left or not has_response:
+            raise RuntimeError(failure)
 
     def broker(self, i: int) -> EmbeddedBroker:
         """Returns one broker, for its ``data_dir`` and ``pid``."""
