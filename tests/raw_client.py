@@ -21,8 +21,8 @@ from skep.wire.apis import Api
 from skep.wire.codec import request_class, response_class
 from tests.kio_entities import written
 from tests.raw_requests import Want, create_topics_body, fetch_body, produce_body, seconds
+from tests.waiting import PATIENCE_S
 
-PATIENCE_S = 30.0
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 
