@@ -26,6 +26,13 @@ _is_installed = any(point.value == "skep.pytest_plugin" for point in entry_point
 pytest_plugins = [] if _is_installed else ["skep.pytest_plugin"]
 
 
+@pytest.fixture(scope="session")
+def skep_broker_options() -> dict[str, str]:
+    """No check of retention: tests write records with timestamps of long ago, and the broker that they share lives for
+    longer than the five minutes between two checks."""
+    return {"log.retention.check.interval.ms": "86400000"}
+
+
 LONGEST_FIRST = (
     # One Spark each. The tests of clusters between them mostly wait, and leave the processors to Spark.
     "spark",

@@ -22,7 +22,6 @@ from skep.wire.codec import request_class, response_class
 from tests.kio_entities import written
 from tests.raw_requests import Want, create_topics_body, fetch_body, produce_body, seconds
 
-PATIENCE_S = 30.0
 SOCKET_TIMEOUT_S = 90.0
 """Longer than any request of a test waits at the broker, also on a busy machine."""
 PRODUCE_VERSION = 9

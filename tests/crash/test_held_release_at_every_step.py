@@ -89,8 +89,7 @@ def test_a_kill_at_any_step_of_a_release(broker: EmbeddedBroker, tmp_path: Path)
         finally:
             following.kill()
             following.wait()
-    while target.read(0.5):
-        pass
+    target.read_to_the_end()
     late = check_history(held.messages, target.messages)
     assert len(late) == 3 * len(STEPS)
     assert len(target.messages) == 4 * len(STEPS)

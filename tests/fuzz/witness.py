@@ -13,7 +13,7 @@ from tests.raw_requests import Want, batch_of
 
 TOPIC = "witness"
 PAUSE_S = 0.002
-SLOWEST_ROUND_S = 20.0
+SLOWEST_ROUND_S = 50.0
 """A round is a produce and a fetch. It takes milliseconds; on a machine with other work it may take seconds."""
 SLOWEST_ROUND_CPU_S = 5.0
 """What the broker may compute while a round waits. Other work on the machine does not count here."""

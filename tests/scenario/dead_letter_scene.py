@@ -21,11 +21,10 @@ from tests.waiting import PATIENCE_S, wait_until
 OPTIONS = {
     "group.share.min.heartbeat.interval.ms": "50",
     "group.share.heartbeat.interval.ms": "200",
-    "group.share.min.session.timeout.ms": "500",
-    "group.share.session.timeout.ms": "2000",
     "group.share.min.record.lock.duration.ms": "1000",
     "group.share.assignment.interval.ms": "0",
 }
+"""Sessions are as long as Kafka's: a member that is fenced loses what it holds, and the machine may be busy."""
 READING = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 50}
 SOON_AGAIN = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
 """For members whose broker is killed: it is back in a second, and they would wait for longer."""

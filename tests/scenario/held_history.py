@@ -8,13 +8,14 @@ first once each, none of the others, and none before its time.
 import random
 import statistics
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import psutil
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 HELD, TARGET = "orders.later", "orders"
 RELEASED = "released-offset"
@@ -70,26 +71,43 @@ class Reader:
     """Reads the committed records of a topic as they come."""
 
     def __init__(self, servers: str, topic: str, partitions: int) -> None:
-        self._consumer = Consumer(
-            {"bootstrap.servers": servers, "group.id": "reader", "enable.auto.commit": False, "log_level": 0}
-        )
-        self._consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+        settings = {"group.id": "reader", "enable.auto.commit": False, "enable.partition.eof": True, "log_level": 0}
+        self._consumer = Consumer({"bootstrap.servers": servers, **settings})
+        self._partitions = [TopicPartition(topic, index, 0) for index in range(partitions)]
+        self._consumer.assign(self._partitions)
+        self._read_up_to = dict.fromkeys(range(partitions), -1)
         self.messages: list[Message] = []
 
-    def read(self, seconds: float = 0.1) -> list[Message]:
-        new = [message for message in self._consumer.consume(10_000, seconds) if message.error() is None]
-        self.messages += new
-        return new
+    def read(self, seconds: float = 0.1) -> None:
+        for message in self._consumer.consume(10_000, seconds):
+            if (error := message.error()) is None:
+                self.messages.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._read_up_to[message.partition()] = message.offset()
+
+    def read_to_the_end(self) -> None:
+        """Reads all that is committed by now. That no record comes for a while is no sign of it."""
+        ends = {
+            place.partition: self._consumer.get_watermark_offsets(place, timeout=PATIENCE_S)[1]
+            for place in self._partitions
+        }
+        self.until(
+            lambda _: all(self._read_up_to[partition] >= end for partition, end in ends.items()),
+            lambda: f"the end is read: {self._read_up_to} of {ends}",
+        )
 
     def close(self) -> None:
         self._consumer.close()
 
-    def until(self, condition: Any, what: str) -> None:
+    def until(self, condition: Any, what: str | Callable[[], str]) -> None:
         def is_true() -> bool:
             self.read()
             return bool(condition(self.messages))
 
-        wait_until(is_true, lambda: f"{what}; {len(self.messages)} records were read")
+        def missing() -> str:
+            return f"{what if isinstance(what, str) else what()}; {len(self.messages)} records were read"
+
+        wait_until(is_true, missing)
 
 
 def random_writes(writer: Writer, dice: random.Random, count: int, longest_ms: int, now_ms: int) -> None:

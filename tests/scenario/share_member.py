@@ -8,9 +8,9 @@ from uuid import UUID
 from skep.base.errors import ErrorCode
 from skep.records.record import records_in
 from skep.wire import apis
-from tests.raw_client import PATIENCE_S, RawClient
+from tests.raw_client import RawClient
 from tests.raw_requests import MEBIBYTE, seconds
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 FINAL = -1

@@ -144,7 +144,8 @@ def test_a_share_group_holds_what_it_has_not_finished(broker: EmbeddedBroker, cl
     create(broker, topic)
     produce(client, topic, 30)
     group = f"{topic}-workers"
-    configure(broker, group, share_auto_offset_reset="earliest")
+    # What the worker holds must not go to it again while the test looks at the log.
+    configure(broker, group, share_auto_offset_reset="earliest", share_record_lock_duration_ms="60000")
     commit(broker, f"{topic}-reader", topic, 30)
     wait_until(lambda: log_start(client, topic) == 30, "the only group's offset")
     produce(client, topic, 30)

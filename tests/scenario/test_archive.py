@@ -36,7 +36,7 @@ from tests.scenario.archive_topics import (
     same_records,
     skep,
 )
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +301,7 @@ def test_a_topic_that_was_made_anew_is_refused(bootstrap: str, admin: AdminClien
     fill(bootstrap, topic, 10)
     done("archive", topic, "--to", tmp_path)
     admin.delete_topics([topic])[topic].result(30)
-    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, "the topic is gone")
+    wait_until(lambda: topic not in admin.list_topics(timeout=PATIENCE_S).topics, "the topic is gone")
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
     result = skep("archive", topic, "--to", tmp_path)
     assert result.exit_code == 1

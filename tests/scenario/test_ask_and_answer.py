@@ -217,7 +217,8 @@ def test_an_async_handler_answers(servers: str, requests: str, asker: skep.Asker
         return shout(message)
 
     async def ask_all() -> list[bytes | None]:
-        asked = [asyncio.wrap_future(asker.request(requests, f"q{number}")) for number in range(100)]
+        futures = [asker.request(requests, f"q{number}", timeout=PATIENCE_S) for number in range(100)]
+        asked = [asyncio.wrap_future(future) for future in futures]
         return [reply.value for reply in await asyncio.gather(*asked)]
 
     with skep.answer(requests, handle, bootstrap_servers=servers, concurrency=20):

@@ -209,7 +209,8 @@ def test_too_many_connections_are_closed_and_the_others_served() -> None:
         assert all(client.ask(apis.METADATA, 9, topics=[]).cluster_id for client in inside)
         inside.pop().close()
         wait_until(lambda: is_served(crowded.client()), "a place that became free to be given again")
-        assert sum("max.connections" in line for line in crowded.new_lines()) == 1
+        # One for all, and another one every ten seconds.
+        assert 1 <= sum("max.connections" in line for line in crowded.new_lines()) < len(refused) // 3
         for client in (*inside, *refused):
             client.close()
 

@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 from skep.cli.failures import CommandError
 from skep.cli.main import app
 from skep.testing import EmbeddedBroker
+from tests.waiting import wait_until
 
 SKEP = [sys.executable, "-m", "skep.cli.main"]
 
@@ -221,7 +222,7 @@ def test_a_broker_that_dies_is_noticed_and_nothing_is_claimed(topic: str) -> Non
     with EmbeddedBroker() as dying:
         done("topics", "create", topic, "-b", dying.bootstrap_servers)
         with subprocess.Popen(
-            [*SKEP, "produce", topic, "-b", dying.bootstrap_servers, "-X", "message.timeout.ms=5000"],
+            [*SKEP, "produce", topic, "-b", dying.bootstrap_servers, "-X", "message.timeout.ms=10000"],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
         ) as producing:
@@ -229,8 +230,7 @@ def test_a_broker_that_dies_is_noticed_and_nothing_is_claimed(topic: str) -> Non
             assert producing.stderr is not None
             producing.stdin.write(b"before\n")
             producing.stdin.flush()
-            while not records(topic, "-b", dying.bootstrap_servers):
-                pass
+            wait_until(lambda: records(topic, "-b", dying.bootstrap_servers), "the first one is delivered")
             dying.kill()
             producing.stdin.write(b"after\n")
             producing.stdin.close()

@@ -309,7 +309,8 @@ def test_kafkas_console_consumer_is_a_member_of_its_group(
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     there = ["--bootstrap-server", broker.bootstrap_servers, "--topic", topic, "--from-beginning"]
     kafka_console_consumer.execute([*there, "--group", group, "--max-messages", "12"])
-    kafka_console_consumer.execute([*there, "--consumer-property", f"group.id={group}", "--timeout-ms", "2000"])
+    rest = str(PARTITIONS * RECORDS - 12)
+    kafka_console_consumer.execute([*there, "--consumer-property", f"group.id={group}", "--max-messages", rest])
     shown = capfdbinary.readouterr()
     assert len(shown.out.split()) == len(set(shown.out.split())) == PARTITIONS * RECORDS
     assert b"Processed a total of 12 messages\nProcessed a total of 18 messages\n" in shown.err

@@ -19,6 +19,7 @@ from skep.wire import apis
 from tests.raw_client import RawClient
 from tests.raw_requests import batch_of
 from tests.scenario.share_member import ACCEPT, RELEASE, ShareMember
+from tests.waiting import wait_until
 
 MEMBER = "member-1"
 
@@ -64,8 +65,18 @@ def group(client: RawClient) -> str:
 @pytest.fixture
 def member(client: RawClient, group: str, topic: str, topic_id: UUID) -> ShareMember:
     """Holds what it fetches: it is a member of the group, too."""
-    body = {"group_id": group, "member_id": MEMBER, "member_epoch": 0, "subscribed_topic_names": [topic]}
-    assert client.ask(apis.SHARE_GROUP_HEARTBEAT, 1, **body).error_code is ErrorCode.none
+    epoch = 0
+
+    def is_assigned() -> bool:
+        """On a busy machine the first response does not wait for the state of the partitions."""
+        nonlocal epoch
+        body = {"group_id": group, "member_id": MEMBER, "member_epoch": epoch, "subscribed_topic_names": [topic]}
+        response = client.ask(apis.SHARE_GROUP_HEARTBEAT, 1, **body)
+        assert response.error_code is ErrorCode.none, response.error_message
+        epoch = response.member_epoch
+        return response.assignment is not None and bool(response.assignment.topic_partitions)
+
+    wait_until(is_assigned, "the partitions are assigned")
     member = ShareMember(client, group, topic_id, partitions=2)
     member.member_id = MEMBER
     return member

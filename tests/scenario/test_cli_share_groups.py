@@ -17,6 +17,7 @@ from skep.testing import EmbeddedBroker
 from skep.wire import apis
 from tests.raw_client import RawClient
 from tests.raw_requests import batch_of
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +53,25 @@ def group(client: RawClient) -> str:
     return name
 
 
-def beat(client: RawClient, group: str, epoch: int, **said: Any) -> None:
+def beat(client: RawClient, group: str, epoch: int, **said: Any) -> Any:
     body = {"group_id": group, "member_id": "member-1", "member_epoch": epoch, **said}
-    assert client.ask(apis.SHARE_GROUP_HEARTBEAT, 1, **body).error_code is ErrorCode.none
+    response = client.ask(apis.SHARE_GROUP_HEARTBEAT, 1, **body)
+    assert response.error_code is ErrorCode.none, response.error_message
+    return response
 
 
 @pytest.fixture
 def member(client: RawClient, group: str, topic: str) -> str:
-    beat(client, group, 0, subscribed_topic_names=[topic])
+    """To which both partitions are assigned. On a busy machine the first response does not wait for their state."""
+    epoch = 0
+
+    def is_assigned() -> bool:
+        nonlocal epoch
+        response = beat(client, group, epoch, subscribed_topic_names=[topic])
+        epoch = response.member_epoch
+        return response.assignment is not None and bool(response.assignment.topic_partitions)
+
+    wait_until(is_assigned, "the partitions are assigned")
     return "member-1"
 
 

@@ -45,9 +45,8 @@ def create(broker: EmbeddedBroker, topic: str, **config: str) -> None:
 
 
 def transactional_producer(broker: EmbeddedBroker, name: str) -> Producer:
-    producer = Producer(
-        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name, "linger.ms": 0, "log_level": 0}
-    )
+    settings = {"transactional.id": name, "transaction.timeout.ms": 900_000, "linger.ms": 0, "log_level": 0}
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **settings})
     producer.init_transactions(30)
     return producer
 
@@ -253,6 +252,6 @@ def test_what_the_coordinators_know_outlives_the_compaction_of_their_topics(
         lambda: transactions_of(broker, names) == transactions,
         lambda: f"{transactions_of(broker, names)} {transactions}",
     )
-    ongoing.commit_transaction(30)
+    ongoing.commit_transaction(60)
     assert transactions_of(broker, ["ongoing"])[0][2] in ("PrepareCommit", "CompleteCommit")
     assert next_epoch_of(broker, names[0]) == (transactions[0][3], transactions[0][4] + 1), "the same producer"

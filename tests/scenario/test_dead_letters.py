@@ -123,7 +123,7 @@ def test_a_record_that_is_deleted_before_its_letter_is_written_has_one_all_the_s
 
 def test_a_record_that_is_too_old_gets_a_letter_without_a_delivery(queue: Queue) -> None:
     queue.create_dlq()
-    queue.configure(**{"skep.share.record.ttl.ms": "60000"})
+    queue.configure(**{"skep.share.record.ttl.ms": "3600000"})
     queue.write(b"old", timestamp=1_700_000_000_000)
     queue.write(b"new")
     seen: list[bytes | None] = []
@@ -145,7 +145,7 @@ def test_the_topic_is_created_if_the_broker_may(topic: str) -> None:
     with EmbeddedBroker(options=options) as broker:
         queue = Queue(broker.bootstrap_servers, topic)
         queue.write(b"bad")
-        queue.work(lambda message: REJECT, lambda: queue.dlq in queue.admin.list_topics(timeout=5).topics)
+        queue.work(lambda message: REJECT, lambda: queue.dlq in queue.admin.list_topics(timeout=PATIENCE_S).topics)
         queue.wait_for_letters(1)
         assert as_json(queue.servers, "queues", "dead", queue.name + "")["offset"] == 0
 
@@ -183,7 +183,7 @@ def test_the_breaker_pauses_a_group_whose_records_all_die_and_tries_single_ones(
         **{
             "skep.share.breaker.percent": "50",
             "skep.share.breaker.min.records": "10",
-            "skep.share.breaker.pause.ms": "700",
+            "skep.share.breaker.pause.ms": "2000",
         }
     )
     for number in range(60):
@@ -201,7 +201,8 @@ def test_the_breaker_pauses_a_group_whose_records_all_die_and_tries_single_ones(
 
     queue.work(handle, has_tried, **{"max.poll.records": 10})
     assert len(rejected) < 30
-    assert len(re.findall(f"{queue.group}.*nothing is delivered for 700 ms", broker.log)) == 1
+    assert len(re.findall(f"{queue.group}.*nothing is delivered for 2000 ms", broker.log)) == 1
     works = True
     queue.work(handle, lambda: len(accepted) + len(rejected) == 60, **{"max.poll.records": 10})
+    queue.wait_for_letters(len(rejected))
     assert Counter(queue.offsets()) == Counter((0, offset) for offset in rejected)

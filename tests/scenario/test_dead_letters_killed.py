@@ -10,7 +10,7 @@ import pytest
 from skep.testing import EmbeddedBroker
 from tests.lengths import times
 from tests.scenario.dead_letter_scene import OPTIONS, REJECT, SOON_AGAIN, Queue, kill_workers
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.long]
 
@@ -38,7 +38,7 @@ class Rejecting:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(2 * PATIENCE_S)
         assert not self._thread.is_alive()
         assert self._failures == []
 

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -22,15 +21,11 @@ from tests.raw_requests import Want, batch_of
 from tests.waiting import wait_until
 
 
-def test_it_is_ready_soon_and_leaves_nothing_behind() -> None:
-    began = time.monotonic()
+def test_it_leaves_nothing_behind() -> None:
     broker = EmbeddedBroker().start()
-    took_s = time.monotonic() - began
     process, directory = psutil.Process(broker.pid), broker.data_dir.parent
     assert directory.exists()
     broker.stop()
-    # Half a second on an idle machine.
-    assert took_s < 30
     assert not process.is_running()
     assert not directory.exists()
     broker.stop()

@@ -17,7 +17,7 @@ from skep.testing import EmbeddedBroker
 from tests.lengths import times
 from tests.raw_client import RawClient
 from tests.scenario.exactly_once_worker import INPUT, OFFSET_LOST, OUTPUT, commit_first_offsets
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 KILLS = times(12, long=200)
 WORKERS = ("cook-1", "cook-2", "cook-3")
@@ -162,7 +162,7 @@ def test_many_deaths_of_workers_and_broker_leave_every_input_reflected_once() ->
                     kitchen.kill(chance.choice(WORKERS))
                 kitchen.staff()
             feeder.stop()
-            wait_until(lambda: kitchen.staff() or guest.read_on() >= feeder.fed, "all to be boiled", 60)
+            wait_until(lambda: kitchen.staff() or guest.read_on() >= feeder.fed, "all to be boiled", 5 * PATIENCE_S)
             guest.read_on()
         expected = Counter(b"boiled-%d" % number for number in range(feeder.fed))
         assert guest.seen - expected == Counter(), "something is there twice"

@@ -16,7 +16,7 @@ from tests.cpu_time import cpu_s
 from tests.fuzz.scene import MEBIBYTE, Scene, scene
 from tests.raw_client import RawClient
 from tests.raw_requests import batch_of
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 IDLE = 5_000
 SPARE = 200
@@ -76,13 +76,13 @@ def test_out_of_descriptors_those_who_are_there_are_served_and_others_get_in_whe
     with scene({"skep.max.open.files": "20"}) as poor:
         resource.prlimit(poor.broker.pid, resource.RLIMIT_NOFILE, (100, 100))
         inside = []
-        while len(inside) < 200 and is_served(client := poor.client()):
+        while len(inside) < 200 and is_served(client := poor.client(), within_s=15):
             inside.append(client)
         assert 20 < len(inside) < 100, "the limit was not reached"
         # The kernel still completes connections that the broker cannot take; it must not spin or fall over them.
         waiting = [connect(poor.broker) for _ in range(50)]
         poor.witness.go_on(50)
-        assert all(is_served(client, within_s=30) for client in inside)
+        assert all(is_served(client, within_s=PATIENCE_S) for client in inside)
         inside[0].create_topic("made-while-poor")
         for client in (*inside[:10], *waiting):
             client.close()
@@ -113,7 +113,8 @@ def test_connections_beyond_their_share_are_refused_and_those_who_are_there_use_
         for _ in range(3):
             for partition in range(200):
                 inside.append("t", batch_of(b"x"), partition=partition)
-        assert broker.log.count("the other file descriptors") == 1
+        # One for all that are refused, and another one every ten seconds.
+        assert broker.log.count("the other file descriptors") < 10
         assert len(os.listdir(f"/proc/{broker.pid}/fd")) < 300
         for connection in crowd:
             connection.close()

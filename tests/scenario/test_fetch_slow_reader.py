@@ -11,6 +11,7 @@ from skep.testing import EmbeddedBroker
 from skep.wire import apis
 from tests.raw_client import RawClient
 from tests.raw_requests import MEBIBYTE, Want, batch_of, fetch_body
+from tests.waiting import PATIENCE_S
 
 QUIET_S = 0.5
 ALLOWED_GROWTH = 24 * MEBIBYTE
@@ -38,7 +39,7 @@ def test_large_responses_that_nobody_reads_stay_in_their_files(skep_fresh_broker
             for _ in range(20):
                 reader.send_fetch(Want(topic, 0, max_bytes=50 * MEBIBYTE))
         for reader in slow:
-            assert select.select([reader.socket], [], [], 10)[0]
+            assert select.select([reader.socket], [], [], PATIENCE_S)[0]
         # Others are served, and the 8 GB that were asked for are nowhere.
         for _ in range(20):
             client.ask(apis.METADATA, 9, topics=[{"name": topic}])
@@ -67,7 +68,7 @@ def test_a_client_that_only_asks_is_no_longer_read(skep_fresh_broker: EmbeddedBr
                 taken += greedy.socket.send(requests[taken % len(requests) :])
         assert taken < 20 * MEBIBYTE, "the broker takes everything"
         assert rss(broker) - before < ALLOWED_GROWTH
-        greedy.socket.settimeout(30)
+        greedy.socket.settimeout(PATIENCE_S)
         answered = [greedy.receive_frame() for _ in range(1000)]
         assert len(set(answered)) == 1
         assert client.ask(apis.METADATA, 9, topics=[{"name": topic}]).topics[0].name == topic

@@ -11,8 +11,8 @@ from skep.wire import apis
 from tests.raw_client import RawClient
 from tests.raw_requests import Want, batch_of, partitions_in, seconds
 
-LONG_S = 25.0
-SOON_S = 20.0
+LONG_S = 600.0
+"""Longer than the client waits: a fetch that nothing ends before is a failure."""
 A_MOMENT_S = 0.15
 
 
@@ -29,7 +29,7 @@ def test_with_nothing_to_read_the_response_comes_after_max_wait(client: RawClien
     client.create_topic(topic)
     began = time.monotonic()
     fetched = client.fetch_one(Want(topic, 0), max_wait_s=0.3)
-    assert 0.3 <= time.monotonic() - began < SOON_S
+    assert time.monotonic() - began > 0.25
     assert (fetched.error_code, fetched.records) == (ErrorCode.none, b"")
 
 
@@ -37,10 +37,8 @@ def test_data_that_arrives_ends_the_wait(client: RawClient, other: RawClient, to
     client.create_topic(topic)
     client.send_fetch(Want(topic, 0), max_wait_s=LONG_S)
     assert is_waiting(client)
-    began = time.monotonic()
     other.append(topic, batch_of(b"egg"))
     assert values_in(client.receive()) == [b"egg"]
-    assert time.monotonic() - began < SOON_S
 
 
 def test_data_that_arrives_with_the_request_is_not_overlooked(
@@ -52,18 +50,14 @@ def test_data_that_arrives_with_the_request_is_not_overlooked(
         skep_broker.pause()
         client.send_fetch(Want(topic, offset), max_wait_s=LONG_S)
         other.send_produce(topic, batch_of(b"%d" % offset))
-        began = time.monotonic()
         skep_broker.resume()
         assert other.receive_produced().base_offset == offset
         assert values_in(client.receive()) == [b"%d" % offset]
-        assert time.monotonic() - began < SOON_S
 
 
 def test_min_bytes_0_does_not_wait(client: RawClient, topic: str) -> None:
     client.create_topic(topic)
-    began = time.monotonic()
     client.fetch_one(Want(topic, 0), max_wait_s=LONG_S, min_bytes=0)
-    assert time.monotonic() - began < SOON_S
 
 
 def test_min_bytes_counts_over_all_partitions(client: RawClient, other: RawClient, topic: str) -> None:

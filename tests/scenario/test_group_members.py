@@ -28,7 +28,7 @@ def group(client: RawClient, topic: str) -> str:
 def join_body(group: str, member_id: str = "", **more: Any) -> dict[str, Any]:
     return {
         "group_id": group,
-        "session_timeout": seconds(10),
+        "session_timeout": seconds(30),
         "rebalance_timeout": seconds(20),
         "member_id": member_id,
         "protocol_type": "consumer",
@@ -244,8 +244,10 @@ def test_a_hundred_members_share_one_generation(topic: str) -> None:
     with EmbeddedBroker(options=options) as broker, RawClient(broker.bootstrap_servers) as admin:
         admin.ask(apis.FIND_COORDINATOR, 6, key_type=0, coordinator_keys=[topic])
         clients = [RawClient(broker.bootstrap_servers, client_id=f"c{n}") for n in range(100)]
-        for client in clients:
-            client.send(apis.JOIN_GROUP, 3, **join_body(topic))
+        frames = [client.encode(apis.JOIN_GROUP, 3, join_body(topic)) for client in clients]
+        # One right after the other: the group waits a second for the next member.
+        for client, frame in zip(clients, frames, strict=True):
+            client.send_frame(frame)
         joined = [client.receive() for client in clients]
         assert {response.generation_id for response in joined} == {1}
         [leader] = [place for place, response in enumerate(joined) if response.leader == response.member_id]

@@ -17,7 +17,7 @@ from skep.testing import EmbeddedBroker
 from tests.scenario.held_history import Reader
 from tests.scenario.postgresql_server import PostgresqlServer
 from tests.scenario.purchase_program import AFTER, BEFORE, END, code_of_the_page
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 HALF = "purchases.half"
@@ -92,7 +92,7 @@ def test_a_message_is_delivered_once_if_and_only_if_its_row_is_committed(
         for purchase, death in DEATHS.items()
     }
     for purchase, process in buying.items():
-        assert process.wait(60) == (-signal.SIGKILL if DEATHS[purchase] else 0), purchase
+        assert process.wait(2 * PATIENCE_S) == (-signal.SIGKILL if DEATHS[purchase] else 0), purchase
     assert slow.stdout is not None
     assert slow.stdin is not None
     assert slow.stdout.readline() == b"waits\n"
@@ -104,14 +104,13 @@ def test_a_message_is_delivered_once_if_and_only_if_its_row_is_committed(
         wait_until(lambda: connection.execute(waiting).fetchone() == (1,), "the question waits for the transaction")
         slow.stdin.write(b"go on\n")
         slow.stdin.flush()
-        assert slow.wait(60) == 0
+        assert slow.wait(PATIENCE_S) == 0
         held, target = Reader(servers, HALF, 1), Reader(servers, "purchases", 1)
         held.until(lambda found: are_all_decided(found, len(DEATHS) + 1), "every message is decided")
         rows = [purchase for (purchase,) in connection.execute("SELECT id FROM purchases")]
     assert sorted(rows) == ["counts 1", "counts 2", "counts and says so", "lives", "slow"]
     target.until(lambda found: len(found) >= len(rows), "all that are committed are delivered")
-    while target.read(0.5):
-        pass
+    target.read_to_the_end()
     assert Counter(message.key().decode() for message in target.messages) == Counter(rows)
     held.close()
     target.close()

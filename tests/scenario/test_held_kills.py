@@ -55,8 +55,7 @@ class Logs:
         self.target.until(lambda _: self.of("last"), "everything before the last one is decided")
         self.held.until(lambda found: [one.key() for one in found[-2:]] == [b"last", b"last"], "the held topic is read")
         for reader in (self.held, self.target, self.questions):
-            while reader.read(0.5):
-                pass
+            reader.read_to_the_end()
             reader.close()
 
 

@@ -5,7 +5,6 @@ one, so that the broker's own worker does not have it.
 """
 
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -21,8 +20,9 @@ from skep.worker.held.held_partition import HeldPartition, HeldSpec
 from skep.worker.held.kafka_log import KafkaLog
 from skep.worker.held.transition import Firing
 from skep.worker.job import Settings
+from tests.raw_requests import now_ms
 from tests.scenario.held_history import HELD, TARGET, Reader, Writer, check_history
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,8 @@ class RacingLog(KafkaLog):
 
 
 class Race:
-    """A held topic, its target, and a worker that is driven step by step."""
+    """A held topic, its target, and a worker that is driven step by step. Its clock can be stopped: what is written
+    with a delay then waits, however slow the machine is."""
 
     def __init__(self, broker: EmbeddedBroker, directory: Path) -> None:
         self.servers = broker.bootstrap_servers
@@ -74,13 +75,21 @@ class Race:
         settings = Settings(self.servers, str(directory), 1)
         self.index = HeldIndex(str(directory / "index"), "x")
         self.log = RacingLog(settings, HELD, spec.id, 0)
-        self.partition = HeldPartition(
-            spec, self.index, lambda: self.log, lambda: time.time_ns() // 1_000_000, threading.Event()
-        )
+        self._stopped_ms: int | None = None
+        self.partition = HeldPartition(spec, self.index, lambda: self.log, self._now_ms, threading.Event())
         self.writer = Writer(self.servers)
         RacingLog.before = RacingLog.after = None
         RacingLog.aborts = 0
         self.partition.open(self.log)
+
+    def _now_ms(self) -> int:
+        return now_ms() if self._stopped_ms is None else self._stopped_ms
+
+    def stop_clock(self) -> None:
+        self._stopped_ms = now_ms()
+
+    def run_clock(self) -> None:
+        self._stopped_ms = None
 
     def write(self, key: str, value: bytes | None, **headers: object) -> None:
         self.writer.write(key, value, **headers)
@@ -103,9 +112,7 @@ class Race:
         self.index.close()
         held, target = Reader(self.servers, HELD, 1), Reader(self.servers, TARGET, 2)
         for reader in (held, target):
-            reader.read(1)
-            while reader.read(0.5):
-                pass
+            reader.read_to_the_end()
             reader.close()
         if has_times:
             check_history(held.messages, target.messages)
@@ -133,11 +140,17 @@ def test_a_recall_behind_the_tombstone_is_too_late(race: Race) -> None:
 
 
 def test_a_new_time_before_the_tombstone_wins_and_one_behind_it_is_a_new_message(race: Race) -> None:
+    def write_while_the_clock_stands(value: bytes) -> None:
+        race.stop_clock()
+        race.write("a", value, delay_ms=1000)
+
     race.write("a", b"old", delay_ms=0)
-    RacingLog.before = lambda: race.write("a", b"new", delay_ms=1500)
+    RacingLog.before = lambda: write_while_the_clock_stands(b"new")
     race.step_until(lambda: race.waits(b"new"), "the new time is read")
-    RacingLog.after = lambda: race.write("a", b"newest", delay_ms=1000)
+    RacingLog.after = lambda: write_while_the_clock_stands(b"newest")
+    race.run_clock()
     race.step_until(lambda: race.waits(b"newest"), "the new message is read")
+    race.run_clock()
     race.step_until(lambda: race.index.count() == 0, "all is released")
     assert RacingLog.aborts == 1
     assert race.end() == [b"new", b"newest"]
@@ -160,17 +173,19 @@ def test_a_decision_before_the_question_counts_and_nobody_is_asked(race: Race, d
 
 
 def test_an_open_transaction_holds_up_the_keys_that_it_has_written_to_and_no_others(race: Race) -> None:
+    race.stop_clock()
     race.write("a", b"a", delay_ms=1000)
     race.write("b", b"b", delay_ms=1000)
     race.step_until(lambda: race.index.count() == 2, "both are known")
     other = Producer({"bootstrap.servers": race.servers, "transactional.id": "other", "log_level": 0})
-    other.init_transactions(30)
+    other.init_transactions(PATIENCE_S)
     other.begin_transaction()
     other.produce(HELD, b"never", b"a", headers=[("delay-ms", b"0")])
-    assert other.flush(30) == 0
+    assert other.flush(PATIENCE_S) == 0
+    race.run_clock()
     race.step_until(lambda: race.index.get(b"b") is None, "the other one is released")
     assert race.index.get(b"a") is not None
-    other.abort_transaction(30)
+    other.abort_transaction(PATIENCE_S)
     race.step_until(lambda: race.index.count() == 0, "what was not replaced after all is released")
     assert race.end() == [b"a", b"b"]
 

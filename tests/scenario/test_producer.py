@@ -23,7 +23,7 @@ from skep.records.columnar import RecordColumns, RecordTooLarge
 from skep.records.compression import Codec
 from skep.testing import EmbeddedBroker
 from skep.wire.apis import PRODUCE
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_broker_that_is_killed_in_the_middle_costs_time_and_no_row(
 
     def interfere() -> None:
         for _ in range(3):
-            sent.wait(30)
+            sent.wait(PATIENCE_S)
             sent.clear()
             broker.kill()
             broker.restart()
@@ -120,7 +120,8 @@ def test_a_broker_that_is_killed_in_the_middle_costs_time_and_no_row(
         create_topic(cluster, topic, 2)
         killer = threading.Thread(target=interfere)
         killer.start()
-        with Producer(cluster, transactional_id=transactional_id, batch_bytes=2_000, buffer_bytes=50_000) as producer:
+        options = {"transaction_timeout_ms": 900_000, "batch_bytes": 2_000, "buffer_bytes": 50_000}
+        with Producer(cluster, transactional_id=transactional_id, **options) as producer:
             producer.begin()
             for start in range(0, 60_000, 1_000):
                 producer.send(topic, 0, numbers(start, 1_000))
@@ -159,7 +160,7 @@ def test_a_broker_that_stays_away_is_an_error_that_names_the_partition(
 ) -> None:
     with ClusterClient(skep_fresh_broker.bootstrap_servers) as cluster:
         create_topic(cluster, topic, 1)
-        with Producer(cluster, delivery_timeout_s=3) as producer:
+        with Producer(cluster, delivery_timeout_s=8) as producer:
             producer.send(topic, 0, numbers(0, 10))
             producer.flush()
             skep_fresh_broker.kill()
@@ -374,12 +375,12 @@ class TestTransactions:
         options = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
         with EmbeddedBroker(options=options) as broker, ClusterClient(broker.bootstrap_servers) as cluster:
             create_topic(cluster, topic, 1)
-            with Producer(cluster, transactional_id=topic, transaction_timeout_ms=3_000) as producer:
+            with Producer(cluster, transactional_id=topic, transaction_timeout_ms=6_000) as producer:
                 producer.begin()
                 producer.send(topic, 0, numbers(0, 10))
                 producer.flush()
                 wait_until(lambda: list_open_transactions(cluster, topic) == [], "the transaction has timed out")
-                with pytest.raises(KafkaError, match=r"its timeout is 3000 ms \(transaction_timeout_ms\)") as refused:
+                with pytest.raises(KafkaError, match=r"its timeout is 6000 ms \(transaction_timeout_ms\)") as refused:
                     producer.commit()
                 assert refused.value.code in (ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch)
             init_producer_id(cluster, topic, 1_000)

@@ -235,7 +235,7 @@ def test_an_open_transaction_ends_the_reading_of_committed_records(
         assert numbers(skep.read_arrow(bootstrap, topic)) == [1]
         assert numbers(skep.read_arrow(bootstrap, topic, isolation="read_uncommitted")) == [1, 2, 3]
         with pytest.raises(TimedOut, match=r"open transaction holds back records from offset 1 on: reading up to 3"):
-            skep.read_arrow(bootstrap, topic, end=3, timeout_s=3)
+            skep.read_arrow(bootstrap, topic, end=3, timeout_s=6)
         transactions.end(1, committed=True)
         assert numbers(skep.read_arrow(bootstrap, topic)) == [1, 2, 3]
 
@@ -277,7 +277,7 @@ def test_a_broker_that_starts_again_in_the_middle_costs_time_and_no_record(way: 
 
 
 def test_a_broker_that_stays_away_is_named_when_the_time_is_over(topic: str) -> None:
-    with EmbeddedBroker() as broker, ClusterClient(broker.bootstrap_servers, timeout_s=3) as cluster:
+    with EmbeddedBroker() as broker, ClusterClient(broker.bootstrap_servers, timeout_s=8) as cluster:
         with RawClient(broker.bootstrap_servers) as client:
             client.create_topic(topic)
             fill(client, topic, 30_000)

@@ -10,6 +10,7 @@ from skep.client.cluster_client import ClusterClient
 from skep.client.commands import command_to_leader
 from skep.testing import EmbeddedBroker
 from tests.scenario.dead_letter_scene import ACCEPT, OPTIONS, REJECT, Queue, described
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.xdist_group(__name__)
 
@@ -22,7 +23,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def client(broker: EmbeddedBroker) -> Iterator[ClusterClient]:
-    with ClusterClient(broker.bootstrap_servers, client_id="test", timeout_s=5.0) as client:
+    with ClusterClient(broker.bootstrap_servers, client_id="test", timeout_s=PATIENCE_S) as client:
         yield client
 
 

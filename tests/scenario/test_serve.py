@@ -197,8 +197,9 @@ def test_a_signal_is_a_clean_stop(tmp_path: Path, signal_number: int) -> None:
     assert printed == "", "nothing else goes to standard output"
     assert "Traceback" not in log
     name = signal.Signals(signal_number).name
-    stopping, stopped = (line.partition(" INFO ")[2] for line in log.splitlines()[-2:])
-    assert (stopping, stopped) == (f"broker 1 is stopping: received {name}", "broker 1 has stopped")
+    # Others may come between them: on a busy machine, how late the event loop was.
+    told = [line.partition(" INFO ")[2] for line in log.splitlines() if " INFO broker 1 " in line]
+    assert told[-2:] == [f"broker 1 is stopping: received {name}", "broker 1 has stopped"]
     assert (tmp_path / "data" / CLEAN_STOP_MARKER).exists()
     with serving(tmp_path / "data") as again, RawClient(again.address) as client:
         assert client.list_offset("eggs", -1).offset == 1

@@ -29,11 +29,19 @@ def beat(client: RawClient, group: str, member_id: str = "m", member_epoch: int 
     return client.ask(apis.SHARE_GROUP_HEARTBEAT, 1, **body)
 
 
-def join(client: RawClient, group: str, member_id: str = "m", topic: str | None = None) -> Any:
-    """Joins, and waits for the state of the partitions if the first response did not."""
-    joined = beat(client, group, member_id, 0, subscribed_topic_names=[topic or group])
-    assert joined.error_code is ErrorCode.none, joined.error_message
-    return joined
+def join(client: RawClient, group: str, member_id: str = "m", **said: Any) -> Any:
+    """Joins, and waits until something is assigned: on a busy machine the first response does not wait so long for the
+    state of the partitions."""
+    epoch = 0
+
+    def assigned() -> Any:
+        nonlocal epoch
+        joined = beat(client, group, member_id, epoch, subscribed_topic_names=[group], **said)
+        assert joined.error_code is ErrorCode.none, joined.error_message
+        epoch = joined.member_epoch
+        return joined if partitions(joined) else None
+
+    return wait_until(assigned, "partitions are assigned")
 
 
 def leave(client: RawClient, group: str, member_id: str = "m") -> None:
@@ -41,7 +49,8 @@ def leave(client: RawClient, group: str, member_id: str = "m") -> None:
 
 
 def partitions(heartbeat: Any) -> tuple[int, ...]:
-    return tuple(number for topic in heartbeat.assignment.topic_partitions for number in topic.partitions)
+    assigned = heartbeat.assignment.topic_partitions if heartbeat.assignment is not None else ()
+    return tuple(number for topic in assigned for number in topic.partitions)
 
 
 def describe(client: RawClient, group: str) -> Any:
@@ -89,8 +98,7 @@ def listed(client: RawClient, group: str, **filters: Any) -> list[tuple[str, str
 
 
 def test_a_member_joins_stays_is_described_and_leaves(client: RawClient, group: str) -> None:
-    joined = beat(client, group, "m", 0, subscribed_topic_names=[group], rack_id="shed")
-    assert joined.error_code is ErrorCode.none
+    joined = join(client, group, rack_id="shed")
     assert partitions(joined) == (0, 1, 2)
     assert joined.heartbeat_interval == seconds(5)
     again = beat(client, group, "m", joined.member_epoch)

@@ -123,10 +123,12 @@ def test_a_member_without_heartbeats_loses_its_locks_and_its_session(
     clients: list[RawClient], group: str, topic_id: UUID
 ) -> None:
     """Its locks would expire only after 30 seconds, and its connection stays open."""
-    set_option(clients[0], group, "share.heartbeat.interval.ms", "1000")
-    set_option(clients[0], group, "share.session.timeout.ms", "3000")
     hanging = joined(clients[0], group, topic_id)
     assert hanging.acquire() == [(0, 9, 1)]
+    set_option(clients[1], group, "share.heartbeat.interval.ms", "1000")
+    set_option(clients[1], group, "share.session.timeout.ms", "3000")
+    last = beat(clients[0], group, hanging.member_id, 0, subscribed_topic_names=[group])
+    assert last.error_code is ErrorCode.none, last.error_message
     set_option(clients[1], group, "share.session.timeout.ms", "45000")
     other = joined(clients[1], group, topic_id)
     # Waits for records, of which there are none as long as the first member holds them.

@@ -20,6 +20,7 @@ from skep.wire.codec import encode_response
 from tests.raw_client import RawClient
 from tests.raw_requests import batch_of
 from tests.scenario.share_member import ACCEPT, RELEASE, ShareMember, initialize_share_state
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def client(broker: EmbeddedBroker) -> Iterator[RawClient]:
 
 @pytest.fixture
 def cluster(broker: EmbeddedBroker) -> Iterator[ClusterClient]:
-    with ClusterClient(broker.bootstrap_servers, timeout_s=10) as cluster:
+    with ClusterClient(broker.bootstrap_servers, timeout_s=PATIENCE_S) as cluster:
         yield cluster
 
 
@@ -151,7 +152,7 @@ class OtherBroker(threading.Thread):
 
 def test_a_broker_without_the_api_is_told_from_one_that_dies() -> None:
     other = OtherBroker()
-    with ClusterClient("{1}:{2}".format(*other.node), timeout_s=10) as cluster:
+    with ClusterClient("{1}:{2}".format(*other.node), timeout_s=PATIENCE_S) as cluster:
         with pytest.raises(Unsupported, match="has no commands of Skep"):
             command_to_node(cluster, other.node, "deliveries", {})
         assert other.others == 2

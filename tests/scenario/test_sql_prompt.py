@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from skep.testing import EmbeddedBroker
 from tests.scenario.archive_topics import SOURCES
-from tests.terminal import CTRL_C, CTRL_D, CTRL_P, Terminal
+from tests.terminal import CTRL_D, CTRL_P, Terminal
 
 COMMAND = [sys.executable, "-m", "skep.cli.main", "sql", "--engine", "duckdb"]
 PROMPT = "skep> "
@@ -85,8 +85,7 @@ def test_ctrl_c_discards_a_line_and_cancels_a_query(environment: dict[str, str])
         terminal.interrupt(until=PROMPT)
         terminal.type(f"{ENDLESS}\n")
         terminal.wait_for(f"{ENDLESS}\n")
-        terminal.type(CTRL_C)
-        terminal.wait_for(PROMPT)
+        terminal.interrupt(until=PROMPT)
         terminal.type("SELECT 6 AS six;\n")
         terminal.wait_for("six\n  6\n")
         terminal.wait_for(PROMPT)

@@ -9,7 +9,7 @@ from skep.testing import EmbeddedBroker
 from skep.wire import apis
 from tests.raw_client import RawClient
 from tests.raw_requests import MEBIBYTE, Want, batch_of, seconds
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 BATCH = batch_of(b"x" * 100)
 
@@ -65,7 +65,7 @@ def test_a_response_under_way_never_mixes_a_deleted_topic_with_its_successor(
                 append_when_there(client, topic, batch_of(value * MEBIBYTE))
             if value == b"old":
                 slow.send_fetch(Want(topic, 0, max_bytes=50 * MEBIBYTE))
-                assert select.select([slow.socket], [], [], 10)[0]
+                assert select.select([slow.socket], [], [], PATIENCE_S)[0]
                 client.delete_topic(topic)
         received = bytearray()
         with contextlib.suppress(ConnectionResetError):

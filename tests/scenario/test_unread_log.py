@@ -8,7 +8,8 @@ from pathlib import Path
 
 from skep.broker_process import command, first_line, ready_address
 from skep.wire import apis
-from tests.raw_client import PATIENCE_S, RawClient
+from tests.raw_client import RawClient
+from tests.waiting import PATIENCE_S
 
 PIPE_BYTES = 64 * 1024
 LINES = 1500

@@ -43,7 +43,7 @@ def test_it_says_one_line_and_ends_when_asked_to(tmp_path, number):
         found = re.fullmatch(rf"skep: zookeeper ready on 127\.0\.0\.1:(\d+), data in {tmp_path}/zk\n", line)
         assert found, line
         process.send_signal(number)
-        out, errors = process.communicate(timeout=30)
+        out, errors = process.communicate(timeout=60)
         assert (process.returncode, out, errors) == (0, "", "")
     assert not is_served(int(found[1]))
 
@@ -60,7 +60,7 @@ def test_killed_it_takes_the_server_along(tmp_path):
 
 def test_without_java_it_says_so_in_one_line(tmp_path):
     with command("--data-dir", str(tmp_path), JAVA_HOME=str(tmp_path)) as process:
-        out, errors = process.communicate(timeout=30)
+        out, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert out == ""
     assert errors == f"skep: ZooKeeper needs Java, and JAVA_HOME={tmp_path} has no bin/java\n"

@@ -17,7 +17,7 @@ from skep.records.builder import NewRecord, build_batch
 from skep.records.compression import Codec
 from skep.records.record import Record, batches_in, iterate_records, records_in
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 PRODUCE, PRODUCE_VERSION = 0, 7
 FETCH, FETCH_VERSION = 1, 10
 
