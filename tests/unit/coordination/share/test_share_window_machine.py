@@ -5,7 +5,6 @@ records that are done with are tidied up all the time.
 """
 
 import itertools
-from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -13,88 +12,36 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from skep.base.config.retry_backoff import RetryBackoff
 from skep.base.errors import KafkaError
 from skep.coordination.share import share_window
 from skep.coordination.share.acknowledgement import Acknowledgement, AcknowledgeType
 from skep.coordination.share.acquisition import Acquired, Order
-from skep.coordination.share.delivery_rules import DeliveryRules
 from skep.coordination.share.delivery_runs import Hint, OffsetRange
-from skep.coordination.share.share_state import DeliveryState, Reason, StateBatch
+from skep.coordination.share.share_state import Reason
 from skep.coordination.share.share_window import ShareWindow
-from skep.coordination.share.state_batches import merge
-
-AVAILABLE, ACQUIRED = DeliveryState.AVAILABLE, DeliveryState.ACQUIRED
-ACKNOWLEDGED, ARCHIVED = DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED
-ARCHIVING = DeliveryState.ARCHIVING
-DONE = (ACKNOWLEDGED, ARCHIVED)
-LOCK_S = 30.0
-LIMIT = 4
-CRASH_LIMIT = 16
-ISOLATED_FROM, CRASHES_ISOLATED_FROM = 2, 8
-MAX_LOCKS, MAX_WAITING = 25, 12
-BEGIN_MS = 1_700_000_000_000
-STEPS_MS = (1_000, 20_000)
-KAFKA = DeliveryRules(LIMIT, MAX_LOCKS)
-RETRIES = DeliveryRules(
-    LIMIT, MAX_LOCKS, MAX_WAITING, counts_failures=True, backoff=RetryBackoff(STEPS_MS), has_dead_letters=True
+from tests.unit.coordination.share.window_model import (
+    ACKNOWLEDGED,
+    ACQUIRED,
+    ARCHIVED,
+    ARCHIVING,
+    AVAILABLE,
+    CRASH_LIMIT,
+    DONE,
+    LIMIT,
+    LOCK_S,
+    RETRIES,
+    One,
+    WindowModel,
+    Write,
+    is_in,
+    without_counts,
 )
+
 MEMBERS = st.sampled_from(["m1", "m2"])
 KINDS = st.lists(st.sampled_from(list(AcknowledgeType)), min_size=1, max_size=3)
 
 
-class One(NamedTuple):
-    """What is true of one offset."""
-
-    state: DeliveryState
-    count: int = 0
-    member: str = ""
-    due: float = 0.0
-    target: tuple[Any, ...] | None = None
-    """State, failures, time and reason that it will have."""
-    failures: int = 0
-    not_before_ms: int = 0
-    reason: Reason = Reason.NONE
-    hint_ms: int | None = None
-
-    @property
-    def is_ready(self) -> bool:
-        return self.state is AVAILABLE and not self.not_before_ms
-
-    @property
-    def outcome(self) -> DeliveryState:
-        return self.state if self.target is None else self.target[0]
-
-
-class Write(NamedTuple):
-    """A write that is under way: the offsets that members wait for, and all that it has."""
-
-    pending: list[OffsetRange]
-    start: int
-    batches: list[StateBatch]
-
-
-class Store:
-    """What a persister has."""
-
-    def __init__(self) -> None:
-        self.start = 0
-        self.batches: list[StateBatch] = []
-        self.states: dict[int, StateBatch] = {}
-
-    def merge(self, write: Write, *, replaces: bool = False) -> None:
-        if replaces:
-            self.start, self.batches = write.start, []
-        self.start = max(self.start, write.start)
-        merge(self.batches, write.batches, self.start)
-        self.states = {offset: batch for batch in self.batches for offset in range(batch.first, batch.last + 1)}
-
-    def is_done(self, offset: int) -> bool:
-        return offset < self.start or (offset in self.states and self.states[offset].state in DONE)
-
-
-class WindowMachine(RuleBasedStateMachine):
-    group = KAFKA
+class WindowMachine(WindowModel, RuleBasedStateMachine):
     tidy_after = share_window.TIDY_AFTER
 
     def __init__(self) -> None:
@@ -102,18 +49,11 @@ class WindowMachine(RuleBasedStateMachine):
         self.patched = patch.object(share_window, "TIDY_AFTER", self.tidy_after)
         self.patched.start()
         self.window = ShareWindow(0, self.group)
-        self.ones: dict[int, One] = {}
-        """The window, offset by offset."""
-        self.start = self.end = 0
-        self.now = 0.0
-        self.wall_ms = BEGIN_MS
-        self.store = Store()
         self.pending: list[OffsetRange] = []
         self.unwritten: list[OffsetRange] = []
         self.write: Write | None = None
         self.accepted: set[int] = set()
         """What a member was told to be accepted."""
-        self.log_start = self.deleted_below = 0
 
     @initialize(
         sizes=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7), st.booleans()), min_size=25, max_size=25)
@@ -174,19 +114,6 @@ class WindowMachine(RuleBasedStateMachine):
         if batches and can_acquire and not acquired:
             assert aborted or expired or batches[0][0] > position
 
-    def room(self) -> int:
-        """How many new records may be acquired."""
-        states = [one for one in self.ones.values() if one.state not in DONE]
-        waiting = sum(one.state is AVAILABLE and one.not_before_ms > 0 for one in states)
-        return max(0, MAX_LOCKS - (len(states) - waiting)) if waiting < self.group.max_waiting else 0
-
-    def isolation(self, one: One) -> tuple[bool, bool]:
-        """Whether it is delivered with nothing of another state, and whether alone."""
-        if not self.group.counts_failures:
-            return one.count >= ISOLATED_FROM, one.count >= LIMIT - 1
-        is_isolated = one.failures >= ISOLATED_FROM or one.count >= CRASHES_ISOLATED_FROM
-        return is_isolated, one.failures >= LIMIT - 1 or one.count >= CRASH_LIMIT - 1
-
     def check_acquired(self, order: Order, batches: list[OffsetRange], acquired: list[Acquired]) -> None:
         offsets = [offset for first, last, _ in acquired for offset in range(first, last + 1)]
         assert offsets == sorted(set(offsets))
@@ -234,15 +161,15 @@ class WindowMachine(RuleBasedStateMachine):
                 )
             elif before.state is AVAILABLE:
                 is_gone = bool(batches) and offset < batches[0][0]
-                is_aborted = _is_in(offset, aborted)
-                is_expired = _is_in(offset, expired)
+                is_aborted = is_in(offset, aborted)
+                is_expired = is_in(offset, expired)
                 became = after.get(offset, One(ARCHIVED))
                 if is_gone:
                     assert became.state is ARCHIVED
                 if offset not in self.ones:
                     assert is_gone or is_aborted or is_expired
                 if became.state is not AVAILABLE and is_expired and not is_aborted and not is_gone:
-                    assert _is_in(offset, dropped)
+                    assert is_in(offset, dropped)
                     self.ones[offset] = self.given_up(before, Reason.EXPIRED, before.failures)
                 elif became.state is ARCHIVED:
                     assert is_gone or is_aborted
@@ -276,9 +203,6 @@ class WindowMachine(RuleBasedStateMachine):
         self.unwritten += self.window.reschedule(offset, self.wall_ms + delay_ms, self.wall_ms)
         self.ones[offset] = self.ones[offset]._replace(not_before_ms=self.wall_ms + delay_ms if delay_ms else 0)
 
-    def waiting(self) -> list[int]:
-        return [offset for offset, one in sorted(self.ones.items()) if one.state is AVAILABLE and one.not_before_ms]
-
     @precondition(lambda self: self.held() and self.write is None)
     @rule(kind=st.sampled_from([AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE]), is_committed=st.booleans())
     def acknowledge_all_and_write(self, kind: AcknowledgeType, is_committed: bool) -> None:
@@ -286,13 +210,6 @@ class WindowMachine(RuleBasedStateMachine):
             self.acknowledge(self.ones[offset].member, [Acknowledgement(offset, offset, [kind])])
         self.begin_write()
         self.finish_write(is_committed)
-
-    def held(self) -> list[int]:
-        return [offset for offset in sorted(self.ones) if self.holder(offset)]
-
-    def holder(self, offset: int) -> str:
-        one = self.ones.get(offset)
-        return one.member if one is not None and one.state is ACQUIRED and one.target is None else ""
 
     @rule(
         member=MEMBERS,
@@ -324,55 +241,6 @@ class WindowMachine(RuleBasedStateMachine):
                     self.ones[offset] = one._replace(due=self.now + LOCK_S)
                 else:
                     self.ones[offset] = one._replace(target=self.target(one, kind))
-
-    def is_refused(self, member: str, batches: list[Acknowledgement]) -> str | None:
-        if any(self.deleted_below <= n < self.start for batch in batches for n in range(batch.first, batch.last + 1)):
-            return "is done with"
-        for batch in batches:
-            if batch.last < self.start:
-                continue
-            if self.start == self.end:
-                return "not in flight"
-            if batch.last >= self.end:
-                return "ends past"
-            for offset in range(max(self.start, batch.first), batch.last + 1):
-                one = self.ones[offset]
-                if one.state is not ACQUIRED:
-                    return "not ACQUIRED"
-                if one.target is not None:
-                    return "already"
-                if one.member != member:
-                    return "another member"
-        return None
-
-    def target(self, one: One, kind: AcknowledgeType) -> tuple[Any, ...]:
-        if kind is AcknowledgeType.ACCEPT:
-            return ACKNOWLEDGED, 0, 0, Reason.NONE
-        if kind is AcknowledgeType.GAP:
-            return ARCHIVED, 0, 0, Reason.NONE
-        if kind is AcknowledgeType.RELEASE:
-            after = self.released(one, has_failed=True)
-        else:
-            after = self.given_up(one, Reason.REJECTED, one.failures + self.group.counts_failures)
-        return after.state, after.failures, after.not_before_ms, after.reason
-
-    def released(self, one: One, *, has_failed: bool) -> One:
-        """What becomes of it when its delivery ends without a result."""
-        failures = one.failures + (has_failed and self.group.counts_failures)
-        is_used_up = one.count >= LIMIT
-        if self.group.counts_failures:
-            is_used_up = failures >= LIMIT or one.count >= CRASH_LIMIT
-        if is_used_up:
-            return self.given_up(one, Reason.LIMIT, failures)
-        delay_ms = one.hint_ms
-        if delay_ms is None:
-            delay_ms = STEPS_MS[min(failures, len(STEPS_MS)) - 1] if self.group.backoff and has_failed else 0
-        return One(AVAILABLE, one.count, failures=failures, not_before_ms=self.wall_ms + delay_ms if delay_ms else 0)
-
-    def given_up(self, one: One, reason: Reason, failures: int) -> One:
-        if self.group.has_dead_letters:
-            return One(ARCHIVING, one.count, failures=failures, reason=reason)
-        return One(ARCHIVED, one.count)
 
     @rule(end=st.sampled_from(["m1", "m2", 1.0, 12.0, 31.0]))
     def locks_end(self, end: str | float) -> None:
@@ -435,7 +303,7 @@ class WindowMachine(RuleBasedStateMachine):
         for offset in offsets:
             if offset in self.ones and self.ones[offset].state is ARCHIVING:
                 self.ones[offset] = One(ARCHIVED, self.ones[offset].count)
-                assert _is_in(offset, changed)
+                assert is_in(offset, changed)
         self.unwritten += changed
         self.advance()
 
@@ -571,19 +439,7 @@ class WindowMachine(RuleBasedStateMachine):
         self.advance()
         self.wake()
 
-    def found(self, offset: int) -> One:
-        """What a new leader knows of an offset."""
-        if (batch := self.store.states.get(offset)) is None:
-            return One(AVAILABLE)
-        _, _, state, count, failures, not_before_ms, reason = batch
-        return One(state, count, failures=failures, not_before_ms=not_before_ms, reason=reason)
-
     # What holds at any time.
-
-    def advance(self) -> None:
-        while self.start < self.end and self.ones[self.start].state in DONE:
-            self.start += 1
-        self.ones = {offset: one for offset, one in self.ones.items() if offset >= self.start}
 
     def view(self) -> dict[int, One]:
         return {
@@ -608,7 +464,7 @@ class WindowMachine(RuleBasedStateMachine):
         view, ones = self.view(), self.ones
         if self.tidy_after == 0:
             # What is done with may have the count and the state of its neighbour.
-            view, ones = _without_counts(view), _without_counts(ones)
+            view, ones = without_counts(view), without_counts(ones)
         assert view == ones
         assert self.window.delivery_complete_count == sum(one.state in DONE for one in self.ones.values())
 
@@ -648,14 +504,6 @@ class RetryMachine(WindowMachine):
 class TidyMachine(WindowMachine):
     group = RETRIES._replace(has_dead_letters=False)
     tidy_after = 0
-
-
-def _is_in(offset: int, ranges: list[OffsetRange]) -> bool:
-    return any(first <= offset <= last for first, last in ranges)
-
-
-def _without_counts(ones: dict[int, One]) -> dict[int, One]:
-    return {offset: One(ARCHIVED) if one.state in DONE else one for offset, one in ones.items()}
 
 
 TestShareWindow = WindowMachine.TestCase
