@@ -45,7 +45,7 @@ from skep.coordination.share.delivery_runs import (
     merged,
     settled,
 )
-from skep.coordination.share.departed_locks import DepartedLocks
+from skep.coordination.share.departed_locks import GONE, DepartedLocks
 from skep.coordination.share.held_records import check_held, check_not_done, wrong_state
 from skep.coordination.share.run_schedule import RunSchedule
 from skep.coordination.share.share_state import DeliveryState, Reason, StateBatch
@@ -437,22 +437,23 @@ class ShareWindow:
         return settled(run, outcome)
 
     def roll_back(self, ranges: Sequence[OffsetRange], now: float, *, now_ms: int = 0) -> list[OffsetRange]:
-        """The result could not be written: the member holds the records again, unless its lock has expired meanwhile.
+        """The result could not be written: the member holds the records again, unless its lock has expired meanwhile,
+        or it is gone.
 
-        Returns the offsets that were released because of that.
+        Returns the offsets that were released because of that; if they are very many, a part, and ``expire`` goes on.
         """
         known = list(self._in_window(ranges))
         self._runs.change_each([(first, last, _rolled_back) for first, last in known])
         for first, last in known:
             self._locks.add_runs(first, last)
+            self._departed.add_rolled_back(first, last)
         self._locks.tidy()
         return self.expire(now, now_ms=now_ms)
 
     def release(self, member: str, *, now_ms: int = 0) -> list[OffsetRange]:
         """The member is gone: releases what it holds and returns it; if it is very much, a part of it, and ``expire``
         goes on. What it has acknowledged is released too if the write fails."""
-        acknowledged = self._departed.add(member)
-        self._runs.change_each([(first, last, partial(_renewed, 0.0)) for first, last in acknowledged])
+        self._departed.add(member)
         return self._release_departed(now_ms)
 
     @property
@@ -467,8 +468,10 @@ class ShareWindow:
 
     def expire(self, now: float, *, now_ms: int = 0) -> list[OffsetRange]:
         """Releases what is held past its time, or by members that are gone, and returns it; if it is very much, a part
-        of it."""
+        of it. Those that are gone come first: a lock of theirs that expires meanwhile is no failure."""
         departed = self._release_departed(now_ms) if self._departed else []
+        if self._departed:
+            return departed
         expired = merged(self._locks.take_due(now, RUNS_AT_ONCE))
         self._release(expired, now_ms, has_failed=True)
         return [*departed, *expired]
@@ -570,7 +573,7 @@ class ShareWindow:
 
 
 def _lock_of(run: Run) -> float | None:
-    return run.due if run.is_held else None
+    return run.due if run.is_held and run.due != GONE else None
 
 
 def _time_of(run: Run) -> float | None:

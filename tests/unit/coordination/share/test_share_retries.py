@@ -85,6 +85,17 @@ def test_a_member_that_is_gone_is_no_failure_but_ends_a_crash_loop() -> None:
     assert share.start_offset == 1, "four times the limit"
 
 
+@pytest.mark.parametrize("kind", [ACCEPT, RELEASE, REJECT])
+def test_a_failed_write_of_what_a_gone_member_has_acknowledged_is_no_failure(kind: AcknowledgeType) -> None:
+    share = window()
+    acquire(share, (0, 4))
+    ranges = share.acknowledge("m1", [Acknowledgement(0, 4, [kind])], LOCK_MS, now_ms=NOW_MS)
+    share.release("m1", now_ms=NOW_MS)
+    assert share.roll_back(ranges, 1, now_ms=NOW_MS) == [(0, 4)]
+    assert written(share, 0, 4) == [StateBatch(0, 4, AVAILABLE, 1, failures=0)]
+    assert acquire(share, (0, 4)) == [(0, 4, 2)]
+
+
 def test_without_the_second_counter_every_delivery_counts_and_waits() -> None:
     share = window(counts_failures=False)
     acquire(share, (0, 0))
@@ -275,6 +286,45 @@ def test_records_that_are_too_old_are_dead_letters() -> None:
 
 
 # Very many at once.
+
+
+def test_locks_of_a_gone_member_that_expire_before_their_turn_are_no_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_window, "RUNS_AT_ONCE", 1)
+    share = window()
+    acquire(share, (0, 4))
+    for offset in (1, 3):
+        settle(share, offset, offset, ACCEPT)
+    assert share.release("m1", now_ms=NOW_MS) == [(0, 0)]
+    assert share.expire(2 * LOCK_MS, now_ms=NOW_MS) == [(2, 2)]
+    assert share.expire(2 * LOCK_MS, now_ms=NOW_MS) == [(4, 4)]
+    assert share.waiting == 0
+    assert [run.failures for run in share.runs if run.state is AVAILABLE] == [0, 0, 0]
+
+
+def test_a_member_that_goes_again_and_again_has_each_lock_released_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_window, "RUNS_AT_ONCE", 1)
+    share = window()
+    acquire(share, (0, 8))
+    for offset in (1, 3, 5, 7):
+        settle(share, offset, offset, ACCEPT)
+    assert [share.release("m1", now_ms=NOW_MS) for _ in range(3)] == [[(0, 0)], [(2, 2)], [(4, 4)]]
+    assert share.expire(1, now_ms=NOW_MS) == [(6, 6)]
+    assert share.expire(1, now_ms=NOW_MS) == [(8, 8)]
+    assert not share.is_releasing
+
+
+def test_what_a_gone_member_acknowledges_before_its_turn_is_released_with_a_failed_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(share_window, "RUNS_AT_ONCE", 1)
+    share = window()
+    acquire(share, (0, 2))
+    settle(share, 1, 1, ACCEPT)
+    assert share.release("m1", now_ms=NOW_MS) == [(0, 0)]
+    ranges = share.acknowledge("m1", [Acknowledgement(2, 2, [ACCEPT])], LOCK_MS, now_ms=NOW_MS)
+    assert share.expire(1, now_ms=NOW_MS) == []
+    assert share.roll_back(ranges, 1, now_ms=NOW_MS) == [(2, 2)]
+    assert not share.is_releasing
 
 
 def test_locks_and_times_that_end_together_are_taken_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,12 @@
 """The share window against a model that knows one offset at a time, over random schedules with failed writes.
 
-Three groups: one with Kafka's rules, one that retries later, counts failures and has a dead-letter topic, and one whose
-records that are done with are tidied up all the time.
+Four groups: one with Kafka's rules, one that retries later, counts failures and has a dead-letter topic, one whose
+records that are done with are tidied up all the time, and one in which long work ends after each run, so that
+everything else may happen in the midst of it.
 """
 
 import itertools
+from contextlib import ExitStack
 from unittest.mock import patch
 
 import pytest
@@ -17,6 +19,7 @@ from skep.coordination.share import share_window
 from skep.coordination.share.acknowledgement import Acknowledgement, AcknowledgeType
 from skep.coordination.share.acquisition import Acquired, Order
 from skep.coordination.share.delivery_runs import Hint, OffsetRange
+from skep.coordination.share.departed_locks import GONE
 from skep.coordination.share.share_state import Reason
 from skep.coordination.share.share_window import ShareWindow
 from tests.unit.coordination.share.window_model import (
@@ -43,11 +46,13 @@ KINDS = st.lists(st.sampled_from(list(AcknowledgeType)), min_size=1, max_size=3)
 
 class WindowMachine(WindowModel, RuleBasedStateMachine):
     tidy_after = share_window.TIDY_AFTER
+    runs_at_once = share_window.RUNS_AT_ONCE
 
     def __init__(self) -> None:
         super().__init__()
-        self.patched = patch.object(share_window, "TIDY_AFTER", self.tidy_after)
-        self.patched.start()
+        self.patched = ExitStack()
+        self.patched.enter_context(patch.object(share_window, "TIDY_AFTER", self.tidy_after))
+        self.patched.enter_context(patch.object(share_window, "RUNS_AT_ONCE", self.runs_at_once))
         self.window = ShareWindow(0, self.group)
         self.pending: list[OffsetRange] = []
         self.unwritten: list[OffsetRange] = []
@@ -71,7 +76,7 @@ class WindowMachine(WindowModel, RuleBasedStateMachine):
             offset += size
 
     def teardown(self) -> None:
-        self.patched.stop()
+        self.patched.close()
 
     # Acquiring.
 
@@ -242,7 +247,7 @@ class WindowMachine(WindowModel, RuleBasedStateMachine):
                 else:
                     self.ones[offset] = one._replace(target=self.target(one, kind))
 
-    @rule(end=st.sampled_from(["m1", "m2", 1.0, 12.0, 31.0]))
+    @rule(end=st.sampled_from(["m1", "m2", 0.0, 1.0, 12.0, 31.0]))
     def locks_end(self, end: str | float) -> None:
         if isinstance(end, str):
             self.release(end)
@@ -250,30 +255,33 @@ class WindowMachine(WindowModel, RuleBasedStateMachine):
             self.time_passes(end)
 
     def release(self, member: str) -> None:
-        ended = self.window.release(member, now_ms=self.wall_ms)
-        released = {offset for first, last in ended for offset in range(first, last + 1)}
-        for offset, one in self.ones.items():
-            if one.state is ACQUIRED and one.member == member:
-                assert (offset in released) == (one.target is None)
-                after = one._replace(due=0.0) if one.target is not None else self.released(one, has_failed=False)
-                self.ones[offset] = after
-        self.unwritten += [(offset, offset) for offset in released]
+        self.departs(member)
+        self.adopt_ended(self.window.release(member, now_ms=self.wall_ms))
+
+    def adopt_ended(self, ended: list[OffsetRange]) -> None:
+        """Checks which locks have ended, and ends them in the model."""
+        view = self.view()
+        for offset in list(self.departed):
+            if self.holds_departed_lock(offset) and self.ones[offset].target and view[offset].due == GONE:
+                # It was acknowledged before its turn came.
+                self.ones[offset] = self.ones[offset]._replace(due=GONE)
+        assert not self.window.is_releasing or self.runs_at_once == 1
+        self.locks_have_ended(ended, is_releasing=self.window.is_releasing)
+        self.unwritten += ended
         self.advance()
 
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
         self.wall_ms += int(seconds * 1000)
-        dues = [one.due for one in self.ones.values() if one.state is ACQUIRED and one.target is None]
-        assert self.window.next_due == min(dues, default=None)
-        self.unwritten += self.window.expire(self.now, now_ms=self.wall_ms)
-        self.expire()
+        dues = [self.ones[offset].due for offset in self.held()]
+        assert self.window.next_due == (0.0 if self.window.is_releasing else min(dues, default=None))
+        self.expire(self.window.expire(self.now, now_ms=self.wall_ms))
         self.wake()
 
-    def expire(self) -> None:
-        for offset, one in self.ones.items():
-            if one.state is ACQUIRED and one.target is None and one.due <= self.now:
-                self.ones[offset] = self.released(one, has_failed=True)
-        self.advance()
+    def expire(self, ended: list[OffsetRange]) -> None:
+        self.adopt_ended(ended)
+        is_whole = len(ended) < self.runs_at_once and not self.window.is_releasing
+        assert not is_whole or all(self.ones[offset].due > self.now for offset in self.held())
 
     @rule(milliseconds=st.sampled_from([-50_000, 1, 900, 30_000]))
     def the_wall_clock_is_set(self, milliseconds: int) -> None:
@@ -284,6 +292,8 @@ class WindowMachine(WindowModel, RuleBasedStateMachine):
         times = [one.not_before_ms for one in self.ones.values() if one.state is AVAILABLE and one.not_before_ms]
         assert self.window.next_time_ms == min(times, default=None)
         assert self.window.wake(self.wall_ms) == any(time_ms <= self.wall_ms for time_ms in times)
+        while self.window.wake(self.wall_ms):
+            assert self.runs_at_once == 1
         for offset, one in self.ones.items():
             if one.state is AVAILABLE and one.not_before_ms <= self.wall_ms:
                 self.ones[offset] = one._replace(not_before_ms=0)
@@ -385,12 +395,14 @@ class WindowMachine(WindowModel, RuleBasedStateMachine):
 
     def write_fails(self) -> None:
         assert self.write is not None
-        released = self.window.roll_back(self.write.pending, self.now, now_ms=self.wall_ms)
-        self.unwritten += released + self.unwritten_before
         for offset, one in self.of_write():
             self.ones[offset] = one._replace(target=None)
+            if one.due == GONE:
+                self.must_be_released(offset)
+        self.unwritten += self.unwritten_before
+        ended = self.window.roll_back(self.write.pending, self.now, now_ms=self.wall_ms)
         self.write = None
-        self.expire()
+        self.expire(ended)
 
     def of_write(self) -> list[tuple[int, One]]:
         assert self.write is not None
@@ -429,6 +441,7 @@ class WindowMachine(WindowModel, RuleBasedStateMachine):
         """In the middle of a write, this is one whose result nobody learns: it has not happened."""
         self.write, self.pending, self.unwritten = None, [], []
         self.window = ShareWindow.restored(self.store.start, self.store.batches, self.group)
+        self.departed, self.departed_locks = {}, set()
         self.deleted_below = 0
         self.start = self.store.start
         self.end = max([self.start, *(offset + 1 for offset in self.store.states)])
@@ -467,6 +480,7 @@ class WindowMachine(WindowModel, RuleBasedStateMachine):
             view, ones = without_counts(view), without_counts(ones)
         assert view == ones
         assert self.window.delivery_complete_count == sum(one.state in DONE for one in self.ones.values())
+        self.forget_changed_locks()
 
     @invariant()
     def the_runs_are_merged_and_without_gaps(self) -> None:
@@ -506,9 +520,16 @@ class TidyMachine(WindowMachine):
     tidy_after = 0
 
 
+class SlicedMachine(WindowMachine):
+    group = RETRIES
+    runs_at_once = 1
+
+
 TestShareWindow = WindowMachine.TestCase
 TestShareWindow.settings = settings(settings.default, max_examples=200, stateful_step_count=60)
 TestShareRetries = RetryMachine.TestCase
 TestShareRetries.settings = settings(settings.default, max_examples=250, stateful_step_count=60)
 TestShareTidied = TidyMachine.TestCase
 TestShareTidied.settings = settings(settings.default, max_examples=100, stateful_step_count=60)
+TestShareSliced = SlicedMachine.TestCase
+TestShareSliced.settings = settings(settings.default, max_examples=250, stateful_step_count=60)

@@ -6,6 +6,7 @@ from skep.base.config.retry_backoff import RetryBackoff
 from skep.coordination.share.acknowledgement import Acknowledgement, AcknowledgeType
 from skep.coordination.share.delivery_rules import DeliveryRules
 from skep.coordination.share.delivery_runs import OffsetRange
+from skep.coordination.share.departed_locks import GONE
 from skep.coordination.share.share_state import DeliveryState, Reason, StateBatch
 from skep.coordination.share.state_batches import merge
 
@@ -49,6 +50,10 @@ class One(NamedTuple):
         return self.state if self.target is None else self.target[0]
 
 
+Lock = tuple[str, float]
+"""The member, and until when it holds something."""
+
+
 class Write(NamedTuple):
     """A write that is under way: the offsets that members wait for, and all that it has."""
 
@@ -90,6 +95,10 @@ class WindowModel:
         self.wall_ms = BEGIN_MS
         self.store = Store()
         self.log_start = self.deleted_below = 0
+        self.departed: dict[int, Lock] = {}
+        """Locks of members that are gone, to be released."""
+        self.departed_locks: set[Lock] = set()
+        """The same by member and time alone, which is how the window knows them, until all of them are released."""
 
     # What there is.
 
@@ -161,6 +170,41 @@ class WindowModel:
         if delay_ms is None:
             delay_ms = STEPS_MS[min(failures, len(STEPS_MS)) - 1] if self.group.backoff and has_failed else 0
         return One(AVAILABLE, one.count, failures=failures, not_before_ms=self.wall_ms + delay_ms if delay_ms else 0)
+
+    def departs(self, member: str) -> None:
+        for offset, one in self.ones.items():
+            if one.state is ACQUIRED and one.member == member:
+                if one.target is None:
+                    self.must_be_released(offset)
+                else:
+                    self.ones[offset] = one._replace(due=GONE)
+
+    def must_be_released(self, offset: int) -> None:
+        one = self.ones[offset]
+        self.departed[offset] = (one.member, one.due)
+        self.departed_locks.add((one.member, one.due))
+
+    def locks_have_ended(self, ended: list[OffsetRange], *, is_releasing: bool) -> None:
+        """Locks of members that are gone are no failures. While the window ``is_releasing``, no other lock ends."""
+        for offset in sorted({offset for first, last in ended for offset in range(first, last + 1)}):
+            one = self.ones[offset]
+            assert one.state is ACQUIRED
+            assert one.target is None
+            is_departed = (one.member, one.due) in self.departed_locks
+            assert is_departed or (one.due <= self.now and not is_releasing)
+            self.departed.pop(offset, None)
+            self.ones[offset] = self.released(one, has_failed=not is_departed)
+        if not is_releasing:
+            left = [offset for offset in self.departed if self.holds_departed_lock(offset)]
+            assert not left, "nobody releases them"
+            self.departed, self.departed_locks = {}, set()
+
+    def holds_departed_lock(self, offset: int) -> bool:
+        one = self.ones.get(offset)
+        return one is not None and one.state is ACQUIRED and (one.member, one.due) == self.departed[offset]
+
+    def forget_changed_locks(self) -> None:
+        self.departed = {offset: lock for offset, lock in self.departed.items() if self.holds_departed_lock(offset)}
 
     def given_up(self, one: One, reason: Reason, failures: int) -> One:
         if self.group.has_dead_letters:
