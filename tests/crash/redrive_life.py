@@ -195,6 +195,9 @@ class Machine:
     def reader(self) -> DeadLetterReader:
         return _Reader(self)
 
+    def topic_id(self, topic: str) -> str:
+        return str(SOURCE.topic_id)
+
     def fate(self, topic: str, partition: int, letters: Any) -> Fate:
         start = self.life.replicas.partition(*PLACE).log.log_start_offset
         fate = Fate([], [], [])
@@ -292,7 +295,7 @@ class _Reader(DeadLetterReader):
     def __init__(self, machine: Machine) -> None:
         machine.before_request()
         self._records = machine.life.committed_records(DEAD_PLACE)
-        super().__init__(None, LETTERS.name, LetterFilter(GROUP))  # type: ignore[arg-type]
+        super().__init__(None, LETTERS.name, LetterFilter(GROUP), lambda mark: True)  # type: ignore[arg-type]
 
     def _all_spans(self) -> Any:
         return {0: None}

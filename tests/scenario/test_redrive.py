@@ -125,6 +125,15 @@ class Dies(Exception):
     """The command is killed here."""
 
 
+def die_in_redrive(queue: Queue) -> None:
+    cluster = Cluster(queue.servers)
+    with skep_client(cluster) as client:
+        sources = Sources(cluster, lambda name: dead_letter_commands._topic_id(client, name))
+        work = Redrive(cluster, client, sources, queue.group, queue.dlq)
+        with suppress(Dies):
+            work.run(lambda: DeadLetterReader(cluster, queue.dlq, LetterFilter(queue.group), sources.applies))
+
+
 @pytest.mark.parametrize(("writes", "reopens"), [(0, True), (1, False), (1, True), (2, True)])
 def test_a_redrive_that_died_is_finished_by_the_next_one(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, writes: int, reopens: bool
@@ -149,12 +158,7 @@ def test_a_redrive_that_died_is_finished_by_the_next_one(
 
     monkeypatch.setattr(Redrive, "_write", dying_write)
     monkeypatch.setattr(Redrive, "_reopen", dying_reopen)
-    cluster = Cluster(queue.servers)
-    with skep_client(cluster) as client:
-        sources = Sources(cluster, lambda name: dead_letter_commands._topic_id(client, name))
-        work = Redrive(cluster, client, sources, queue.group, queue.dlq)
-        with suppress(Dies):
-            work.run(lambda: DeadLetterReader(cluster, queue.dlq, LetterFilter(queue.group)))
+    die_in_redrive(queue)
     monkeypatch.undo()
     was_opened = reopens and writes >= 1
     if was_opened:
@@ -167,6 +171,50 @@ def test_a_redrive_that_died_is_finished_by_the_next_one(
     else:
         assert accept_all(queue, 2) == [(0, 1), (1, 1)]
     assert redrive(queue) == NOTHING
+
+
+def delete_topic(queue: Queue) -> None:
+    queue.admin.delete_topics([queue.name])[queue.name].result(PATIENCE_S)
+    wait_until(lambda: queue.name not in queue.admin.list_topics(timeout=PATIENCE_S).topics, "the topic is deleted")
+
+
+def test_a_redrive_that_died_begins_again_in_the_next_topic_of_the_same_name(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mark says nothing about the records of the next topic, which has the same offsets."""
+    queue.write(b"a", b"b")
+    reject_all(queue, 2)
+
+    def dies(self: Redrive, mark: RedriveMark) -> int:
+        raise Dies
+
+    monkeypatch.setattr(Redrive, "_reopen", dies)
+    die_in_redrive(queue)
+    monkeypatch.undo()
+    delete_topic(queue)
+    assert redrive(queue) == NOTHING | {"lost": 2}, "without a topic there is nothing to wait for"
+    queue.create(queue.name)
+    queue.write(b"other")
+    assert accept_all(queue, 1) == [(0, 1)]
+    is_redriven = [one.split()[7] for one in skep(queue.servers, "queues", "dead", queue.group).splitlines()[1:]]
+    assert is_redriven == ["no", "no"]
+    assert redrive(queue, "--dry-run") == {"in_place": 0, "from_copy": 2, "lost": 0}
+    assert redrive(queue) == NOTHING | {"from_copy": 2}
+    assert redrive(queue) == NOTHING
+    assert [message.value() for message in queue.messages(queue.name)] == [b"other", b"a", b"b"]
+
+
+def test_letters_of_two_topics_of_the_same_name_are_redriven_where_their_records_are(queue: Queue) -> None:
+    queue.write(b"a", b"b")
+    reject_all(queue, 2)
+    assert redrive(queue, "--topic", queue.name, "--offset", "0") == NOTHING | {"in_place": 1}
+    delete_topic(queue)
+    queue.create(queue.name)
+    queue.write(b"c", b"d")
+    reject_all(queue, 2, of=4)
+    assert redrive(queue) == NOTHING | {"in_place": 2, "from_copy": 1}
+    assert redrive(queue) == NOTHING
+    assert [message.value() for message in queue.messages(queue.name)] == [b"c", b"d", b"b"]
 
 
 def lag(queue: Queue) -> int:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.client.cluster_client import ClusterClient
 from skep.client.commands import command_to_leader
+from skep.client.errors import TimedOut
 from skep.testing import EmbeddedBroker
 from tests.scenario.dead_letter_scene import ACCEPT, OPTIONS, REJECT, Queue, described
 from tests.waiting import PATIENCE_S
@@ -60,6 +62,16 @@ def test_a_request_that_is_sent_twice_has_its_effect_once(client: ClusterClient,
     assert work(queue, 1) == [1]
     assert refusal(client, queue, ranges=[[1, 1]], generation=generation).code is ErrorCode.fenced_state_epoch
     assert ask(client, queue, "deliveries")["generation"] == opened["generation"]
+
+
+def test_nothing_is_opened_in_another_topic_of_the_same_name(broker: EmbeddedBroker, queue: Queue) -> None:
+    with ClusterClient(broker.bootstrap_servers, client_id="test", timeout_s=0.1) as client:
+        for name, arguments in {"deliveries": {}, "reopen": {"ranges": [[0, 2]]}}.items():
+            with pytest.raises(TimedOut, match="it was created again"):
+                ask(client, queue, name, topic_id=str(uuid4()), **arguments)
+            (found,) = client.metadata([queue.name]).topics
+            ask(client, queue, name, topic_id=str(found.topic_id), **arguments)
+    assert work(queue, 3) == [0, 1, 2]
 
 
 def test_what_was_never_delivered_is_not_opened(client: ClusterClient, queue: Queue) -> None:

@@ -137,6 +137,8 @@ class RedriveMark(NamedTuple):
     """Those of the records."""
     generation: str = ""
     """The generation of the share state that is to be changed, if it was begun."""
+    topic_id: str = ""
+    """That of the topic whose records are opened. A later topic of the same name has other records."""
 
     def headers(self) -> list[tuple[str, bytes | None]]:
         return [(REDRIVE, json.dumps(self._asdict()).encode())]

@@ -71,7 +71,7 @@ def test_a_record_with_strange_headers_is_no_dead_letter(changed: tuple[str, byt
 
 
 def test_a_mark_is_read_and_strange_ones_are_none() -> None:
-    mark = RedriveMark("g", False, [(3, 5)], "jobs", 0, [(17, 17)], "0.2")
+    mark = RedriveMark("g", False, [(3, 5)], "jobs", 0, [(17, 17)], "0.2", "id")
     assert redrive_mark(mark.headers()) == mark
     assert redrive_mark(LETTER.headers()) is None
     assert dead_letter(mark.headers()) is None

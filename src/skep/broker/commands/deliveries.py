@@ -1,8 +1,8 @@
 """The command ``deliveries``: what a share group has in flight of a partition, and who holds it since when.
 
 Arguments
-    ``group``, ``topic``, ``partition``; ``limit``, how many runs are returned (0: only the counts); ``after``, the
-    offset that the first of them has to be past: the ``next`` of the response before.
+    ``group``, ``topic``, ``partition``, ``topic_id``; ``limit``, how many runs are returned (0: only the counts);
+    ``after``, the offset that the first of them has to be past: the ``next`` of the response before.
 
 Result
     ``start``, ``end``: the window; null as long as the group has not begun to read the partition.

@@ -1,8 +1,8 @@
 """The command ``reopen``: lets a share group have records again that it has finished, as if never delivered (redrive).
 
 Arguments
-    ``group``, ``topic``, ``partition``; ``ranges`` of offsets; ``generation``, that of ``deliveries``: the records are
-    opened only if the state still has it. So a request that is sent twice has its effect once.
+    ``group``, ``topic``, ``partition``, ``topic_id``; ``ranges`` of offsets; ``generation``, that of ``deliveries``:
+    the records are opened only if the state still has it. So a request that is sent twice has its effect once.
 
 Result
     ``reopened``: how many records were opened. The others are not finished, were never delivered, or are deleted.
@@ -10,6 +10,7 @@ Result
 
 Refusals
     FENCED_STATE_EPOCH: the state has another generation.
+    INCONSISTENT_TOPIC_ID: the topic was deleted and created again.
     COORDINATOR_LOAD_IN_PROGRESS: the state is being read, or it is not known yet which dead letters were written.
     UNKNOWN_SERVER_ERROR: the write has failed, or its outcome is not known. Ask for the generation.
     INVALID_REQUEST: dead letters of the group cannot be written; with the reason.

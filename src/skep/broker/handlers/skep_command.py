@@ -16,7 +16,7 @@ Behaviour
 Refusals
     UNSUPPORTED_VERSION: no such command.
     INVALID_REQUEST: more than 65,536 bytes, no JSON object, an argument that is missing, unknown or of another kind.
-    UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER of a command about a partition.
+    UNKNOWN_TOPIC_OR_PARTITION, INCONSISTENT_TOPIC_ID, NOT_LEADER_OR_FOLLOWER of a command about a partition.
     INVALID_RECORD_STATE: the record is in no state in which the command has an effect.
 """
 

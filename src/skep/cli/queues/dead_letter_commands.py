@@ -72,7 +72,8 @@ def dead(
     cluster = cluster_of(bootstrap, properties)
     with skep_client(cluster) as client:
         name = dlq or _topic_of(cluster, client, group)
-    reader = DeadLetterReader(cluster, name, _filter(group, topic, partition, offset, reason, since))
+        wanted = _filter(group, topic, partition, offset, reason, since)
+        reader = DeadLetterReader(cluster, name, wanted, _sources(cluster, client).applies)
     if json:
         for found in reader.letters():
             output.write(output.json_bytes(_document(found, is_redriven=reader.is_redriven(found))))
@@ -119,13 +120,13 @@ def redrive(
     wanted = _filter(group, topic, partition, offset, reason, since)
     with skep_client(cluster) as client:
         name = dlq or _topic_of(cluster, client, group)
-        sources = Sources(cluster, lambda source: _topic_id(client, source))
+        sources = _sources(cluster, client)
         if dry_run:
-            _show_plan(DeadLetterReader(cluster, name, wanted), sources, json)
+            _show_plan(DeadLetterReader(cluster, name, wanted, sources.applies), sources, json)
             return
         cluster.topic(name)
         work = Redrive(cluster, client, sources, group, name, rate)
-        work.run(lambda: DeadLetterReader(cluster, name, wanted))
+        work.run(lambda: DeadLetterReader(cluster, name, wanted, sources.applies))
     done = work.tally
     if json:
         output.document(asdict(done))
@@ -188,6 +189,10 @@ def _topic_of(cluster: Cluster, client: ClusterClient, group: str) -> str:
             "with --from"
         )
     return name
+
+
+def _sources(cluster: Cluster, client: ClusterClient) -> Sources:
+    return Sources(cluster, lambda topic: _topic_id(client, topic))
 
 
 def _topic_id(client: ClusterClient, topic: str) -> str | None:

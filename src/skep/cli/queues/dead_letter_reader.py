@@ -5,7 +5,7 @@ is one for hundreds of letters: the topic is read once for them, and once more f
 """
 
 from bisect import bisect_right, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -68,7 +68,7 @@ def parsed_offsets(texts: Sequence[str] | None) -> list[tuple[int, int]] | None:
 
 
 class Redriven:
-    """The letters of one partition of the dead-letter topic that are redriven. The ranges are disjoint."""
+    """Letters of one partition of the dead-letter topic. The ranges are disjoint."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int]] = []
@@ -86,13 +86,17 @@ class DeadLetterReader:
     """Reads one dead-letter topic up to where its end was at first. ``marks`` come before ``letters``.
 
     ``unfinished`` are the marks of redrives that were begun and not done, with the partition that they are in: the
-    command has died. Their letters count as redriven.
+    command has died. Their letters count as redriven. If ``applies`` says that a mark is void, it is not among them,
+    and its letters are as if it had not been written: the topic of the records is gone, so nobody can finish it.
     """
 
-    def __init__(self, cluster: Cluster, topic: str, wanted: LetterFilter) -> None:
+    def __init__(
+        self, cluster: Cluster, topic: str, wanted: LetterFilter, applies: Callable[[RedriveMark], bool]
+    ) -> None:
         self._cluster = cluster
         self.topic = topic
         self._wanted = wanted
+        self._applies = applies
         self._spans = self._all_spans()
         self._redriven: dict[int, Redriven] = {partition: Redriven() for partition in self._spans}
         self.unfinished: list[tuple[int, RedriveMark]] = []
@@ -118,10 +122,12 @@ class DeadLetterReader:
             key = (partition, str(mark.letters))
             if mark.is_done:
                 begun.pop(key, None)
+                self._redriven[partition].add(mark.letters)
             else:
                 begun[key] = mark
+        self.unfinished = [(partition, mark) for (partition, _), mark in begun.items() if self._applies(mark)]
+        for partition, mark in self.unfinished:
             self._redriven[partition].add(mark.letters)
-        self.unfinished = [(partition, mark) for (partition, _), mark in begun.items()]
 
     def is_redriven(self, found: StoredLetter) -> bool:
         return found.offset in self._redriven[found.partition]

@@ -14,6 +14,11 @@ place are marked twice::
 If this process dies in between, the next redrive of the group finds ``begun`` without ``done``. It asks for the same
 again: either nothing has happened and it happens now, or the generation is another one, and it has happened. So no
 record is opened twice. If the offsets of the group were reset in between, the records are not opened.
+
+If the topic was deleted in between, also if there is another one of its name, nobody can know any more whether the
+records had been opened. ``begun`` is void then (``Sources.applies``), and the records come from their copies: rather
+twice than never.
+
 The transactional id lets only one redrive of a group work at a time. The marks are read when it has been taken: those
 of an earlier redrive are all there then, and nobody can add one.
 """
@@ -70,7 +75,7 @@ class Tally:
 
 
 class Sources:
-    """Knows whether records are still in their topics."""
+    """Knows whether records are still in their topics. A topic is what has the same id, not the same name."""
 
     def __init__(self, cluster: Cluster, topic_ids: Callable[[str], str | None]) -> None:
         self._cluster = cluster
@@ -92,6 +97,17 @@ class Sources:
             else:
                 (fate.from_copy if one.letter.has_copy else fate.lost).append(one)
         return fate
+
+    def topic_id(self, topic: str) -> str:
+        """Returns the id of a topic in which ``fate`` has found records."""
+        found = self._topic(topic)
+        assert found is not None
+        return found[0]
+
+    def applies(self, mark: RedriveMark) -> bool:
+        """Whether the topic of a mark is still there. Marks of earlier versions have no id."""
+        found = self._topic(mark.topic)
+        return found is not None and mark.topic_id in ("", found[0])
 
     def _topic(self, topic: str) -> tuple[str, int] | None:
         """Returns the id of a topic and its number of partitions."""
@@ -183,7 +199,7 @@ class Redrive:
             time.sleep(max(0.0, done / self._rate - (time.monotonic() - self._begun)))
 
     def _in_place(self, key: BatchKey, letters: Sequence[StoredLetter]) -> None:
-        mark = _mark(self._group, key, letters)
+        mark = _mark(self._group, key, letters)._replace(topic_id=self._sources.topic_id(key[1]))
         for _ in range(_TRIES):
             mark = mark._replace(generation=self._generation(mark))
             self._write(key[0], mark)
@@ -200,14 +216,19 @@ class Redrive:
         raise CommandError(f"the state of group {self._group} for {key[1]}-{key[2]} changes all the time; try again")
 
     def _generation(self, mark: RedriveMark) -> str:
-        arguments = {"group": mark.group, "limit": 1}
+        arguments = {"group": mark.group, "limit": 1, "topic_id": mark.topic_id}
         found = command_to_leader(self._client, mark.topic, mark.partition, "deliveries", arguments)
         return str(found["generation"])
 
     def _reopen(self, mark: RedriveMark) -> int:
         """Returns how many records were opened. Raises FENCED_STATE_EPOCH if the generation is another one, and it is
         known that this is not because of this request."""
-        arguments = {"group": mark.group, "ranges": mark.offsets, "generation": mark.generation}
+        arguments = {
+            "group": mark.group,
+            "topic_id": mark.topic_id or None,
+            "ranges": mark.offsets,
+            "generation": mark.generation,
+        }
         problem = ""
         for number in range(_TRIES):
             time.sleep(number * _PAUSE_S)
