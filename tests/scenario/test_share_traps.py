@@ -14,7 +14,8 @@ a topic of the same name (kafka#23119)        below
 sentinel epochs (KAFKA-20694, 20743)          states: a_sentinel_epoch_is_refused, a_read_or_initialize_with_a...
 a start or count that goes back (#23074)      states: neither_the_start_nor_the_count_goes_back
 a repeated initialize (#23190)                states: a_repeated_initialize_does_not_undo_what_followed
-sessions of dead connections                  below; sessions: a_lost_connection_releases_what_its_members_hold
+sessions of dead connections                  below; sessions: a_lost_connection_releases_what_its_members_hold;
+                                              handlers: a_fetch_whose_connection_is_lost_in_the_midst_of_it...
 acknowledgements in epoch 0                   fetch: acknowledgements_cannot_begin_a_session_and_leave_the_earlier_one
 acknowledged and forgotten, the final epoch   below
 types for each offset                         window: types_for_each_offset_do_not_become_the_last_one

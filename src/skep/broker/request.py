@@ -16,7 +16,9 @@ class ClientConnection(Protocol):
     """The connection of a request, for state that ends with it."""
 
     when_lost: "Callable[[Any], None] | None"
-    """Called once with the connection, when it is closed."""
+    """Called with the connection when its client sends nothing more, and when it is closed."""
+    is_lost: bool
+    """Whether that has happened. Nobody is called for what begins later."""
     refused_batches: RefusedBatches | None
     """Made by Produce when it refuses the first batch."""
 

@@ -129,6 +129,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held_bytes = 0
         self.host = self.peer = "?"
         self.when_lost: Callable[[Any], None] | None = None
+        self.is_lost = False
         self.refused_batches: RefusedBatches | None = None
         self.last_active = owner.clock.monotonic()
 
@@ -155,6 +156,10 @@ class Connection(asyncio.BufferedProtocol):
             # Not at once: a task that never began would leave behind coroutines that were never awaited.
             asyncio.get_running_loop().call_soon(self._cancel_tasks)
         self._owner.forget(self)
+        self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        self.is_lost = True
         if self.when_lost is not None:
             self.when_lost(self)
 
@@ -177,8 +182,7 @@ class Connection(asyncio.BufferedProtocol):
         its fetch waits looks the same.
         """
         self._half_closed = True
-        if self.when_lost is not None:
-            self.when_lost(self)
+        self._tell_lost()
         return not self._is_quiet()
 
     def pause_writing(self) -> None:

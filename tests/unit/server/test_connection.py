@@ -257,6 +257,21 @@ async def test_a_request_whose_refusal_fails_ends_its_connection(client: Client,
     assert client.listener.receive_budget.held == 0
 
 
+@pytest.mark.parametrize("end", ["eof_received", "connection_lost"])
+async def test_whoever_keeps_something_for_a_connection_is_told_of_its_end_and_can_ask(
+    client: Client, end: str
+) -> None:
+    told: list[object] = []
+    client.connection.when_lost = told.append
+    assert not client.connection.is_lost
+    if end == "eof_received":
+        client.connection.eof_received()
+    else:
+        client.connection.connection_lost(None)
+    assert told == [client.connection]
+    assert client.connection.is_lost
+
+
 async def test_a_lost_connection_ends_what_it_waits_for(client: Client) -> None:
     client.send("fetch-1", "produce-1")
     await turns(2)

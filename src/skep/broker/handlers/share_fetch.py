@@ -122,8 +122,32 @@ class _Waiting(NamedTuple):
 
 def handle(services: Services, request: "Request[ShareFetchRequest]") -> Parts | Awaitable[Parts]:
     """The response is there at once if records are, and the acknowledgements are written."""
-    response = services.slicer.run(_at_once(services, request))
-    return response if type(response) is tuple else _later(services, request, response)
+    key = session_key(request.body)
+    response = services.slicer.run(_released_at_once(services, key, request))
+    return response if type(response) is tuple else _released_later(services, key, request, response)
+
+
+def _released_at_once(
+    services: Services, key: SessionKey, request: "Request[ShareFetchRequest]"
+) -> Work[Parts | _Waiting | KafkaError]:
+    """As ``_at_once``. The session may end between two slices of it, with the connection or when the member is fenced;
+    what is acquired after that is for nobody."""
+    try:
+        return (yield from _at_once(services, request))
+    finally:
+        services.share_sessions.fetch_ended(key)
+
+
+async def _released_later(
+    services: Services,
+    key: SessionKey,
+    request: "Request[ShareFetchRequest]",
+    response: Parts | _Waiting | KafkaError | Awaitable[Parts | _Waiting | KafkaError],
+) -> Parts:
+    try:
+        return await _later(services, request, response)
+    finally:
+        services.share_sessions.fetch_ended(key)
 
 
 def _at_once(services: Services, request: "Request[ShareFetchRequest]") -> Work[Parts | _Waiting | KafkaError]:

@@ -69,10 +69,13 @@ class ShareSessions:
     def begin(
         self, key: SessionKey, connection: ClientConnection | None, partitions: Iterable[TopicIdPartition]
     ) -> ShareSession:
-        """Begins a session in place of the member's earlier one. Raises SHARE_SESSION_LIMIT_REACHED.
+        """Begins a session in place of the member's earlier one. Raises SHARE_SESSION_LIMIT_REACHED, and
+        SHARE_SESSION_NOT_FOUND if the connection is lost: nothing would end the session.
 
         The earlier session keeps what the member holds: it is the same member, which may still acknowledge it.
         """
+        if connection is not None and connection.is_lost:
+            raise KafkaError(ErrorCode.share_session_not_found, "the connection ends, and the share session with it")
         session = ShareSession(key, connection)
         session.partitions.update(dict.fromkeys(partitions))
         earlier = self._sessions.get(key)
@@ -84,7 +87,7 @@ class ShareSessions:
             self._remove(earlier)
         if count >= max_sessions or held + len(session.partitions) > max_partitions:
             if earlier is not None:
-                self._release(earlier)
+                self._release(key)
             raise KafkaError(
                 ErrorCode.share_session_limit_reached,
                 f"{count} share sessions with {held} partitions are open (group.share.max.share.sessions)",
@@ -151,11 +154,17 @@ class ShareSessions:
                 f"the share session of member {session.key.member_id!r} of group {session.key.group_id!r} has ended",
             )
 
+    def fetch_ended(self, key: SessionKey) -> None:
+        """A fetch has ended, in whatever way. If its session has ended before it, releases what it has acquired since
+        then, and drops the share partitions that it has loaded."""
+        if key not in self._sessions:
+            self._release(key)
+
     def close(self, session: ShareSession) -> None:
         """Ends a session and releases what its member holds. Does nothing if it has ended already."""
         if self._sessions.get(session.key) is session:
             self._remove(session)
-            self._release(session)
+            self._release(session.key)
 
     def end_members(self, group_id: str, member_ids: Iterable[str]) -> Work[None]:
         """The group has lost these members: ends their sessions and releases what they hold, also without a session."""
@@ -183,8 +192,8 @@ class ShareSessions:
         if session.connection is not None and (keys := self._of_connection.get(session.connection)) is not None:
             keys.discard(key)
 
-    def _release(self, session: ShareSession) -> None:
-        group_id, member_id = session.key
+    def _release(self, key: SessionKey) -> None:
+        group_id, member_id = key
         self._share_partitions.release(group_id, member_id)
         self.drop_unused(group_id)
 

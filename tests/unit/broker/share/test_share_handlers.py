@@ -1,7 +1,8 @@
 """ShareFetch and ShareAcknowledge on logs in memory: very many partitions, and limits that a client meets."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from tests.unit.broker.share.scene import GROUP, ShareScene, deliver, run, settl
 
 MANY = 200
 STEPS_PER_TURN = 5
+OTHER = SessionKey(GROUP, "m2")
 
 
 def services(scene: ShareScene) -> Any:
@@ -152,6 +154,99 @@ def test_a_fetch_whose_session_ends_while_it_waits_gets_no_records(others: int) 
         assert deliver(await scene.loaded(), "m2") == [(0, 2, 1)]
 
     run(scenario)
+
+
+class LosableConnection:
+    when_lost: Any = None
+    is_lost = False
+
+    def lose(self) -> None:
+        self.is_lost = True
+        if self.when_lost is not None:
+            self.when_lost(self)
+
+
+def steps_of(work: Any, most: int | None = None) -> int:
+    """Runs work in slices, to its end or for so many steps. Returns how many it has made."""
+    steps = 0
+    while most is None or steps < most:
+        try:
+            next(work)
+        except StopIteration:
+            break
+        steps += 1
+    return steps
+
+
+def at_every_step(play: Callable[[ShareScene, int], Awaitable[bool]]) -> None:
+    """Calls ``play`` with 0, 1, ... steps, each in a scene of its own, until it returns that there are fewer."""
+    goes_on, steps = True, 0
+
+    async def scenario(scene: ShareScene) -> None:
+        nonlocal goes_on
+        scene.append(3)
+        goes_on = await play(scene, steps)
+
+    while goes_on:
+        run(scenario)
+        steps += 1
+    assert steps > 4
+
+
+async def work_of(scene: ShareScene, epoch: int, connection: Any = None) -> Any:
+    """A fetch to be run in steps. The share partition is known, and another member has a session."""
+    scene.sessions.begin(OTHER, None, [(scene.topic_id, 0)])
+    await scene.loaded()
+    # Partition 1 does not exist; it comes first. Bytes are looked for before records are acquired.
+    fetch = request(scene, epoch, range(1, -1, -1), min_bytes=2, max_wait=timedelta(seconds=60))
+    fetch.connection = connection
+    if epoch:
+        session = scene.sessions.begin(SessionKey(GROUP, "m1"), connection, [(scene.topic_id, 1), (scene.topic_id, 0)])
+        session.epoch = epoch
+    return share_fetch._released_at_once(services(scene), SessionKey(GROUP, "m1"), fetch)
+
+
+@pytest.mark.parametrize("epoch", [0, 2], ids=["begins", "goes-on"])
+@pytest.mark.parametrize("steps_after", [0, 1, 2, 3])
+def test_a_fetch_whose_connection_is_lost_in_the_midst_of_it_leaves_nothing_behind(
+    epoch: int, steps_after: int
+) -> None:
+    """The connection cancels the fetch in its next turn of the event loop. Some more of it may happen before."""
+
+    async def lost_after(scene: ShareScene, steps: int) -> bool:
+        connection = LosableConnection()
+        work = await work_of(scene, epoch, connection)
+        has_steps = steps_of(work, steps) == steps
+        connection.lose()
+        with suppress(KafkaError):
+            steps_of(work, steps_after)
+        work.close()
+        assert len(scene.sessions) == 1
+        [(first, last, _)] = deliver(await scene.loaded(), OTHER.member_id)
+        assert (first, last) == (0, 2), "the others get all records"
+        return has_steps
+
+    at_every_step(lost_after)
+
+
+@pytest.mark.parametrize("has_others", [True, False])
+def test_a_fetch_whose_member_is_fenced_in_the_midst_of_it_leaves_nothing_behind(has_others: bool) -> None:
+    async def fenced_after(scene: ShareScene, steps: int) -> bool:
+        work = await work_of(scene, 2)
+        if steps_of(work, steps) < steps:
+            return False
+        list(scene.sessions.end_members(GROUP, ["m1"] if has_others else ["m1", "m2"]))
+        with suppress(KafkaError):
+            steps_of(work)
+        await settle()
+        if has_others:
+            [(first, last, _)] = deliver(await scene.loaded(), OTHER.member_id)
+            assert (first, last) == (0, 2)
+        else:
+            assert not scene.shares.of_group(GROUP), "a share partition without sessions is kept"
+        return True
+
+    at_every_step(fenced_after)
 
 
 def test_a_session_over_the_limit_is_refused_when_the_client_has_waited() -> None:

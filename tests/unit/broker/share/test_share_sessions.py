@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -21,8 +22,10 @@ OTHER = SessionKey(GROUP, "m2")
 class FakeConnection:
     when_lost: Callable[[Any], None] | None = None
     refused_batches: RefusedBatches | None = None
+    is_lost = False
 
     def lose(self) -> None:
+        self.is_lost = True
         if self.when_lost is not None:
             self.when_lost(self)
 
@@ -87,6 +90,19 @@ def test_a_lost_connection_releases_what_its_members_hold() -> None:
         connection.lose()
         assert deliver(share, "m2") == [(0, 9, 2)]
         assert len(scene.sessions) == 1
+
+    run(scenario)
+
+
+def test_no_session_begins_on_a_connection_that_is_lost() -> None:
+    """A request that is handled in slices may come to its session in the turn in which the connection is lost."""
+
+    async def scenario(scene: ShareScene) -> None:
+        connection = FakeConnection()
+        connection.lose()
+        begin = partial(scene.sessions.begin, KEY, connection, [(scene.topic_id, 0)])
+        assert code(begin) is ErrorCode.share_session_not_found
+        assert len(scene.sessions) == 0
 
     run(scenario)
 
