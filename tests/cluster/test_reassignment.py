@@ -39,6 +39,7 @@ NEW = 4
 OLD = (1, 2, 3)
 VALUES = [bytes([number]) * 10_000 for number in range(40)]
 SIZE = sum(map(len, VALUES))
+"""Sent in a batch each: a throttle cuts no batch in two, and one batch of all would be copied at once."""
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ def wait_for_replicas(cluster: EmbeddedCluster, topic: str, replicas: Sequence[i
 
 def test_a_partition_moves_to_a_new_broker_with_all_that_is_in_it(cluster: EmbeddedCluster, topic: str) -> None:
     create(cluster, topic, [[1, 2, 3]])
-    send(cluster, topic, VALUES)
+    send(cluster, topic, VALUES, batch_num_messages=1)
     before = state(cluster, topic)
     assert before is not None
     assert reassign(cluster, topic, [4, 2, 3]) is ErrorCode.none
@@ -125,7 +126,7 @@ def test_a_move_grows_first_and_is_as_slow_as_it_is_told_to_be(
     option: str, brokers: Sequence[int], cluster: EmbeddedCluster, topic: str
 ) -> None:
     create(cluster, topic, [[1, 2, 3]])
-    send(cluster, topic, VALUES)
+    send(cluster, topic, VALUES, batch_num_messages=1)
     # Slow at first, so that what follows is seen before the move ends.
     slow, fast = SIZE // 60, SIZE // 3
     throttle(cluster, slow, option, brokers)
@@ -156,7 +157,7 @@ def under_way_if_agreed(cluster: EmbeddedCluster, topic: str) -> list[Any]:
 
 def test_a_move_that_is_called_off_leaves_everything_as_it_was(cluster: EmbeddedCluster, topic: str) -> None:
     create(cluster, topic, [[1, 2, 3]])
-    send(cluster, topic, VALUES)
+    send(cluster, topic, VALUES, batch_num_messages=1)
     assert reassign(cluster, topic, None) is ErrorCode.no_reassignment_in_progress
     throttle(cluster, 1_000)
     assert reassign(cluster, topic, [4, 1]) is ErrorCode.none
@@ -173,7 +174,7 @@ def test_a_move_that_was_too_slow_goes_faster_when_the_throttle_is_taken_off(
     cluster: EmbeddedCluster, topic: str
 ) -> None:
     create(cluster, topic, [[1, 2, 3]])
-    send(cluster, topic, VALUES)
+    send(cluster, topic, VALUES, batch_num_messages=1)
     throttle(cluster, 1_000)
     assert reassign(cluster, topic, [1, 2, 4]) is ErrorCode.none
     wait_until(lambda: leftovers(cluster, NEW, topic) == [f"{topic}-0"], "the copy is begun")
@@ -228,7 +229,7 @@ def test_a_move_waits_for_a_broker_that_dies_meanwhile_and_ends_when_it_is_back(
     cluster: EmbeddedCluster, topic: str
 ) -> None:
     create(cluster, topic, [[1, 2]])
-    send(cluster, topic, VALUES)
+    send(cluster, topic, VALUES, batch_num_messages=1)
     # So slow that it does not end before the broker dies.
     throttle(cluster, 1_000)
     assert reassign(cluster, topic, [2, 4]) is ErrorCode.none
