@@ -79,7 +79,7 @@ def run(scenario):
             await scenario(scene)
             await scene.supervisor.close()
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), 60))
 
 
 def named(**fields):

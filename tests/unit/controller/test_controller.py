@@ -25,7 +25,7 @@ NO_REBALANCE = {"auto.leader.rebalance.enable": "false"}
 def in_event_loop(test):
     @functools.wraps(test)
     def run(*args, **kwargs):
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 20))
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
 
     return run
 

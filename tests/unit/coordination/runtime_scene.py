@@ -101,7 +101,7 @@ class SlowThreads(ThreadPoolExecutor):
 
     def submit(self, work: Any, /, *args: Any, **kwargs: Any) -> Any:
         def behind_the_gate() -> Any:
-            assert self.gate.wait(20)
+            assert self.gate.wait(60)
             return work(*args, **kwargs)
 
         return super().submit(behind_the_gate)
@@ -155,7 +155,7 @@ def run(scenario: Callable[[Scene], Awaitable[None]], **config: Any) -> None:
                     await partition.synced()
                 await scene.supervisor.close()
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), 60))
 
 
 def refusal(work: Callable[[], Any]) -> ErrorCode:

@@ -176,7 +176,7 @@ def use_up_this_turn(scene: Scene) -> None:
 
 
 async def loaded_again(scene: Scene) -> dict[str, str]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while scene.runtime.is_loading:
             await asyncio.sleep(0.001)
     [shard] = [shard for index, shard in scene.runtime.loaded_shards() if index == 0]

@@ -24,7 +24,7 @@ ONE = [[BrokerId(1)]]
 def in_event_loop(test):
     @functools.wraps(test)
     def run(*args, **kwargs):
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 30))
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
 
     return run
 

@@ -77,7 +77,7 @@ def run(scenario, **options):
         finally:
             await scene.close()
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), 60))
 
 
 def test_expired_segments_go():

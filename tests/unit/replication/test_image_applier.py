@@ -44,7 +44,7 @@ def run(scenario):
         await scenario(scene)
         await scene.supervisor.close()
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), 60))
 
 
 def test_a_small_change_is_carried_out_at_once():

@@ -38,7 +38,7 @@ class GatedExecutor(ThreadPoolExecutor):
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         def behind_the_gate() -> Any:
-            self.gate.wait(30)
+            self.gate.wait(60)
             return work(*args, **kwargs)
 
         return super().submit(behind_the_gate)

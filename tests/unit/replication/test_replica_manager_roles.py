@@ -71,7 +71,7 @@ def run(topic, scenario):
             await scenario(scene)
             await scene.supervisor.close()
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), 60))
 
 
 def test_removing_the_files_of_one_partition_settles_no_proposal_of_another():

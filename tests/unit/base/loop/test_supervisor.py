@@ -18,7 +18,7 @@ def test_a_repeated_job_goes_on_after_every_kind_of_failure(caplog):
             enough.set()
 
         supervisor.repeat(lambda: 1, job)
-        await asyncio.wait_for(enough.wait(), 10)
+        await asyncio.wait_for(enough.wait(), 30)
         await supervisor.close()
 
     asyncio.run(scenario())
@@ -40,7 +40,7 @@ def test_an_interval_that_is_made_shorter_counts_from_the_same_moment():
         supervisor.repeat(lambda: interval_ms[0], job)
         await asyncio.sleep(0)
         interval_ms[0] = 1
-        await asyncio.wait_for(ran.wait(), 10)
+        await asyncio.wait_for(ran.wait(), 30)
         await supervisor.close()
 
     asyncio.run(scenario())

@@ -84,7 +84,7 @@ class Store:
 
 
 def run(scenario):
-    asyncio.run(asyncio.wait_for(scenario(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 @pytest.mark.parametrize(

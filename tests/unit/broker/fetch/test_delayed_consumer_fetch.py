@@ -131,7 +131,7 @@ def test_only_the_partition_with_an_append_is_read_again(broker):
         assert broker.taken_reads() == [0, 1, 2, 3]
         broker.append(2)
         size = len(BATCH)
-        assert fetched(await asyncio.wait_for(waiting, 10)) == {0: (0, 0), 1: (size, 0), 2: (size, 0), 3: (0, 0)}
+        assert fetched(await asyncio.wait_for(waiting, 30)) == {0: (0, 0), 1: (size, 0), 2: (size, 0), 3: (0, 0)}
         assert broker.taken_reads() == [2]
 
     asyncio.run(scenario())
@@ -143,7 +143,7 @@ def test_nothing_is_read_again_when_the_time_is_up(broker):
         waiting = await delayed(broker, min_bytes=1 << 20)
         broker.taken_reads()
         broker.clock.advance_ms(1000)
-        assert fetched(await asyncio.wait_for(waiting, 10))[1] == (len(BATCH), 0)
+        assert fetched(await asyncio.wait_for(waiting, 30))[1] == (len(BATCH), 0)
         assert broker.taken_reads() == []
 
     asyncio.run(scenario())
@@ -154,7 +154,7 @@ def test_a_partition_that_was_deleted_meanwhile_is_an_error(broker):
         waiting = await delayed(broker, min_bytes=1)
         broker.deleted.add(3)
         broker.append(0)
-        assert fetched(await asyncio.wait_for(waiting, 10))[3] == (0, ErrorCode.unknown_topic_or_partition)
+        assert fetched(await asyncio.wait_for(waiting, 30))[3] == (0, ErrorCode.unknown_topic_or_partition)
 
     asyncio.run(scenario())
 
@@ -165,6 +165,6 @@ def test_records_that_were_read_first_are_not_kept_beyond_the_limit_of_the_reque
         waiting = await delayed(broker, min_bytes=len(BATCH) + 1, max_bytes=len(BATCH))
         broker.clock.advance_ms(1000)
         broker.append(0)
-        assert fetched(await asyncio.wait_for(waiting, 10)) == {0: (len(BATCH), 0), 1: (0, 0), 2: (0, 0), 3: (0, 0)}
+        assert fetched(await asyncio.wait_for(waiting, 30)) == {0: (len(BATCH), 0), 1: (0, 0), 2: (0, 0), 3: (0, 0)}
 
     asyncio.run(scenario())

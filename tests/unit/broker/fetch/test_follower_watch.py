@@ -126,7 +126,7 @@ class Follower:
 def on_a_loop(scenario):
     @functools.wraps(scenario)
     def test(leader):
-        asyncio.run(asyncio.wait_for(scenario(leader), 20))
+        asyncio.run(asyncio.wait_for(scenario(leader), 60))
 
     return test
 

@@ -115,7 +115,7 @@ class Scene:
         await self.until(lambda: not self.letters.is_busy(share))
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.001)
 

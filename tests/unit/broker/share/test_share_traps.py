@@ -150,7 +150,7 @@ def test_a_member_is_told_also_if_the_share_partition_ends_before_its_write_is_r
         written = acknowledge(share, 0, 9, ACCEPT)
         assert isinstance(written, asyncio.Future)
         share.end(KafkaError(ErrorCode.not_leader_or_follower))
-        assert await asyncio.wait_for(written, 10) is None
+        assert await asyncio.wait_for(written, 30) is None
 
     run(scenario)
 

@@ -187,6 +187,10 @@ def test_a_partition_that_two_members_had_is_kept_by_one():
 def test_a_large_group_is_assigned_in_no_time(name):
     topics = frozenset(uuid.UUID(int=number) for number in range(1, 101))
     subscribers = {f"m{number}": Subscriber(None, topics, {}) for number in range(500)}
-    before = time.process_time()
-    assigned(ALL[name], subscribers, dict.fromkeys(topics, 100))
-    assert time.process_time() - before < 1
+    taken = []
+    # The best of three, so that a collection of the garbage of other tests does not count. It takes some 50 ms.
+    for _ in range(3):
+        before = time.process_time()
+        assigned(ALL[name], subscribers, dict.fromkeys(topics, 100))
+        taken.append(time.process_time() - before)
+    assert min(taken) < 1

@@ -137,7 +137,7 @@ def run(scenario: Callable[[Scene], Awaitable[None]], leader: BrokerId | None = 
                     node.runtime.stop()
                 await scene.supervisor.close()
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), 60))
 
 
 @pytest.fixture(autouse=True)

@@ -198,7 +198,7 @@ def run(scenario: Callable[[Scene], Awaitable[None]]) -> None:
                     node.groups.stop()
                 await scene.supervisor.close()
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), 60))
 
 
 def batch(producer: Any, sequence: int, count: int = 1) -> bytes:

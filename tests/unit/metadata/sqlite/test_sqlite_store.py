@@ -118,7 +118,7 @@ def test_an_expired_session_is_reported_when_it_puts_an_ephemeral_key(tmp_path):
         await frozen.close()
         await other.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_a_watch_that_fell_behind_the_log_of_changes_is_told_that_it_missed_some(tmp_path, monkeypatch):
@@ -145,7 +145,7 @@ def test_a_watch_that_fell_behind_the_log_of_changes_is_told_that_it_missed_some
         await other.close()
         await slow.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_a_watch_goes_on_after_the_store_could_not_answer_and_misses_nothing(tmp_path, monkeypatch, caplog):
@@ -166,7 +166,7 @@ def test_a_watch_goes_on_after_the_store_could_not_answer_and_misses_nothing(tmp
         assert (await anext(watch)).keys == {"a"}
         await store.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
     assert sum("disk I/O error" in record.message for record in caplog.records) == 1
 
 

@@ -113,7 +113,7 @@ def content_of(found):
 
 
 def run(scenario):
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_a_follower_whose_log_begins_past_the_leaders_end_begins_anew_and_has_all_that_the_leader_has():
@@ -524,4 +524,4 @@ def test_very_many_positions_are_named_in_several_turns_and_without_what_was_for
         assert sorted(position.partition for position in wanted) == [0, *range(11, 1200)]
         assert turns >= 1
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -54,7 +54,7 @@ async def following_as(node_id):
 
 
 def run(scenario):
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 class Rounds:

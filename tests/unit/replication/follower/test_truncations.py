@@ -66,7 +66,7 @@ class Scene:
     def cut_to(self, offset):
         """Begins a cut whose thread waits until it is allowed to go on."""
         in_thread = self.replicas.truncations._in_thread
-        self.replicas.truncations._in_thread = lambda work: in_thread(lambda: (self.allowed.wait(20), work()))
+        self.replicas.truncations._in_thread = lambda work: in_thread(lambda: (self.allowed.wait(60), work()))
         return self.partition.truncate_to(Offset(offset))
 
 
@@ -80,7 +80,7 @@ def run(scenario):
             await scene.supervisor.close()
             scene.executor.shutdown()
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), 60))
 
 
 async def turns(count=20):
@@ -227,7 +227,7 @@ def test_a_log_that_begins_anew_is_synced_in_a_thread_and_no_checkpoint_speaks_o
             threads.append(threading.current_thread())
             if path == "/data" and not scene.files.exists("/data/t-0") and not waits.is_set():
                 waits.set()
-                assert scene.allowed.wait(20)
+                assert scene.allowed.wait(60)
             sync_directory(path)
 
         monkeypatch.setattr(scene.files, "sync_directory", slowly)

@@ -11,7 +11,7 @@ REFUSAL = KafkaError(ErrorCode.not_enough_replicas_after_append, "too few")
 
 
 def run(scenario):
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_all_up_to_the_mark_are_answered_and_the_others_wait_on():

@@ -18,7 +18,7 @@ class Plan:
 
     def run(self):
         self._log.syncs += 1
-        assert self._log.gate.wait(10)
+        assert self._log.gate.wait(60)
         if self._log.surprise is not None:
             raise self._log.surprise
         if self._log.fails:

@@ -54,7 +54,7 @@ def run(scenario, **config):
             finally:
                 slow.permits.release(100)
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), 60))
 
 
 def test_without_syncs_what_is_appended_can_be_read():
@@ -126,7 +126,7 @@ def test_what_recovery_found_and_the_disk_refused_to_sync_is_not_shown_before_a_
             await partition.flush()
             assert partition.high_watermark == 5
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_a_partition_that_nobody_has_any_more_is_gone_without_the_garbage_collector():

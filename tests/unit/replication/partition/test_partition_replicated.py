@@ -65,7 +65,7 @@ def run(scenario):
     async def whole():
         await scenario()
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), 60))
 
 
 def led(isr=REPLICAS, **config):

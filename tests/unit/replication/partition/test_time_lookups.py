@@ -45,7 +45,7 @@ def run(scenario):
             finally:
                 lookups.stop()
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), 60))
 
 
 async def running(log, count):

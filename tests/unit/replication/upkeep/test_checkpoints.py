@@ -60,7 +60,7 @@ def run(scenario, partitions=MANY):
         with ThreadPoolExecutor(1) as executor:
             await scenario(Scene(executor, partitions))
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), 60))
 
 
 def test_collecting_leaves_turns_to_others():

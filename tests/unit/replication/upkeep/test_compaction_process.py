@@ -44,7 +44,7 @@ def test_a_pass_that_is_given_up_while_the_process_starts_is_not_asked_for(
             await started[0].wait()
             await helper.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
     assert not psutil.pid_exists(started[0].pid), "and the process does not stay"
 
 
