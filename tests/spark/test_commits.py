@@ -268,6 +268,7 @@ def test_a_decision_is_found_behind_those_of_many_other_queries(queries: Queries
     query = queries.query()
     others = [name for name in (f"other-{n}" for n in range(3000)) if same_partition(name, query)]
     with queries.start(query) as run:
+        create_topic(run.cluster, decisions.TOPIC, decisions.PARTITIONS, decisions.TOPIC_CONFIGS)
         assert decided(run, query) is None
         decide(run, query, Decision(7, ()))
         driver = DriverTransaction(run.access, "spark/others")
