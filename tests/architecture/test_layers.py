@@ -19,6 +19,7 @@ LAYER = {
     "replication": 4,
     "controller": 4,
     "coordination": 4,
+    "security": 4,
     "broker": 5,
     "server": 6,
     "app": 7,

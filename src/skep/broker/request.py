@@ -6,6 +6,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from skep.base.loop.slicer import Work
 from skep.broker.refused_batches import RefusedBatches
+from skep.security.access import FULL_ACCESS, Access
 from skep.wire.apis import Api
 from skep.wire.codec import Body
 
@@ -19,6 +20,8 @@ class ClientConnection(Protocol):
     """Called with the connection when its client sends nothing more, and when it is closed."""
     is_lost: bool
     """Whether that has happened. Nobody is called for what begins later."""
+    access: Access
+    """What the client may do. It is another object after the client has authenticated itself again."""
     refused_batches: RefusedBatches | None
     """Made by Produce when it refuses the first batch."""
 
@@ -36,8 +39,8 @@ class Request(Generic[B]):
     in slices, and no other request of the connection may be handled in between. Long requests are exclusive, and a
     handler may set ``is_exclusive`` when it finds that it needs slices.
 
-    Besides ``is_exclusive`` only ``connection`` changes, which the connection sets. The class is not frozen because
-    that costs a microsecond a request.
+    Besides ``is_exclusive`` only ``connection`` and ``access`` change, which the connection sets. The class is not
+    frozen because that costs a microsecond a request.
     """
 
     api: Api
@@ -50,6 +53,7 @@ class Request(Generic[B]):
     undecoded: Work[Any] | None = None
     is_exclusive: bool = False
     connection: ClientConnection | None = None
+    access: Access = FULL_ACCESS
 
     def who(self) -> str:
         return (

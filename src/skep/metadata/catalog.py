@@ -19,7 +19,7 @@ from skep.base.errors import ErrorCode, KafkaError, StartupError, VersionConflic
 from skep.base.ids import BrokerId
 from skep.base.loop.threads import maybe_in_thread
 from skep.metadata import layout
-from skep.metadata.cluster_image import ClusterImage, ConfigOwner
+from skep.metadata.cluster_image import ClusterImage, ConfigOwner, Fields
 from skep.metadata.compare_and_set import ATTEMPTS, too_many_conflicts, update
 from skep.metadata.current_image import CurrentImage, OnChange
 from skep.metadata.metadata_store import MUST_NOT_EXIST, MetadataStore, Put, Versioned
@@ -42,6 +42,7 @@ MANY_PARTITIONS = 500
 REGISTRATION_PAUSE_S = 0.2
 
 Edit = Callable[[Mapping[str, str]], Mapping[str, str]]
+EditEntry = Callable[[Fields | None], Fields | None]
 
 
 class Controllership(NamedTuple):
@@ -223,6 +224,38 @@ class Catalog:
         async with self._current.lock:
             entry = await update(self._store, key, edited)
             self._current.set_image(layout.image_after(self.image, key, entry))
+
+    async def alter_entry(self, kind: str, name: str, edit: EditEntry) -> Fields | None:
+        """Replaces the entry of a user, an ACL or a quota by ``edit(fields)``; None removes it, or says there is none.
+
+        Returns the fields as they are now. If ``edit`` raises, they stay unchanged.
+        """
+        key = layout.entry_key(kind, name)
+        async with self._current.lock:
+            for _ in range(ATTEMPTS):
+                entry = await self._store.get(key)
+                before = None if entry is None else layout.decode_entry(key, entry.value)
+                after = edit(before)
+                try:
+                    written = await self._write_entry(key, entry, before, after)
+                except VersionConflict:
+                    continue
+                self._current.set_image(layout.image_after(self.image, key, written))
+                return after
+            raise too_many_conflicts(key)
+
+    async def _write_entry(
+        self, key: str, entry: Versioned | None, before: Fields | None, after: Fields | None
+    ) -> Versioned | None:
+        if after == before:
+            return entry
+        if after is None:
+            assert entry is not None
+            await self._store.delete(key, expected_version=entry.version, keeps_version=True)
+            return None
+        value = layout.encode_entry(after)
+        expected_version = MUST_NOT_EXIST if entry is None else entry.version
+        return Versioned(value, await self._store.put(key, value, expected_version=expected_version))
 
     async def allocate_producer_ids(self, count: int = PRODUCER_ID_BLOCK) -> range:
         """Allocates producer ids that are never given out again. A crash loses the unused ones of the block."""

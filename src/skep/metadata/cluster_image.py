@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from skep.base.ids import BrokerId
 from skep.metadata.model import BrokerRecord, ControllerRecord, TopicRecord
@@ -24,6 +24,11 @@ ConfigOwner = BrokerId | str
 
 NO_CONFIG: Mapping[str, str] = MappingProxyType({})
 
+Fields = Mapping[str, Any]
+"""The fields of an entry of the kinds USERS, ACLS and QUOTAS. What they mean is up to ``security/``."""
+USERS, ACLS, QUOTAS = ENTRY_KINDS = ("users", "acls", "quotas")
+NO_ENTRIES: Mapping[str, Fields] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
@@ -37,6 +42,8 @@ class ClusterImage:
     broker_configs: Mapping[ConfigOwner, Mapping[str, str]] = field(default_factory=dict)
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     controller: ControllerRecord | None = None
+    entries: Mapping[str, Mapping[str, Fields]] = field(default_factory=dict)
+    """By kind, then by name. The mapping of a kind is replaced when one of its entries changes, and only then."""
 
     @classmethod
     def of(
@@ -47,6 +54,7 @@ class ClusterImage:
         broker_configs: Mapping[ConfigOwner, Mapping[str, str]] | None = None,
         group_configs: Mapping[str, Mapping[str, str]] | None = None,
         controller: ControllerRecord | None = None,
+        entries: Mapping[str, Mapping[str, Fields]] | None = None,
     ) -> "ClusterImage":
         by_name = {topic.name: topic for topic in topics}
         return cls(
@@ -58,6 +66,7 @@ class ClusterImage:
             dict(broker_configs or {}),
             dict(group_configs or {}),
             controller,
+            dict(entries or {}),
         )
 
     def with_topic(self, topic: TopicRecord) -> "ClusterImage":
@@ -114,6 +123,15 @@ class ClusterImage:
 
     def group_config(self, group_id: str) -> Mapping[str, str]:
         return self.group_configs.get(group_id, NO_CONFIG)
+
+    def with_entry(self, kind: str, name: str, fields: Fields | None) -> "ClusterImage":
+        """Sets one entry of a kind; None removes it."""
+        before = self.entries_of(kind)
+        after = _without(before, name) if fields is None else {**before, name: fields}
+        return replace(self, entries={**self.entries, kind: after})
+
+    def entries_of(self, kind: str) -> Mapping[str, Fields]:
+        return self.entries.get(kind, NO_ENTRIES)
 
 
 def _without(mapping: Mapping[K, V], key: K) -> dict[K, V]:

@@ -7,6 +7,9 @@
 ``configs/cluster``      config overrides of all brokers
 ``configs/broker-<id>``  config overrides of one broker
 ``configs/group-<id>``   config overrides of one group, its id percent-encoded
+``users/=<name>``        the credentials of a user
+``acls/=<pattern>``      the ACLs of one resource pattern
+``quotas/=<entity>``     the quotas of one entity
 ``brokers/<id>``         a live broker; ephemeral
 ``controller``           the broker that elects leaders; ephemeral
 ``controller-epoch``     the number of controllers so far; its version guards the writes of a controller
@@ -19,11 +22,11 @@ import logging
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from skep.base.ids import BrokerId
-from skep.metadata.cluster_image import CLUSTER_DEFAULT, ClusterImage, ConfigOwner
+from skep.metadata.cluster_image import CLUSTER_DEFAULT, ENTRY_KINDS, ClusterImage, ConfigOwner, Fields
 from skep.metadata.metadata_store import Versioned
 from skep.metadata.model import (
     BrokerRecord,
@@ -71,6 +74,11 @@ def group_config_key(group_id: str) -> str:
     return _CONFIG_OF_GROUP + quote(group_id, safe="")
 
 
+def entry_key(kind: str, name: str) -> str:
+    """Returns the key of an entry. The sign before the name keeps ``.`` and ``..`` apart from paths of ZooKeeper."""
+    return f"{kind}/={quote(name, safe='')}"
+
+
 def deletion_key(topic_id: uuid.UUID) -> str:
     return _DELETING + topic_id.hex
 
@@ -99,6 +107,32 @@ def decode_config(key: str, value: bytes) -> dict[str, str]:
     return config
 
 
+def encode_entry(fields: Fields) -> bytes:
+    return encode_fields(fields=dict(fields))
+
+
+def decode_entry(key: str, value: bytes) -> dict[str, Any]:
+    fields: dict[str, Any] = decode_field(key, value, "fields")
+    return fields
+
+
+def _kind_and_name(key: str) -> tuple[str, str] | None:
+    """Returns what ``entry_key`` was called with; None for a key of another sort."""
+    kind, slash, name = key.partition("/=")
+    return (kind, unquote(name)) if slash and kind in ENTRY_KINDS else None
+
+
+def _entries_of(tree: Mapping[str, Versioned], before: ClusterImage | None) -> dict[str, Mapping[str, Fields]]:
+    """Returns the entries by kind. The mapping of a kind that has not changed is the one of ``before``."""
+    found: dict[str, dict[str, Fields]] = {}
+    for key, entry in tree.items():
+        if (place := _kind_and_name(key)) is not None:
+            kind, name = place
+            found.setdefault(kind, {})[name] = decode_entry(key, entry.value)
+    known: Mapping[str, Mapping[str, Fields]] = {} if before is None else before.entries
+    return {kind: known[kind] if known.get(kind) == entries else entries for kind, entries in found.items()}
+
+
 def image_of(cluster_id: str, tree: Mapping[str, Versioned], before: ClusterImage | None = None) -> ClusterImage:
     """Returns the image of the whole store. Topics that have not changed since ``before`` are the same objects."""
     known = {} if before is None else before.topics
@@ -117,6 +151,7 @@ def image_of(cluster_id: str, tree: Mapping[str, Versioned], before: ClusterImag
             if key.startswith(_CONFIG_OF_GROUP)
         },
         ControllerRecord.decode(tree[CONTROLLER].value) if CONTROLLER in tree else None,
+        _entries_of(tree, before),
     )
 
 
@@ -144,6 +179,9 @@ def image_after(image: ClusterImage, key: str, entry: Versioned | None) -> Clust
         owner = _config_owner(key)
         overrides = {} if entry is None else decode_config(key, entry.value)
         return image if image.broker_config(owner) == overrides else image.with_broker_config(owner, overrides)
+    if (place := _kind_and_name(key)) is not None:
+        fields = None if entry is None else decode_entry(key, entry.value)
+        return image if image.entries_of(place[0]).get(place[1]) == fields else image.with_entry(*place, fields)
     return image
 
 

@@ -27,6 +27,7 @@ from skep.base.clock import Clock
 from skep.base.errors import DecodeError, StorageError
 from skep.broker.refused_batches import RefusedBatches
 from skep.broker.request import AnyRequest, CloseConnection, Parts
+from skep.security.access import FULL_ACCESS, Access
 from skep.server.sender import Sender
 from skep.wire.apis import PRODUCE, WRITE_SHARE_GROUP_STATE
 from skep.wire.frame_reader import FrameReader, LargeBuffers, ReceiveBudget
@@ -130,6 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         self.host = self.peer = "?"
         self.when_lost: Callable[[Any], None] | None = None
         self.is_lost = False
+        self.access: Access = FULL_ACCESS
         self.refused_batches: RefusedBatches | None = None
         self.last_active = owner.clock.monotonic()
 
@@ -270,6 +272,7 @@ class Connection(asyncio.BufferedProtocol):
             self._deferred = request
             return False
         request.connection = self
+        request.access = self.access
         try:
             response = self._owner.handle(request)
         except CloseConnection:

@@ -1,0 +1,1 @@
+"""The messages and the arithmetic of SASL mechanisms, for both sides, without I/O."""
