@@ -65,6 +65,7 @@ from skep.replication.partition.partition import Partition
 from skep.replication.partition.time_lookups import TimeLookups
 from skep.replication.replica_manager import ReplicaManager
 from skep.replication.upkeep.kernel_compilation import compile_missing
+from skep.security.security import Security
 from skep.server.listener import Listener
 from skep.storage.directory.log_directory import LogDirectory
 
@@ -119,6 +120,7 @@ class Broker:
         )
         self._on_stop(lambda: _synchronously(coordinators.stop))
         services = self._services(coordinators)
+        self._security: Security = services.security
         self._write_dead_letters(services)
         coordinators.share_persister.create_topic = lambda: internal_topics.ensure(services, SHARE_GROUP_STATE)
         coordinators.fenced_members.end_here = lambda group_id, members: self._slicer.finish(
@@ -419,6 +421,7 @@ class Broker:
             if self.config.log_level != level:
                 set_log_level(self.config.log_level)
             services.replicas.defaults_changed(self.config.topic_defaults)
+        self._security.image_changed(old, new)
         services.replicas.image_changed(old, new)
         if new.brokers is not old.brokers:
             self._log_end_reporter.recheck()

@@ -25,6 +25,7 @@ from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import BrokerRecord
 from skep.replication.partition.time_lookups import TimeLookups
 from skep.replication.replica_manager import ReplicaManager
+from skep.security.security import Security
 
 
 class PartitionCount:
@@ -72,8 +73,10 @@ class Services:
     throttled_replicas: ThrottledReplicas = field(init=False)
     share_sessions: ShareSessions = field(init=False)
     departed: DepartedBrokers = field(init=False)
+    security: Security = field(init=False)
 
     def __post_init__(self) -> None:
+        self.security = Security(self.current_config, lambda: self.catalog.image)
         self.departed = DepartedBrokers(self.catalog, self.clock)
         self.share_sessions = ShareSessions(self.share_partitions, self._share_session_limits)
         self.throttled_replicas = ThrottledReplicas(self.catalog, self.node.id, self.clock, self.current_config)

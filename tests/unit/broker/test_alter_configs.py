@@ -173,7 +173,11 @@ def test_validate_only_checks_and_changes_nothing(topic, api, version):
             "duplicate config keys: flush.ms",
         ),
         (resource(BROKER_RESOURCE, "1", (SET, "no.such", "1")), ErrorCode.invalid_config, "no.such"),
-        (resource(BROKER_RESOURCE, "1", (SET, "ssl.keystore.password", "x")), ErrorCode.invalid_request, "not use it"),
+        (
+            resource(BROKER_RESOURCE, "1", (SET, "sasl.client.callback.handler.class", "x")),
+            ErrorCode.invalid_request,
+            "not use it",
+        ),
         (resource(BROKER_RESOURCE, "", (SET, "listeners", "x:1")), ErrorCode.invalid_request, "listeners"),
         (resource(BROKER_RESOURCE, "1", (SET, "log.retention.ms", "x")), ErrorCode.invalid_request, "log.retention.ms"),
     ],

@@ -1,8 +1,8 @@
 """The options of a broker. They have Kafka's names if Kafka has the option, and begin with ``skep.`` otherwise.
 
-``cluster_config.py``, ``coordinator_config.py`` and ``share_config.py`` hold sections of them. The defaults of topics
-(``log.segment.bytes`` and others) are broker options too. They are declared once, in ``topic_config.py``, and reach a
-topic through ``BrokerConfig.topic_defaults``.
+``cluster_config.py``, ``coordinator_config.py``, ``security_config.py`` and ``share_config.py`` hold sections of them.
+The defaults of topics (``log.segment.bytes`` and others) are broker options too. They are declared once, in
+``topic_config.py``, and reach a topic through ``BrokerConfig.topic_defaults``.
 """
 
 from collections.abc import Mapping
@@ -24,6 +24,7 @@ from skep.base.config.option import (
     option,
     parse_into,
 )
+from skep.base.config.security_config import SecurityConfig, option_of_listener
 from skep.base.config.share_config import ShareConfig
 from skep.base.config.topic_config import HOUR_MS, TopicConfig
 from skep.base.config.unused_options import is_kept
@@ -287,7 +288,10 @@ class BrokerConfig:
 
     cluster: ClusterConfig = field(default_factory=ClusterConfig, metadata=SECTION)
     coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig, metadata=SECTION)
+    security: SecurityConfig = field(default_factory=SecurityConfig, metadata=SECTION)
     share: ShareConfig = field(default_factory=ShareConfig, metadata=SECTION)
+    of_listeners: Mapping[str, str] = field(default_factory=dict)
+    """Options with the prefix of a listener, by their full names (``security_of_listener``)."""
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
 
 
@@ -310,7 +314,7 @@ def topic_defaults_by_broker_name() -> dict[str, Option]:
 def read_broker_config(texts: Mapping[str, str], base: BrokerConfig | None = None) -> BrokerConfig:
     """Returns ``base`` (by default the defaults) with the named options set from text. Raises OptionError."""
     base = base or BrokerConfig()
-    own, defaults = {}, {}
+    own, defaults, of_listeners = {}, {}, {}
     topic_options = topic_defaults_by_broker_name()
     known = declared(BrokerConfig)
     for name, text in without_aliases(texts).items():
@@ -318,10 +322,17 @@ def read_broker_config(texts: Mapping[str, str], base: BrokerConfig | None = Non
             defaults[name] = text
         elif name in known:
             own[name] = text
+        elif (of_listener := option_of_listener(name)) is not None:
+            of_listener.parse(text)
+            of_listeners[name] = text
         else:
             raise OptionError(f"{name}: there is no such option{meant(name, option_names())}")
     parsed = {topic_options[name].field: _parse_as(name, topic_options[name], text) for name, text in defaults.items()}
-    return replace(parse_into(base, own), topic_defaults=replace(base.topic_defaults, **parsed))
+    return replace(
+        parse_into(base, own),
+        topic_defaults=replace(base.topic_defaults, **parsed),
+        of_listeners={**base.of_listeners, **of_listeners},
+    )
 
 
 def config_in_force(texts: Mapping[str, str], *overrides: Mapping[str, str]) -> BrokerConfig:

@@ -62,12 +62,13 @@ class Option:
 
     def parse(self, text: str) -> Any:
         """Returns the value of ``text``. Raises OptionError with the option, the text and the problem."""
+        shown = self.name if self.is_sensitive else f"{self.name}={text}"
         try:
             value = _PARSERS[self.type](text.strip())
         except ValueError:
-            raise OptionError(f"{self.name}={text}: expected {_EXPECTED[self.type]}") from None
+            raise OptionError(f"{shown}: expected {_EXPECTED[self.type]}") from None
         if (problem := self.check(value)) is not None:
-            raise OptionError(f"{self.name}={text}: {problem}")
+            raise OptionError(f"{shown}: {problem}")
         return value
 
     def show(self, value: Any) -> str:

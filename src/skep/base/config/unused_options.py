@@ -3,8 +3,8 @@
 Tools and tests of clients set some of them on a broker and expect Kafka's response. Those that Kafka changes at run
 time are kept and described, read-only and marked as unused. The others are refused as Kafka refuses them.
 
-They are not accepted at start: somebody who sets ``ssl.keystore.location`` there expects TLS, and a broker that started
-without it would be a surprise. Passwords are never kept.
+They are not accepted at start: somebody who sets ``sasl.kerberos.service.name`` there expects Kerberos, and a broker
+that started without it would be a surprise. Passwords are never kept.
 """
 
 from skep.base.config.option import Option, OptionType, anything, declared
@@ -15,7 +15,6 @@ _KEPT = frozenset(
         "compression.gzip.level",
         "compression.lz4.level",
         "compression.zstd.level",
-        "connections.max.reauth.ms",
         "log.cleaner.io.buffer.load.factor",
         "log.cleaner.io.buffer.size",
         "log.cleaner.threads",
@@ -24,8 +23,6 @@ _KEPT = frozenset(
         "log.message.downconversion.enable",
         "log.preallocate",
         "max.connection.creation.rate",
-        "max.connections.per.ip",
-        "max.connections.per.ip.overrides",
         "metric.reporters",
         "num.io.threads",
         "num.network.threads",
@@ -55,12 +52,10 @@ _KEPT = frozenset(
 _READ_AT_START = frozenset(
     {
         "alter.config.policy.class.name",
-        "authorizer.class.name",
         "auto.include.jmx.reporter",
         "broker.heartbeat.interval.ms",
         "broker.session.timeout.ms",
         "client.quota.callback.class",
-        "connection.failed.authentication.delay.ms",
         "controlled.shutdown.max.retries",
         "controlled.shutdown.retry.backoff.ms",
         "create.topic.policy.class.name",
@@ -68,9 +63,7 @@ _READ_AT_START = frozenset(
         "early.start.listeners",
         "fetch.purgatory.purge.interval.requests",
         "initial.broker.registration.timeout.ms",
-        "inter.broker.listener.name",
         "inter.broker.protocol.version",
-        "listener.security.protocol.map",
         "log.dir.failure.timeout.ms",
         "log.flush.scheduler.interval.ms",
         "log.flush.start.offset.checkpoint.interval.ms",
@@ -86,7 +79,6 @@ _READ_AT_START = frozenset(
         "queued.max.requests",
         "replica.socket.receive.buffer.bytes",
         "reserved.broker.max.id",
-        "security.inter.broker.protocol",
         "security.providers",
         "server.max.startup.time.ms",
         "socket.listen.backlog.size",

@@ -20,6 +20,7 @@ from skep.base.config.option import (
     option,
     parse_into,
 )
+from skep.base.config.security_config import SecurityConfig
 from skep.base.config.share_config import ShareConfig
 from skep.base.config.topic_config import HOUR_MS, TopicConfig
 from skep.base.errors import OptionError
@@ -132,7 +133,7 @@ def test_the_options_of_sections_are_options_of_the_broker():
         5,
     }
     own = [field for field in fields(BrokerConfig) if "name" in field.metadata]
-    sections = (ClusterConfig, CoordinatorConfig, ShareConfig)
+    sections = (ClusterConfig, CoordinatorConfig, SecurityConfig, ShareConfig)
     assert len(options) == len(own) + sum(len(declared(section)) for section in sections)
 
 

@@ -1,0 +1,314 @@
+"""The section ``security`` of the broker options: listeners' protocols, SASL, TLS, the authorizer, limits of strangers.
+
+Each of these options may be set for one listener alone, with the prefix ``listener.name.<name in lower case>.``, and
+for one SASL mechanism of it, with ``listener.name.<name>.<mechanism in lower case>.``. The longest prefix wins.
+``security_of_listener`` gives the options as they apply there.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from skep.base.config.option import (
+    Option,
+    OptionType,
+    anything,
+    at_least,
+    declared,
+    each_of,
+    meant,
+    one_of,
+    option,
+    parse_into,
+)
+from skep.base.errors import OptionError
+
+PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER = MECHANISMS = (
+    "PLAIN",
+    "SCRAM-SHA-256",
+    "SCRAM-SHA-512",
+    "OAUTHBEARER",
+)
+AUTHORIZERS = (
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "kafka.security.authorizer.AclAuthorizer",
+)
+"""Kafka's two names of an authorizer that reads ACLs. Skep has one, under both names."""
+NO_LIMIT = (1 << 31) - 1
+LISTENER_PREFIX = "listener.name."
+
+_TO_PEM = (
+    "openssl pkcs12 -in keystore.p12 -out broker.pem (a JKS file first becomes one of PKCS12: keytool -importkeystore "
+    "-srckeystore keystore.jks -destkeystore keystore.p12 -deststoretype PKCS12)"
+)
+
+
+def _is_pem(value: str) -> str | None:
+    return None if value == "PEM" else f"only PEM is supported; convert the file with {_TO_PEM}"
+
+
+def _has_no_password(value: str) -> str | None:
+    if not value:
+        return None
+    return f"files in PEM form have no password of their own (ssl.key.password is that of the key). From JKS: {_TO_PEM}"
+
+
+@dataclass(frozen=True)
+class SecurityConfig:
+    insecure: bool = option(
+        "skep.insecure",
+        False,
+        anything,
+        "Whether a listener without authentication may be reached from other machines.",
+        dynamic=False,
+    )
+    listener_security_protocol_map: tuple[str, ...] = option(
+        "listener.security.protocol.map",
+        tuple(f"{name}:{name}" for name in SECURITY_PROTOCOLS),
+        anything,
+        "The protocol of each listener: a list of NAME:PROTOCOL, with PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
+        dynamic=False,
+    )
+    inter_broker_listener_name: str = option(
+        "inter.broker.listener.name",
+        "",
+        anything,
+        "The listener that brokers use among themselves. Empty: the one with security.inter.broker.protocol.",
+        dynamic=False,
+    )
+    security_inter_broker_protocol: str = option(
+        "security.inter.broker.protocol",
+        PLAINTEXT,
+        one_of(*SECURITY_PROTOCOLS),
+        "The protocol that brokers use among themselves. If there is only one listener, it is that one's.",
+        dynamic=False,
+    )
+    sasl_enabled_mechanisms: tuple[str, ...] = option(
+        "sasl.enabled.mechanisms",
+        (SCRAM_SHA_512,),
+        each_of(*MECHANISMS),
+        "The SASL mechanisms that clients may use: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.",
+    )
+    sasl_mechanism_inter_broker_protocol: str = option(
+        "sasl.mechanism.inter.broker.protocol",
+        SCRAM_SHA_512,
+        one_of(*MECHANISMS),
+        "The SASL mechanism that brokers use among themselves.",
+        dynamic=False,
+    )
+    sasl_jaas_config: str = option(
+        "sasl.jaas.config",
+        "",
+        anything,
+        "Users and the broker's own credentials, as Kafka writes them. Set it for a listener and a mechanism: "
+        "listener.name.internal.plain.sasl.jaas.config.",
+        type=OptionType.PASSWORD,
+        dynamic=False,
+    )
+    sasl_server_max_receive_size: int = option(
+        "sasl.server.max.receive.size",
+        524_288,
+        at_least(1024),
+        "The largest request before authentication, in bytes. A connection that sends a larger one is closed.",
+        dynamic=False,
+    )
+    connections_max_reauth_ms: int = option(
+        "connections.max.reauth.ms",
+        0,
+        at_least(0),
+        "How long a client is authenticated before it has to do it again (KIP-368). 0: as long as it is connected, or "
+        "as its token is valid.",
+        type=OptionType.LONG,
+    )
+    connection_failed_authentication_delay_ms: int = option(
+        "connection.failed.authentication.delay.ms",
+        100,
+        at_least(0),
+        "How long a client waits for the response to a failed authentication.",
+    )
+    max_connections_per_ip: int = option(
+        "max.connections.per.ip", NO_LIMIT, at_least(0), "The most connections from one address."
+    )
+    max_connections_per_ip_overrides: tuple[str, ...] = option(
+        "max.connections.per.ip.overrides",
+        (),
+        anything,
+        "max.connections.per.ip for some addresses: a list of ADDRESS:NUMBER, for example 10.0.0.7:200.",
+    )
+    max_connections_per_principal: int = option(
+        "skep.max.connections.per.principal",
+        5_000,
+        at_least(1),
+        "The most connections of one principal, where clients authenticate. Brokers among themselves count too.",
+    )
+    max_unauthenticated_connections: int = option(
+        "skep.max.unauthenticated.connections",
+        500,
+        at_least(1),
+        "The most connections that have not finished their TLS handshake or have not authenticated yet. Further ones "
+        "are closed at once.",
+    )
+    handshake_timeout_ms: int = option(
+        "skep.handshake.timeout.ms",
+        10_000,
+        at_least(100),
+        "How long a connection may take for its TLS handshake, and then for its authentication.",
+    )
+    ssl_keystore_type: str = option("ssl.keystore.type", "PEM", _is_pem, "The form of the key and certificate.")
+    ssl_keystore_location: str = option(
+        "ssl.keystore.location",
+        "",
+        anything,
+        "File with the broker's private key and its certificate chain, in PEM form. It is read again when it changes.",
+    )
+    ssl_keystore_key: str = option(
+        "ssl.keystore.key",
+        "",
+        anything,
+        "The private key itself, in PEM form (PKCS#8), if it is not in a file.",
+        type=OptionType.PASSWORD,
+    )
+    ssl_keystore_certificate_chain: str = option(
+        "ssl.keystore.certificate.chain",
+        "",
+        anything,
+        "The certificate chain itself, in PEM form, beginning with the broker's certificate.",
+        type=OptionType.PASSWORD,
+    )
+    ssl_keystore_password: str = option(
+        "ssl.keystore.password",
+        "",
+        _has_no_password,
+        "For JKS and PKCS12 files, which are not supported.",
+        type=OptionType.PASSWORD,
+    )
+    ssl_key_password: str = option(
+        "ssl.key.password", "", anything, "The password of an encrypted private key.", type=OptionType.PASSWORD
+    )
+    ssl_truststore_type: str = option("ssl.truststore.type", "PEM", _is_pem, "The form of the CA certificates.")
+    ssl_truststore_location: str = option(
+        "ssl.truststore.location",
+        "",
+        anything,
+        "File with the certificates of the CAs that clients and other brokers are checked by, in PEM form. It is read "
+        "again when it changes.",
+    )
+    ssl_truststore_certificates: str = option(
+        "ssl.truststore.certificates",
+        "",
+        anything,
+        "The certificates of the CAs themselves, in PEM form, if they are not in a file.",
+        type=OptionType.PASSWORD,
+    )
+    ssl_truststore_password: str = option(
+        "ssl.truststore.password",
+        "",
+        _has_no_password,
+        "For JKS and PKCS12 files, which are not supported.",
+        type=OptionType.PASSWORD,
+    )
+    ssl_client_auth: str = option(
+        "ssl.client.auth",
+        "none",
+        one_of("none", "requested", "required"),
+        "Whether clients show a certificate: none, requested, required.",
+    )
+    ssl_enabled_protocols: tuple[str, ...] = option(
+        "ssl.enabled.protocols",
+        ("TLSv1.2", "TLSv1.3"),
+        each_of("TLSv1.2", "TLSv1.3"),
+        "The versions of TLS that are accepted: TLSv1.2, TLSv1.3.",
+    )
+    ssl_protocol: str = option(
+        "ssl.protocol",
+        "TLSv1.3",
+        one_of("TLS", "TLSv1.2", "TLSv1.3"),
+        "Accepted for the sake of Kafka's files: ssl.enabled.protocols decides.",
+        dynamic=False,
+    )
+    ssl_cipher_suites: tuple[str, ...] = option(
+        "ssl.cipher.suites",
+        (),
+        anything,
+        "The cipher suites of TLS 1.2, by OpenSSL's or Java's names. Empty: those of OpenSSL.",
+    )
+    ssl_principal_mapping_rules: str = option(
+        "ssl.principal.mapping.rules",
+        "DEFAULT",
+        anything,
+        "How the name in a client's certificate becomes its principal: a list of RULE:PATTERN/REPLACEMENT/[LU] and "
+        "DEFAULT, the name itself. The first rule that matches counts.",
+    )
+    ssl_endpoint_identification_algorithm: str = option(
+        "ssl.endpoint.identification.algorithm",
+        "https",
+        one_of("https", ""),
+        "How brokers check the names of other brokers: https, by the host name in the certificate. Empty: not at all.",
+    )
+    authorizer_class_name: str = option(
+        "authorizer.class.name",
+        "",
+        one_of("", *AUTHORIZERS),
+        "Whether requests are checked against ACLs: " + AUTHORIZERS[0] + ". Empty: everybody may do everything.",
+        dynamic=False,
+    )
+    super_users: str = option(
+        "super.users",
+        "",
+        anything,
+        "Principals that may do everything, whatever the ACLs say, with semicolons between: User:admin;User:broker.",
+        dynamic=False,
+    )
+    allow_everyone_if_no_acl_found: bool = option(
+        "allow.everyone.if.no.acl.found",
+        False,
+        anything,
+        "Whether everybody may use what no ACL matches.",
+        dynamic=False,
+    )
+
+
+SECURITY_OPTIONS: Mapping[str, Option] = declared(SecurityConfig)
+
+_LISTENER_WIDE = frozenset(
+    name
+    for name in SECURITY_OPTIONS
+    if name.startswith(("sasl.", "ssl.", "connections.", "connection.")) and not name.endswith("inter.broker.protocol")
+)
+"""The options that a listener may have for itself."""
+_MECHANISMS = "|".join(re.escape(name.lower()) for name in MECHANISMS)
+_OF_LISTENER = re.compile(rf"listener\.name\.(?P<listener>[^.]+)\.((?P<mechanism>{_MECHANISMS})\.)?(?P<option>.+)")
+
+
+def option_of_listener(name: str) -> Option | None:
+    """Returns the option that ``listener.name.<listener>.[<mechanism>.]<option>`` sets, under this name.
+
+    None for a name without the prefix. Raises OptionError if there is no such option of listeners.
+    """
+    if not name.startswith(LISTENER_PREFIX):
+        return None
+    found = _OF_LISTENER.fullmatch(name)
+    if found is None or found["option"] not in _LISTENER_WIDE:
+        shown = found["option"] if found else name
+        raise OptionError(f"{name}: listeners have no such option of their own{meant(shown, _LISTENER_WIDE)}")
+    return replace(SECURITY_OPTIONS[found["option"]], name=name)
+
+
+def security_of_listener(
+    config: SecurityConfig, overrides: Mapping[str, str], listener: str, mechanism: str | None = None
+) -> SecurityConfig:
+    """Returns the options as they apply to a listener, and to one SASL mechanism of it if that is given.
+
+    ``overrides`` are the options with the prefix of a listener, by their full names.
+    """
+    prefix = f"{LISTENER_PREFIX}{listener.lower()}."
+    prefixes = [prefix] if mechanism is None else [prefix, f"{prefix}{mechanism.lower()}."]
+    texts: dict[str, str] = {}
+    for one in prefixes:
+        texts.update(
+            (name.removeprefix(one), text)
+            for name, text in overrides.items()
+            if name.startswith(one) and name.removeprefix(one) in _LISTENER_WIDE
+        )
+    return parse_into(config, texts)
