@@ -79,7 +79,7 @@ $(BIN)/python:
 
 $(VENV)/.run: $(BIN)/python pyproject.toml
 	@echo "skep: installing what the broker needs"
-	@$(call install,.[fast])
+	@$(call install,.[fast$(comma)tls])
 	@touch $@
 
 $(VENV)/.spark: $(BIN)/python pyproject.toml

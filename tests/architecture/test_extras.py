@@ -39,7 +39,7 @@ def test_what_messages_recommend_is_an_extra() -> None:
         for path in (ROOT / "src").rglob("*.py")
         for extra in re.findall(r"how_to_install\(['\"](\w+)['\"]\)", path.read_text())
     }
-    assert used >= {"arrow", "fast", "spark", "zookeeper"}
+    assert used >= {"arrow", "fast", "spark", "tls", "zookeeper"}
     assert used <= set(EXTRAS)
 
 

@@ -18,6 +18,7 @@ GROUPS_OF_COMMANDS = {
     "transactions": ["list", "describe", "producers", "find-hanging", "abort"],
     "cluster": ["describe", "wait", "reassign", "elect", "drain", "unregister"],
     "cluster config": ["list", "set", "delete"],
+    "tls": ["init", "sign", "show"],
     "pipeline": ["init", "run", "validate", "graph", "show"],
 }
 

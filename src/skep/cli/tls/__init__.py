@@ -1,0 +1,1 @@
+"""``skep tls``: certificates to try out a secured broker with."""

@@ -1,0 +1,1 @@
+"""TLS: certificates to try it out with."""
