@@ -8,6 +8,8 @@ import hashlib
 import hmac
 from typing import NamedTuple
 
+from skep.base.secret import HIDDEN
+
 
 class Scram(NamedTuple):
     """A mechanism: its name, its number in Kafka's API, and its hash function."""
@@ -25,6 +27,9 @@ SCRAMS = {scram.name: scram for scram in (SCRAM_SHA_256, SCRAM_SHA_512)}
 class ScramKeys(NamedTuple):
     stored_key: bytes
     server_key: bytes
+
+    def __repr__(self) -> str:
+        return f"ScramKeys({HIDDEN})"
 
 
 def salted_password(scram: Scram, password: str, salt: bytes, iterations: int) -> bytes:

@@ -1,0 +1,1 @@
+"""The server's side of SASL: who a client proves to be."""
