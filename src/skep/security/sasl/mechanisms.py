@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.secret import Secret
 from skep.security.sasl.mechanism import Mechanism
-from skep.security.sasl.plain_mechanism import Passwords, PlainMechanism
+from skep.security.sasl.password_checks import PasswordChecks
+from skep.security.sasl.plain_mechanism import NOBODY, PlainMechanism
 from skep.security.sasl.scram_mechanism import ScramMechanism, ScramUsers
 from skep.wire.sasl.plain import PLAIN
-from skep.wire.sasl.scram_keys import SCRAMS, Scram
+from skep.wire.sasl.scram_keys import Scram
 
 Begin = Callable[[], Mechanism]
 
@@ -31,9 +33,9 @@ class Mechanisms:
         return self._begin[name]()
 
 
-def plain(passwords: Passwords) -> dict[str, Begin]:
-    return {PLAIN: lambda: PlainMechanism(passwords)}
+def plain(passwords: PasswordChecks, listed: Mapping[str, Secret] = NOBODY) -> dict[str, Begin]:
+    return {PLAIN: lambda: PlainMechanism(passwords, listed)}
 
 
 def scram(mechanism: Scram, users: ScramUsers) -> dict[str, Begin]:
-    return {SCRAMS[mechanism.name].name: lambda: ScramMechanism(mechanism, users)}
+    return {mechanism.name: lambda: ScramMechanism(mechanism, users)}

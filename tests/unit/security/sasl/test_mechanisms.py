@@ -11,9 +11,11 @@ from skep.security.principal import Principal
 from skep.security.sasl import mechanisms
 from skep.security.sasl.mechanism import Authenticated, AuthenticationFailed, Mechanism
 from skep.security.sasl.mechanisms import Mechanisms
+from skep.security.sasl.password_checks import PasswordChecks
 from skep.security.sasl.plain_mechanism import PlainMechanism
 from skep.security.sasl.scram_mechanism import ScramCredential, ScramLookup, ScramMechanism
 from skep.wire.sasl import scram_keys
+from skep.wire.sasl.password_hash import PasswordHash, hash_password
 from skep.wire.sasl.sasl_client import SaslClient, password_client
 from skep.wire.sasl.scram_client import ScramClient
 from skep.wire.sasl.scram_keys import SCRAM_SHA_256, SCRAM_SHA_512, Scram, ScramKeys
@@ -25,8 +27,8 @@ class MemoryUsers:
     def __init__(self, **passwords: str) -> None:
         self.passwords = passwords
 
-    async def check(self, username: str, password: Secret) -> bool:
-        return username in self.passwords and password == Secret(self.passwords[username])
+    def password_hash(self, username: str) -> PasswordHash | None:
+        return HASHES.get(username)
 
     def scram_credential(self, scram: Scram, username: str) -> ScramLookup:
         if username not in self.passwords:
@@ -36,6 +38,8 @@ class MemoryUsers:
 
 
 USERS = MemoryUsers(alice="secret", bob="sesame")
+HASHES = {name: hash_password(Secret(password)) for name, password in USERS.passwords.items()}
+PASSWORDS = PasswordChecks(USERS)
 
 
 async def login(client: SaslClient, server: Mechanism) -> Authenticated:
@@ -54,7 +58,7 @@ async def login(client: SaslClient, server: Mechanism) -> Authenticated:
 
 def begin(name: str) -> Mechanism:
     return Mechanisms(
-        mechanisms.plain(USERS) | mechanisms.scram(SCRAM_SHA_256, USERS) | mechanisms.scram(SCRAM_SHA_512, USERS)
+        mechanisms.plain(PASSWORDS) | mechanisms.scram(SCRAM_SHA_256, USERS) | mechanisms.scram(SCRAM_SHA_512, USERS)
     ).begin(name)
 
 
@@ -77,7 +81,7 @@ def test_a_wrong_password_and_an_unknown_user_look_the_same_to_the_client(name):
 
 
 def test_another_mechanism_is_refused_with_the_list():
-    offered = Mechanisms(mechanisms.plain(USERS))
+    offered = Mechanisms(mechanisms.plain(PASSWORDS))
     assert offered.names == ["PLAIN"]
     with pytest.raises(KafkaError, match="enabled SASL mechanisms are PLAIN") as caught:
         offered.begin("GSSAPI")
@@ -86,13 +90,13 @@ def test_another_mechanism_is_refused_with_the_list():
 
 def test_plain_lets_nobody_act_as_another():
     """CVE-2017-12610."""
-    assert asyncio.run(PlainMechanism(USERS).step(b"alice\0alice\0secret")).principal == Principal("alice")
+    assert asyncio.run(PlainMechanism(PASSWORDS).step(b"alice\0alice\0secret")).principal == Principal("alice")
     with pytest.raises(AuthenticationFailed):
-        asyncio.run(PlainMechanism(USERS).step(b"bob\0alice\0secret"))
+        asyncio.run(PlainMechanism(PASSWORDS).step(b"bob\0alice\0secret"))
 
 
 def test_plain_takes_one_message():
-    server = PlainMechanism(USERS)
+    server = PlainMechanism(PASSWORDS)
     asyncio.run(server.step(b"\0alice\0secret"))
     with pytest.raises(AuthenticationFailed):
         asyncio.run(server.step(b"\0alice\0secret"))
