@@ -16,13 +16,13 @@ from skep.base.errors import ErrorCode
 from skep.client.connection import Connection
 from skep.client.errors import ClientError, Unreachable
 from skep.client.retry import RETRIABLE, Retry, check, check_topic
+from skep.client.security.client_security import PLAINTEXT, PROTOCOLS, ClientSecurity
 from skep.wire.apis import FIND_COORDINATOR, METADATA, Api
 from skep.wire.codec import Body
 
 DEFAULT_PORT = 9092
 SHORTEST_REQUEST_S, LONGEST_REQUEST_S = 1.0, 10.0
 LONGEST_CONNECT_S = 5.0
-SECURE = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 GROUP, TRANSACTION = 0, 1
 
 T = TypeVar("T")
@@ -48,8 +48,10 @@ class ClusterClient:
         timeout_s: float = 30.0,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        security: ClientSecurity = PLAINTEXT,
     ) -> None:
-        self._addresses = parse_addresses(bootstrap)
+        self._addresses = parse_addresses(bootstrap, security.protocol)
+        self._security = security
         self._client_id = client_id
         self.timeout_s = timeout_s
         # A silent broker uses only a part of the whole time, so that there is time left for another one.
@@ -76,8 +78,13 @@ class ClusterClient:
     ) -> None:
         self.close()
 
+    @property
+    def security(self) -> ClientSecurity:
+        return self._security
+
     def connect(self) -> None:
-        """Connects to the first address that accepts connections. Raises Unreachable at once if none does."""
+        """Connects to the first address that accepts connections. Raises Unreachable at once if none does, and
+        SecurityFailure if it refuses our settings."""
         self._first = self._first or self._connect_first()
 
     def metadata(self, topics: Iterable[str] | None = None) -> Any:
@@ -219,6 +226,7 @@ class ClusterClient:
             client_id=self._client_id,
             timeout_s=self.request_timeout_s,
             connect_timeout_s=min(LONGEST_CONNECT_S, self.request_timeout_s),
+            security=self._security,
         )
 
 
@@ -231,16 +239,18 @@ def _nodes(metadata: Any) -> list[Node]:
     return [Node(broker.node_id, broker.host, broker.port) for broker in metadata.brokers]
 
 
-def parse_addresses(bootstrap: str) -> list[tuple[str, int]]:
+def parse_addresses(bootstrap: str, security_protocol: str = PLAINTEXT.protocol) -> list[tuple[str, int]]:
     """Returns the hosts and ports of ``a:1,b,[::1]:3``, without a protocol in front (``PLAINTEXT://``).
 
-    Raises ClientError for a protocol with TLS or SASL, which this client lacks.
+    Raises ClientError for a protocol that is not the client's: the settings of TLS and SASL have to be given with it.
     """
     found = []
     for text in filter(None, (part.strip() for part in bootstrap.split(","))):
         protocol, _, address = text.rpartition("://")
-        if protocol.upper() in SECURE:
-            raise ClientError(f"'{text}': this client supports neither TLS nor SASL, only PLAINTEXT")
+        if protocol.upper() in PROTOCOLS and protocol.upper() != security_protocol:
+            raise ClientError(
+                f"'{text}': the client has security.protocol={security_protocol}; set it, or drop '{protocol}://'"
+            )
         host, colon, port = address.rpartition(":")
         if not colon or address.endswith("]"):
             host, port = address, str(DEFAULT_PORT)

@@ -3,6 +3,9 @@
 The first request on a connection asks for the versions that the broker serves (ApiVersions version 0, which every
 broker supports); each later request uses the newest version that both sides have.
 
+A connection is secured before that, if its ``ClientSecurity`` says so: TLS, then the login of SASL. A session that ends
+(KIP-368) is renewed by ``send``.
+
 A broker sends the responses of a connection in the order of the requests. For several requests in flight call ``send``
 for each and then ``receive`` for each; ``ask`` is one of both. A caller that must not block uses ``socket`` and
 ``frames`` itself (``produce.produce_pipe``).
@@ -10,6 +13,8 @@ for each and then ``receive`` for each; ``ask`` is one of both. A caller that mu
 
 import select
 import socket
+import ssl
+import time
 from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
@@ -17,6 +22,8 @@ from typing import Any, NamedTuple, Self
 
 from skep.base.errors import DecodeError, ErrorCode, KafkaError
 from skep.client.errors import ClientError, Silent, Unreachable, Unsupported
+from skep.client.security.client_security import PLAINTEXT, ClientSecurity
+from skep.client.security.tls_failure import TLS_EXPECTED, tls_failure
 from skep.wire.apis import API_VERSIONS, Api
 from skep.wire.client_codec import common_version, decode_response, encode_request, request_header
 from skep.wire.codec import Body
@@ -25,6 +32,8 @@ from skep.wire.response_frames import ResponseFrames
 
 MAX_RESPONSE_BYTES = 256 << 20
 """A longer response is taken for another protocol: the first bytes of an HTTP response are a length too."""
+ALERT_LENGTHS = tuple(INT32.unpack(bytes((0x15, 3, minor, 0)))[0] for minor in range(5))
+"""The first four bytes of an alert of TLS, taken for the length of a response."""
 
 
 class _Request(NamedTuple):
@@ -37,8 +46,16 @@ class Connection:
     """Owns a socket and the queue of requests in flight. An error closes the connection for good."""
 
     def __init__(
-        self, host: str, port: int, *, client_id: str, timeout_s: float, connect_timeout_s: float | None = None
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        timeout_s: float,
+        connect_timeout_s: float | None = None,
+        security: ClientSecurity = PLAINTEXT,
     ) -> None:
+        """Connects, and authenticates. Raises Unreachable, and SecurityFailure when TLS or the login fails."""
         self.peer = (host, port)
         self.address = f"{host}:{port}"
         self._client_id = client_id
@@ -51,8 +68,16 @@ class Connection:
             self._socket = socket.create_connection((host, port), timeout=connect_timeout_s or timeout_s)
         except OSError as error:
             raise Unreachable(f"no broker answers at {self.address} ({error_text(error)})") from None
-        self._socket.settimeout(timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._security = security
+        # When the session is to be renewed, on the monotonic clock; None for one without an end.
+        self._renew_at: float | None = None
+        try:
+            self._secure()
+            self._socket.settimeout(timeout_s)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def in_flight(self) -> int:
@@ -66,11 +91,17 @@ class Connection:
     @property
     def is_usable(self) -> bool:
         """Whether a new request can be sent. An idle socket that is readable has been closed by the broker."""
-        if self.in_flight or self._received or not self.frames.is_empty or self.fileno() < 0:
+        if self.in_flight or self._received or not self.frames.is_empty or self.fileno() < 0 or self.is_expiring:
             return False
         poll = select.poll()
         poll.register(self.fileno(), select.POLLIN)
         return not poll.poll(0)
+
+    @property
+    def is_expiring(self) -> bool:
+        """Whether the session of SASL ends soon. ``send`` renews it; a caller that writes to ``socket`` itself has to
+        get another connection."""
+        return self._renew_at is not None and time.monotonic() >= self._renew_at
 
     def set_timeout(self, timeout_s: float) -> None:
         """Sets how long the broker may be silent while a response is due."""
@@ -93,6 +124,8 @@ class Connection:
         """
         if version is None:
             version = self.version_of(api)
+        if self._renew_at is not None and self.is_expiring:
+            self._renew()
         self._send(api, version, body)
         return version
 
@@ -136,6 +169,40 @@ class Connection:
     def close(self) -> None:
         self._socket.close()
 
+    def _secure(self) -> None:
+        context = self._security.tls_context
+        if context is not None:
+            try:
+                self._socket = context.wrap_socket(self._socket, server_hostname=self.peer[0])
+            except OSError as error:
+                raise tls_failure(self.address, error) from None
+        self._authenticate()
+
+    def _authenticate(self) -> None:
+        exchange = self._security.login(self.address)
+        if exchange is None:
+            return
+        request: tuple[Api, Body] | None = exchange.first()
+        while request is not None:
+            request = exchange.next(self.ask(*request))
+        if exchange.renew_after_s is not None:
+            self._renew_at = time.monotonic() + exchange.renew_after_s
+
+    def _renew(self) -> None:
+        """Authenticates again. The responses in flight are received first; nothing else may come in between."""
+        self._renew_at = None
+        try:
+            while len(self._received) < len(self._requests):
+                self._receive_some()
+        except OSError as error:
+            raise self.lost(self._requests[0].api, error) from None
+        except DecodeError as error:
+            raise self.protocol_error(error) from None
+        kept = self._requests, self._received
+        self._requests, self._received = deque(), deque()
+        self._authenticate()
+        self._requests, self._received = kept
+
     def __enter__(self) -> Self:
         return self
 
@@ -162,22 +229,29 @@ class Connection:
 
     def _next_frame(self) -> memoryview:
         while not self._received:
-            count = self._socket.recv_into(self.frames.get_buffer())
-            if not count:
-                raise ConnectionResetError("the connection was closed")
-            self._received.extend(self.frames.received(count))
+            self._receive_some()
         return self._received.popleft()
 
-    def lost(self, api: Api, error: OSError) -> Unreachable:
+    def _receive_some(self) -> None:
+        count = self._socket.recv_into(self.frames.get_buffer())
+        if not count:
+            raise ConnectionResetError("the connection was closed")
+        self._received.extend(self.frames.received(count))
+
+    def lost(self, api: Api, error: OSError) -> ClientError:
         """Closes the connection and returns the error to raise."""
         self.close()
+        if isinstance(error, ssl.SSLError):
+            # A refusal of our certificate arrives here with TLS 1.3, behind the handshake.
+            return tls_failure(self.address, error)
         lost = Silent if isinstance(error, TimeoutError) else Unreachable
-        return lost(f"the broker at {self.address} sent no response to {api.name} ({error_text(error)})")
+        hint = closed_hint(api, self._security) if isinstance(error, ConnectionError) else ""
+        return lost(f"the broker at {self.address} sent no response to {api.name} ({error_text(error)}{hint})")
 
     def protocol_error(self, error: DecodeError) -> ClientError:
         """Closes the connection and returns the error to raise."""
         self.close()
-        return ClientError(f"the response of {self.address} is not Kafka's protocol: {error}")
+        return not_kafka(self.address, error)
 
 
 def newest_common_version(api: Api, versions: Mapping[int, tuple[int, int]], address: str) -> int:
@@ -188,6 +262,17 @@ def newest_common_version(api: Api, versions: Mapping[int, tuple[int, int]], add
         has = "does not have it" if newest < 0 else f"has versions {oldest} to {newest}"
         raise Unsupported(f"{api.name} is needed and the broker at {address} {has}")
     return version
+
+
+def closed_hint(api: Api, security: ClientSecurity) -> str:
+    """Returns what may be wrong if a broker closes the connection at the first request."""
+    return f"; {TLS_EXPECTED}" if api == API_VERSIONS and not security.wants_tls else ""
+
+
+def not_kafka(address: str, error: DecodeError) -> ClientError:
+    """Returns the error for bytes that are not a response. An alert of TLS is known by its length: 15 03 0x xx."""
+    hint = f" ({TLS_EXPECTED})" if any(f"response of {length}" in str(error) for length in ALERT_LENGTHS) else ""
+    return ClientError(f"the response of {address} is not Kafka's protocol: {error}{hint}")
 
 
 def error_text(error: OSError) -> str:

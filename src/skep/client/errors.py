@@ -73,3 +73,11 @@ class RowRefused(ClientError):
 
 class MissingExtra(ImportError):
     """A library that is not installed with the broker is needed; the message names the extra that brings it."""
+
+
+class BadSetting(ClientError):
+    """A setting of the client is wrong; the message names it, and shows no secret."""
+
+
+class SecurityFailure(ClientError):
+    """TLS or SASL failed for a reason that another attempt with the same settings does not change."""

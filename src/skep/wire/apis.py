@@ -32,6 +32,7 @@ LEAVE_GROUP = Api(13, "LeaveGroup", 0, 5, 4)
 SYNC_GROUP = Api(14, "SyncGroup", 0, 5, 4)
 DESCRIBE_GROUPS = Api(15, "DescribeGroups", 0, 6, 5)
 LIST_GROUPS = Api(16, "ListGroups", 0, 5, 3)
+SASL_HANDSHAKE = Api(17, "SaslHandshake", 1, 1, 2)
 API_VERSIONS = Api(18, "ApiVersions", 0, 4, 3)
 CREATE_TOPICS = Api(19, "CreateTopics", 2, 7, 5)
 DELETE_TOPICS = Api(20, "DeleteTopics", 1, 6, 4)
@@ -47,6 +48,7 @@ DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", 1, 4, 4)
 ALTER_CONFIGS = Api(33, "AlterConfigs", 0, 2, 2)
 ALTER_REPLICA_LOG_DIRS = Api(34, "AlterReplicaLogDirs", 1, 2, 2)
 DESCRIBE_LOG_DIRS = Api(35, "DescribeLogDirs", 1, 5, 2)
+SASL_AUTHENTICATE = Api(36, "SaslAuthenticate", 0, 2, 2)
 CREATE_PARTITIONS = Api(37, "CreatePartitions", 0, 3, 2)
 DELETE_GROUPS = Api(42, "DeleteGroups", 0, 2, 2)
 ELECT_LEADERS = Api(43, "ElectLeaders", 0, 2, 2)
@@ -142,6 +144,9 @@ SERVED: dict[int, Api] = {
         SKEP_COMMAND,
     )
 }
+
+NAMES = {api.key: api.name for api in (*SERVED.values(), SASL_HANDSHAKE, SASL_AUTHENTICATE)}
+"""Of the APIs that are served, and of those that only Skep's own client uses."""
 
 NOT_ADVERTISED = frozenset(
     api.key

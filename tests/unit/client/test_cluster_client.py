@@ -35,8 +35,9 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["SASL_SSL", "ssl", "SASL_PLAINTEXT"])
-def test_what_needs_tls_or_sasl_is_refused_by_name(protocol: str) -> None:
-    with pytest.raises(ClientError, match="neither TLS nor SASL"):
+def test_a_protocol_that_is_not_the_clients_is_refused_by_name(protocol: str) -> None:
+    assert parse_addresses(f"{protocol}://h:1", protocol.upper()) == [("h", 1)]
+    with pytest.raises(ClientError, match=r"security\.protocol=PLAINTEXT; set it, or drop"):
         parse_addresses(f"{protocol}://h:1")
 
 

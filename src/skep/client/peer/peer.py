@@ -4,18 +4,25 @@ The first request asks for the versions that the other broker serves, as in ``co
 repaired: when the other broker closes it, is silent for too long or sends what is not a response, it is closed and all
 requests in flight fail; the caller makes a new one. ``peers`` keeps connections that are shared.
 
+A session of SASL that ends (KIP-368) is renewed on the connection. Requests wait meanwhile: the other broker accepts
+nothing else between the messages of a login.
+
 Head of line: a broker sends responses in the order of the requests, so one that waits (a Fetch for data, markers for
 their replicas) holds back those behind it. Such requests need a connection of their own.
 """
 
 import asyncio
 import socket
+import ssl
 from collections import deque
 from typing import Any, cast
 
 from skep.base.errors import DecodeError, ErrorCode, KafkaError
-from skep.client.connection import MAX_RESPONSE_BYTES, error_text, newest_common_version
+from skep.client.connection import MAX_RESPONSE_BYTES, closed_hint, error_text, newest_common_version, not_kafka
 from skep.client.errors import ClientError, Unreachable
+from skep.client.security.client_security import PLAINTEXT, ClientSecurity
+from skep.client.security.sasl_exchange import SaslExchange
+from skep.client.security.tls_failure import tls_failure
 from skep.wire.apis import API_VERSIONS, Api
 from skep.wire.client_codec import decode_response, encode_request, request_header
 from skep.wire.codec import Body
@@ -43,7 +50,14 @@ class Peer(asyncio.BufferedProtocol):
     """
 
     def __init__(
-        self, host: str, port: int, *, client_id: str, timeout_s: float, max_response_bytes: int = MAX_RESPONSE_BYTES
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        timeout_s: float,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+        security: ClientSecurity = PLAINTEXT,
     ) -> None:
         self.address = f"{host}:{port}"
         self._host, self._port = host, port
@@ -56,6 +70,10 @@ class Peer(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Timeout | None = None
         self._ended: ClientError | None = None
+        self._security = security
+        # The login under way on an open connection, and what begins the next one.
+        self._renewal: asyncio.Task[None] | None = None
+        self._renewal_timer: asyncio.TimerHandle | None = None
 
     @property
     def is_closed(self) -> bool:
@@ -68,36 +86,84 @@ class Peer(asyncio.BufferedProtocol):
         return len(self._requests)
 
     async def connect(self) -> None:
-        """Connects and asks for the versions. Raises Unreachable, ClientError or KafkaError when that fails.
+        """Connects, asks for the versions and logs in. Raises Unreachable, ClientError or KafkaError when that fails.
 
         The connection is closed then, and when this is cancelled.
         """
         self._check_open()
         try:
-            response = await self._connect()
-            if response.error_code is not ErrorCode.none:
-                raise KafkaError(response.error_code, f"{self.address} refused ApiVersions: {response.error_code.name}")
+            await self._connect()
         except OSError as error:
+            if self._security.wants_tls and isinstance(error, ssl.SSLError | ConnectionResetError):
+                self._end(tls_failure(self.address, error))
             self._end(Unreachable(f"no broker answers at {self.address} ({error_text(error)})"))
             self._check_open()
         except BaseException:
             self.close()
             raise
-        self._versions = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
 
-    async def _connect(self) -> Any:
+    async def _connect(self) -> None:
+        loop, context = asyncio.get_running_loop(), self._security.tls_context
+        host_name = None if context is None else self._host
         try:
             async with asyncio.timeout(self._timeout_s) as self._connecting:
-                await asyncio.get_running_loop().create_connection(lambda: self, self._host, self._port)
-                return await self.ask(API_VERSIONS, {}, version=0)
+                await loop.create_connection(
+                    lambda: self, self._host, self._port, ssl=context, server_hostname=host_name
+                )
+                response = await self.ask(API_VERSIONS, {}, version=0)
+                if response.error_code is not ErrorCode.none:
+                    raise KafkaError(
+                        response.error_code, f"{self.address} refused ApiVersions: {response.error_code.name}"
+                    )
+                self._versions = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
+                await self._authenticate()
         finally:
             self._connecting = None
+
+    async def _authenticate(self) -> None:
+        exchange = self._security.login(self.address)
+        if exchange is None:
+            return
+        request: tuple[Api, Body] | None = exchange.first()
+        while request is not None:
+            api, body = request
+            version = self.version_of(api)
+            response = decode_response(api, version, await self._send(api, version, body, None))[1]
+            # In a thread: SCRAM derives a key from the password.
+            request = await asyncio.to_thread(exchange.next, response)
+        self._renew_later(exchange)
+
+    def _renew_later(self, exchange: SaslExchange) -> None:
+        if exchange.renew_after_s is not None and self._ended is None:
+            loop = asyncio.get_running_loop()
+            self._renewal_timer = loop.call_later(exchange.renew_after_s, self._begin_renewal)
+
+    def _begin_renewal(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._renewal = loop.create_task(self._renew(), name=f"renew the session with {self.address}")
+
+    async def _renew(self) -> None:
+        try:
+            await self._authenticate()
+        except ClientError as error:
+            self._end(error)
+        except DecodeError as error:
+            self._protocol_error(error)
+        finally:
+            self._renewal = None
+
+    async def _wait_for_renewal(self, renewal: "asyncio.Task[None]") -> None:
+        # Shielded: a cancelled caller must not cancel the login.
+        await asyncio.shield(renewal)
+        self._check_open()
 
     async def ask(self, api: Api, body: Body, *, version: int | None = None, timeout_s: float | None = None) -> Any:
         """Returns the response to one request; without ``version``, in the newest version that both sides have.
 
         Cancelling leaves the connection open; the request may have been carried out or not.
         """
+        if self._renewal is not None:
+            await self._wait_for_renewal(self._renewal)
         if version is None:
             version = self.version_of(api)
         frame = await self._send(api, version, body, timeout_s)
@@ -113,6 +179,8 @@ class Peer(asyncio.BufferedProtocol):
 
         ``body`` as bytes is the encoded body, in the ``version`` that is given.
         """
+        if self._renewal is not None:
+            await self._wait_for_renewal(self._renewal)
         return await self._send(api, self.version_of(api) if version is None else version, body, timeout_s)
 
     def recycle(self, frame: memoryview) -> None:
@@ -138,8 +206,11 @@ class Peer(asyncio.BufferedProtocol):
             tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, ssl.SSLError):
+            self._end(tls_failure(self.address, exc))
         reason = error_text(exc) if isinstance(exc, OSError) else "the connection was closed"
-        self._end(Unreachable(f"lost the connection to the broker at {self.address} ({reason})"))
+        hint = closed_hint(self._requests[0].api, self._security) if self._requests else ""
+        self._end(Unreachable(f"lost the connection to the broker at {self.address} ({reason}{hint})"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.get_buffer()
@@ -189,7 +260,7 @@ class Peer(asyncio.BufferedProtocol):
 
     def _protocol_error(self, error: DecodeError) -> ClientError:
         """Closes the connection and returns the error to raise."""
-        raised = ClientError(f"the response of {self.address} is not Kafka's protocol: {error}")
+        raised = not_kafka(self.address, error)
         self._end(raised)
         return raised
 
@@ -204,6 +275,8 @@ class Peer(asyncio.BufferedProtocol):
         if self._connecting is not None and not self._connecting.expired():
             # ``connect`` need not wait for the timeout of a connection that nobody wants any more.
             self._connecting.reschedule(0)
+        if self._renewal_timer is not None:
+            self._renewal_timer.cancel()
         if self._transport is not None:
             # Not ``close``, which waits until everything is sent: the other broker may never read it.
             self._transport.abort()

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 from skep.client.errors import Unreachable
 from skep.client.peer.peer import Peer
+from skep.client.security.client_security import PLAINTEXT, ClientSecurity
 from skep.wire.apis import Api
 from skep.wire.codec import Body
 
@@ -37,9 +38,10 @@ class Peers:
     end of a connection makes a new one. No request is repeated: one that was in flight may have been carried out.
     """
 
-    def __init__(self, client_id: str, timeout_s: float) -> None:
+    def __init__(self, client_id: str, timeout_s: float, security: ClientSecurity = PLAINTEXT) -> None:
         self._client_id = client_id
         self._timeout_s = timeout_s
+        self._security = security
         self._shared: dict[int, _Shared] = {}
         self._is_closed = False
 
@@ -84,7 +86,13 @@ class Peers:
             if (shared.host, shared.port) == (broker.host, broker.port) and not shared.peer.is_closed:
                 return shared
             shared.peer.close()
-        peer = Peer(broker.host, broker.port, client_id=self._client_id, timeout_s=self._timeout_s)
+        peer = Peer(
+            broker.host,
+            broker.port,
+            client_id=self._client_id,
+            timeout_s=self._timeout_s,
+            security=self._security,
+        )
         connected = asyncio.get_running_loop().create_task(peer.connect(), name=f"connect to {peer.address}")
         connected.add_done_callback(_seen)
         shared = self._shared[broker.id] = _Shared(broker.host, broker.port, peer, connected)

@@ -154,7 +154,12 @@ class Delivery:
     def _pipe_to(self, node: Node, partitions: Sequence[Partition], now: float) -> ProducePipe | None:
         pipe = self._pipes.get(node)
         if pipe is not None:
-            return pipe
+            if not pipe.is_expiring:
+                return pipe
+            if pipe.in_flight:
+                return None
+            del self._pipes[node]
+            pipe.close()
         try:
             pipe = ProducePipe(self._cluster.acquire_connection(node), self._options, timeout_s=self._request_timeout_s)
         except Unreachable as error:

@@ -66,12 +66,20 @@ class ProducePipe:
             return None
         return self._connection
 
+    def close(self) -> None:
+        self._connection.close()
+
     def fileno(self) -> int:
         return self._connection.fileno()
 
     @property
     def in_flight(self) -> int:
         return len(self._requests)
+
+    @property
+    def is_expiring(self) -> bool:
+        """Whether no more requests may be added, because the session of SASL ends soon."""
+        return self._connection.is_expiring
 
     @property
     def wants_to_write(self) -> bool:

@@ -21,6 +21,8 @@ class FakePipe:
 
     wants_to_write = False
 
+    is_expiring = False
+
     def __init__(self, node: Node, options: Any, *, timeout_s: float) -> None:
         self.node = node
         self.under_way: list[list[Batch]] = []

@@ -1,0 +1,1 @@
+"""How a client secures its connections: the settings, TLS, and the exchange of SASL. Without sockets."""

@@ -1,0 +1,135 @@
+"""The names of security settings: Java's and librdkafka's become one set of names, that of librdkafka.
+
+=====================================  ======================================================================
+Java                                   librdkafka
+=====================================  ======================================================================
+sasl.mechanism                         sasl.mechanisms
+sasl.jaas.config                       sasl.username and sasl.password, or sasl.oauthbearer.client.id ...
+ssl.truststore.location, PEM           ssl.ca.location
+ssl.truststore.certificates            ssl.ca.pem
+ssl.keystore.location, PEM             ssl.certificate.location and ssl.key.location: one file has both
+ssl.keystore.certificate.chain         ssl.certificate.pem
+ssl.keystore.key                       ssl.key.pem
+ssl.endpoint.identification.algorithm  the same; the empty text of Java is ``none``
+=====================================  ======================================================================
+
+Stores of Java (JKS, PKCS12) are refused with the command that converts them. No error shows a value that may be secret.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from skep.base.errors import OptionError
+from skep.base.jaas import OAUTHBEARER, parse_jaas
+from skep.client.errors import BadSetting
+
+SECRETS = frozenset(
+    {
+        "sasl.jaas.config",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.config",
+        "sasl.password",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.key",
+        "ssl.keystore.password",
+        "ssl.truststore.password",
+    }
+)
+"""Settings that are never shown. ``is_secret`` knows others by their names too."""
+
+_RENAMED = {
+    "sasl.mechanism": "sasl.mechanisms",
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+}
+_ONLY_JAVA = frozenset(
+    {
+        "sasl.client.callback.handler.class",
+        "sasl.login.callback.handler.class",
+        "sasl.login.class",
+        "ssl.enabled.protocols",
+        "ssl.keymanager.algorithm",
+        "ssl.keystore.password",
+        "ssl.keystore.type",
+        "ssl.protocol",
+        "ssl.provider",
+        "ssl.secure.random.implementation",
+        "ssl.trustmanager.algorithm",
+        "ssl.truststore.password",
+        "ssl.truststore.type",
+    }
+)
+"""Read by Java only. What a login or a store needs of them has been read before they are dropped."""
+_JAAS_OAUTH = {
+    "clientId": "sasl.oauthbearer.client.id",
+    "clientSecret": "sasl.oauthbearer.client.secret",
+    "scope": "sasl.oauthbearer.scope",
+}
+
+
+def is_security_setting(name: str) -> bool:
+    return name.startswith(("security.", "sasl.", "ssl.")) or name == "enable.ssl.certificate.verification"
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value must not be shown: also for a name that is not known, if it sounds like a secret."""
+    return name in SECRETS or any(word in name.lower() for word in ("password", "secret", "jaas", "token.value"))
+
+
+def librdkafka_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Returns all properties, those of security under librdkafka's names. Raises BadSetting."""
+    found: dict[str, str] = {}
+    for name, value in properties.items():
+        if name not in _ONLY_JAVA and name not in ("sasl.jaas.config", "ssl.truststore.location", *_KEYSTORE):
+            found[_RENAMED.get(name, name)] = value
+    if "ssl.endpoint.identification.algorithm" in found:
+        algorithm = found["ssl.endpoint.identification.algorithm"].strip().lower()
+        found["ssl.endpoint.identification.algorithm"] = algorithm or "none"
+    if "security.protocol" in found:
+        found["security.protocol"] = found["security.protocol"].strip().upper()
+    if truststore := properties.get("ssl.truststore.location"):
+        found["ssl.ca.location"] = _pem_file("ssl.truststore.location", truststore)
+    if keystore := properties.get("ssl.keystore.location"):
+        found["ssl.certificate.location"] = found["ssl.key.location"] = _pem_file("ssl.keystore.location", keystore)
+    if jaas := properties.get("sasl.jaas.config"):
+        found.update(_login(jaas))
+    return found
+
+
+_KEYSTORE = ("ssl.keystore.location",)
+
+
+def _login(text: str) -> dict[str, str]:
+    try:
+        jaas = parse_jaas(text)
+    except OptionError as error:
+        raise BadSetting(str(error)) from None
+    if jaas.login == OAUTHBEARER:
+        return {name: jaas.options[option].reveal() for option, name in _JAAS_OAUTH.items() if option in jaas.options}
+    if not jaas.username or not jaas.password:
+        raise BadSetting("sasl.jaas.config has no username or no password")
+    return {"sasl.username": jaas.username, "sasl.password": jaas.password.reveal()}
+
+
+def _pem_file(name: str, location: str) -> str:
+    """Returns the location if the file is PEM; raises BadSetting with the command that converts a store of Java."""
+    try:
+        with Path(location).open("rb") as file:
+            begin = file.read(4096)
+    except OSError as error:
+        raise BadSetting(f"{name}={location}: {error.strerror}") from None
+    if b"-----BEGIN" in begin:
+        return location
+    pem = Path(location).with_suffix(".pem").name
+    if name == "ssl.truststore.location":
+        convert = f"keytool -list -rfc -keystore {location} > {pem}"
+    elif begin[:4] in (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"):
+        convert = (
+            f"keytool -importkeystore -srckeystore {location} -destkeystore store.p12 -deststoretype PKCS12 && "
+            f"openssl pkcs12 -in store.p12 -nodes -out {pem}"
+        )
+    else:
+        convert = f"openssl pkcs12 -in {location} -nodes -out {pem}"
+    raise BadSetting(f"{name}={location} is a store of Java, and PEM is needed; convert it with: {convert}")
