@@ -44,7 +44,7 @@ bench-kafka: $(VENV)/.bench java maven ## Measure beside Apache Kafka, one node 
 explore: $(VENV)/.dev ## Search at random for failures that the fixed examples of the tests miss (MINUTES=10)
 	$(BIN)/python -m tests.explore --minutes $(or $(MINUTES),10) -- -n $(JOBS) $(ARGS)
 
-fuzz: $(VENV)/.dev ## Throw hostile bytes at a broker for a minute (SECONDS=60)
+fuzz: $(VENV)/.dev ## Throw hostile bytes at every listener of a broker (SECONDS=60)
 	$(BIN)/python -m tests.fuzz $(or $(SECONDS),60)
 
 torture: $(VENV)/.dev java ## An hour of faults against a cluster, then the long tests (MINUTES=60, ARGS="--seed 7")

@@ -53,7 +53,7 @@ def measure() -> Iterator[Row]:
             return run._replace(broker_cpu=cpu_seconds(broker.pid) - cpu)
 
         def consume() -> Run:
-            return consume_all(broker.bootstrap_servers, written[-1])
+            return consume_all({"bootstrap.servers": broker.bootstrap_servers}, written[-1])
 
         warm_up(broker.bootstrap_servers)
         turns = {
@@ -130,10 +130,10 @@ def produce_all(where: dict[str, Any], topic: str) -> Run:
     return run
 
 
-def consume_all(bootstrap_servers: str, topic: str, records: int = RECORDS) -> Run:
+def consume_all(where: dict[str, Any], topic: str, records: int = RECORDS) -> Run:
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap_servers,
+            **where,
             "group.id": "bench",
             "enable.auto.commit": False,
             "queued.min.messages": 2 * RECORDS,
@@ -160,4 +160,4 @@ def warm_up(bootstrap_servers: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     producer.produce("warm-up", VALUE, partition=0)
     producer.flush()
-    consume_all(bootstrap_servers, "warm-up", records=1)
+    consume_all({"bootstrap.servers": bootstrap_servers}, "warm-up", records=1)

@@ -7,7 +7,7 @@ limit, and what it costs does not depend on who answers.
 import itertools
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from skep.wire.primitives import INT32
 
@@ -18,9 +18,12 @@ TIMEOUT_S = 60.0
 class RawClient:
     """One blocking connection."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, enter: Callable[[socket.socket], socket.socket] | None = None) -> None:
+        """``enter`` does what a listener asks for first: a handshake of TLS, a login."""
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), TIMEOUT_S)
+        if enter is not None:
+            self._socket = enter(self._socket)
         # A socket with a time limit polls before each call; the limit is the kernel's instead.
         self._socket.settimeout(None)
         limit = int(TIMEOUT_S).to_bytes(8, "little") + bytes(8)

@@ -36,7 +36,8 @@ def measure() -> Iterator[Row]:
         def both() -> tuple[bulk.Run, bulk.Run]:
             topic = next(names)
             create_topic(servers, topic)
-            runs = bulk.produce_all({"bootstrap.servers": servers}, topic), bulk.consume_all(servers, topic)
+            where = {"bootstrap.servers": servers}
+            runs = bulk.produce_all(where, topic), bulk.consume_all(where, topic)
             delete_topic(servers, topic)
             return runs
 

@@ -1,23 +1,38 @@
 """The command line of a fuzz run; exit code 1 and the seed when something went wrong."""
 
+import argparse
 import secrets
 import sys
 
-from tests.fuzz.run import run
+from tests.fuzz.run import MODES, Report, run
 
 
 def main() -> int:
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else secrets.randbits(32)
-    print(f"fuzz: {seconds:g} s with seed {seed}", flush=True)
-    report = run(seconds, seed)
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Hostile bytes against a broker.")
+    parser.add_argument("seconds", nargs="?", type=float, default=60, help="all modes together")
+    parser.add_argument("seed", nargs="?", type=int, default=None)
+    parser.add_argument("--mode", choices=MODES, action="append", help="only this one; repeatable")
+    arguments = parser.parse_args()
+    seed = secrets.randbits(32) if arguments.seed is None else arguments.seed
+    modes = arguments.mode or MODES
+    seconds = arguments.seconds / len(modes)
+    reports = []
+    for mode in modes:
+        print(f"fuzz: {mode}, {seconds:g} s with seed {seed}", flush=True)
+        reports.append(run(seconds, seed, mode))
+        show(reports[-1])
+    return 1 if any(report.failures for report in reports) else 0
+
+
+def show(report: Report) -> None:
     for what, count in sorted(report.done.items(), key=lambda item: -item[1]):
         print(f"  {count:>10,}  {what.replace('_', ' ')}")
+    print(f"  {report.frames:>10,}  frames")
     print(f"  {report.rounds:>10,}  rounds of the witness, the slowest {report.slowest_round_s * 1000:.0f} ms")
-    print(f"  {report.grown_bytes / (1 << 20):>10.1f}  MiB that the broker grew")
+    before, grown = (size / (1 << 20) for size in (report.rss_bytes, report.grown_bytes))
+    print(f"  {grown:>10.1f}  MiB that the broker grew, from {before:.1f}", flush=True)
     for failure in report.failures:
-        print(f"fuzz: FAILED with seed {report.seed}: {failure}", file=sys.stderr)
-    return 1 if report.failures else 0
+        print(f"fuzz: FAILED with seed {report.seed}, mode {report.mode}: {failure}", file=sys.stderr)
 
 
 if __name__ == "__main__":

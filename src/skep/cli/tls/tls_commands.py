@@ -49,7 +49,7 @@ def init(
     ] = None,
     days: Days = DEFAULT_DAYS,
 ) -> None:
-    """Make a certificate authority, a broker's certificate and those of clients.
+    """Make an authority and the certificates of a broker and clients.
 
     DIR gets ca.pem (the authority, for everybody), ca.key (its key: keep it off the brokers), broker.pem and NAME.pem
     for each client, with certificate and key in one file. The broker's certificate is for localhost, 127.0.0.1 and each
