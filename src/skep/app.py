@@ -27,6 +27,7 @@ from skep.base.clock import SystemClock
 from skep.base.config.broker_config import BrokerConfig, config_in_force, read_broker_config
 from skep.base.config.coordinator_config import SHARE_GROUP_STATE
 from skep.base.config.current_config import CurrentConfig
+from skep.base.config.security_config import NO_LIMIT
 from skep.base.errors import OptionError, StartupError, StorageError, StoreUnavailable
 from skep.base.files.os_files import OsFiles
 from skep.base.ids import BrokerId, Offset, TopicPartition
@@ -41,6 +42,7 @@ from skep.broker.cluster.membership import Membership
 from skep.broker.cluster.producer_ids import ProducerIds
 from skep.broker.dispatch import Dispatcher
 from skep.broker.fetch.fetch_sessions import FetchSessions
+from skep.broker.quota_gate import QuotaGate
 from skep.broker.services import Services
 from skep.broker.share.dead_letter_topic import NEW_TOPIC
 from skep.broker.share.dead_letter_writer import DeadLetterContext, DeadLetterWriter
@@ -324,8 +326,9 @@ class Broker:
         }
 
     def _listener(self, services: Services) -> Listener:
-        return Listener(
-            Dispatcher(services),
+        dispatcher, quotas = Dispatcher(services), services.security.quotas
+        listener = Listener(
+            dispatcher,
             self._clock,
             self._slicer,
             self._threads.reads,
@@ -334,6 +337,19 @@ class Broker:
             queued_max_response_bytes=self.config.queued_max_response_bytes,
             max_inflight_requests=self.config.max_inflight_requests,
         )
+        gate = QuotaGate(dispatcher, quotas, self._clock)
+
+        def quotas_changed() -> None:
+            listener.handle = gate.handle if quotas.limits_clients else dispatcher.handle
+            listener.unmute_all()
+
+        def connection_wait_s(host: str) -> float:
+            rate = self.config.security.max_connection_creation_rate
+            return quotas.connection_wait_s(host, {"": rate} if rate != NO_LIMIT else {})
+
+        quotas.on_change = quotas_changed
+        listener.connection_wait_s = connection_wait_s
+        return listener
 
     def _start_background(self, services: Services) -> None:
         """Starts the controller, the renewal of the registration, and the background checks."""

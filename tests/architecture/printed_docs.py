@@ -18,7 +18,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 NOT_SERVED = {
     "Security": "17 29 30 31 36 38 39 40 41 50 51",
-    "Quotas": "48 49",
     "Streams groups": "88 89",
     "Between brokers and a KRaft controller": "56 58 62 63 67 73 80 81 82",
     "KRaft's own": "52 53 54 57 59 70",
@@ -164,6 +163,11 @@ NOTES = """## Differences from Kafka
   32 MiB, because each of its records is checked for a key when it is produced.
 - A topic with `flush.messages=1` syncs before it acknowledges, many requests sharing one sync, and readers see a record
   when it is on the disk. With other values a sync is begun in the background when it is due.
+- Quotas are measured with a leaky bucket, not with eleven samples: a client may use the quota of half a second at once
+  (a twentieth of `quota.window.*`), where Kafka lets it use that of ten seconds and then stops it for as long. A fetch
+  gets no more than that, so a large batch of a slow consumer is delivered, and paid for afterwards. Each broker counts
+  controller mutations itself. `request_percentage` is a share of the one event loop: 100 is all of it; work after a
+  wait is not counted. Connections above `connection_creation_rate` wait and are then served, where Kafka closes them.
 - Consumer groups (KIP-848). A regular expression finds internal topics only if it has `__` in it; `\\b` and classes of
   Unicode properties are refused. A large group that changes quickly is assigned less often, in proportion to what an
   assignment costs, where Kafka has `group.consumer.assignment.interval.ms`. A static member may repeat a join whose

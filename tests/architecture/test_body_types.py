@@ -27,6 +27,8 @@ UNTYPED = {
     "acknowledgements.py": "has the structures of two APIs, ShareFetch and ShareAcknowledge, which are alike",
     "dispatch.py": "has requests of every API, and reads no body",
     "fencing.py": "reads only the version of a request",
+    "mutation_quota.py": "reads the version and the throttle of a request, but not its body",
+    "quota_gate.py": "has requests of every API, and reads the body of a Fetch only",
     "request.py": "declares AnyRequest",
 }
 """Modules that may name AnyRequest, and why."""

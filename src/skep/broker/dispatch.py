@@ -7,6 +7,7 @@ response. ApiVersions is the exception, because clients use it to find out which
 import logging
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from types import CoroutineType
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from skep.base.loop.slicer import Work, freed
 from skep.broker.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
@@ -29,6 +31,7 @@ from skep.broker.handlers import (
     delete_share_group_offsets,
     delete_share_group_state,
     delete_topics,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
@@ -133,6 +136,8 @@ HANDLERS: dict[int, Handler] = {
     apis.ALTER_PARTITION_REASSIGNMENTS.key: alter_partition_reassignments,
     apis.LIST_PARTITION_REASSIGNMENTS.key: list_partition_reassignments,
     apis.OFFSET_DELETE.key: offset_delete,
+    apis.DESCRIBE_CLIENT_QUOTAS.key: describe_client_quotas,
+    apis.ALTER_CLIENT_QUOTAS.key: alter_client_quotas,
     apis.INCREMENTAL_ALTER_CONFIGS.key: incremental_alter_configs,
     apis.DESCRIBE_QUORUM.key: describe_quorum,
     apis.DESCRIBE_CLUSTER.key: describe_cluster,
@@ -247,6 +252,8 @@ class Dispatcher:
             # Without a body the request is an ApiVersions of an unknown version; every client reads version 0.
             version = request.version if request.body is not None else 0
             max_bytes = self._services.config.max_response_bytes
+            if request.throttle is not None:
+                response = {**response, "throttle_time": timedelta(milliseconds=request.throttle.ms)}
             work = encode_in_slices(request.api.key, version, request.correlation_id, response, max_bytes)
             return self._services.slicer.run(work)
         parts: Parts = response

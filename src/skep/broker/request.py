@@ -7,6 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from skep.base.loop.slicer import Work
 from skep.broker.refused_batches import RefusedBatches
 from skep.security.access import FULL_ACCESS, Access
+from skep.security.quotas.client_quotas import ClientQuotas, Throttle
 from skep.wire.apis import Api
 from skep.wire.codec import Body
 
@@ -24,6 +25,12 @@ class ClientConnection(Protocol):
     """What the client may do. It is another object after the client has authenticated itself again."""
     refused_batches: RefusedBatches | None
     """Made by Produce when it refuses the first batch."""
+    quotas: ClientQuotas | None
+    """Those of the client, kept from its last request."""
+
+    def mute(self, duration_s: float) -> None:
+        """Takes no further request for so long. Responses are still sent."""
+        ...
 
 
 @dataclass(slots=True)
@@ -39,8 +46,8 @@ class Request(Generic[B]):
     in slices, and no other request of the connection may be handled in between. Long requests are exclusive, and a
     handler may set ``is_exclusive`` when it finds that it needs slices.
 
-    Besides ``is_exclusive`` only ``connection`` and ``access`` change, which the connection sets. The class is not
-    frozen because that costs a microsecond a request.
+    Besides ``is_exclusive`` only ``connection`` and ``access`` change, which the connection sets, and ``throttle``,
+    which is None unless the client has quotas. The class is not frozen because that costs a microsecond a request.
     """
 
     api: Api
@@ -54,6 +61,7 @@ class Request(Generic[B]):
     is_exclusive: bool = False
     connection: ClientConnection | None = None
     access: Access = FULL_ACCESS
+    throttle: Throttle | None = None
 
     def who(self) -> str:
         return (

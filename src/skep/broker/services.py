@@ -76,7 +76,7 @@ class Services:
     security: Security = field(init=False)
 
     def __post_init__(self) -> None:
-        self.security = Security(self.current_config, lambda: self.catalog.image)
+        self.security = Security(self.current_config, lambda: self.catalog.image, self.clock)
         self.departed = DepartedBrokers(self.catalog, self.clock)
         self.share_sessions = ShareSessions(self.share_partitions, self._share_session_limits)
         self.throttled_replicas = ThrottledReplicas(self.catalog, self.node.id, self.clock, self.current_config)

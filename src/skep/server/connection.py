@@ -28,6 +28,7 @@ from skep.base.errors import DecodeError, StorageError
 from skep.broker.refused_batches import RefusedBatches
 from skep.broker.request import AnyRequest, CloseConnection, Parts
 from skep.security.access import FULL_ACCESS, Access
+from skep.security.quotas.client_quotas import ClientQuotas
 from skep.server.sender import Sender
 from skep.wire.apis import PRODUCE, WRITE_SHARE_GROUP_STATE
 from skep.wire.frame_reader import FrameReader, LargeBuffers, ReceiveBudget
@@ -105,7 +106,8 @@ class Connection(asyncio.BufferedProtocol):
 
     Between calls: ``_pending`` has one entry per request without a sent response, in order, and the first of them has
     no parts; ``_deferred`` is a request that waits until ``_pending`` is empty; ``_awaits_turn`` is set while frames
-    are left for the next turn. ``_exclusive`` is set while the pending request holds back all others.
+    are left for the next turn. ``_exclusive`` is set while the pending request holds back all others. ``_unmuting`` is
+    set while the connection is muted, because its client is over a quota.
 
     While no request may be taken, reading is paused only when something arrives, which is kept. So for a client that
     waits for each response before it sends the next request, reading is never paused and resumed.
@@ -133,6 +135,8 @@ class Connection(asyncio.BufferedProtocol):
         self.is_lost = False
         self.access: Access = FULL_ACCESS
         self.refused_batches: RefusedBatches | None = None
+        self.quotas: ClientQuotas | None = None
+        self._unmuting: asyncio.TimerHandle | None = None
         self.last_active = owner.clock.monotonic()
 
     # Called by the transport.
@@ -151,6 +155,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = True
+        self._end_mute()
         self._frames.close()
         self._release_long()
         self._sender.close()
@@ -205,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def receives_slowly_since(self, now: float) -> float:
         """Returns since when an unfinished large request hardly grows; ``now`` if there is no such request."""
-        return self._receiving.slow_since(now, self._frames.large_bytes)
+        return self._receiving.slow_since(now, self._frames.large_bytes if self._unmuting is None else None)
 
     def untaken_bytes(self) -> int:
         """Returns how much memory is held by responses that the client has not read."""
@@ -240,7 +245,8 @@ class Connection(asyncio.BufferedProtocol):
                     break
             if not self._closed:
                 self._sender.flush()
-                self._has_room = frames.keep_rest(self._resume)
+                # Room for a large request is for those whose turn it is.
+                self._has_room = frames.keep_rest(self._resume, begins_large=self._unmuting is None)
         except (DecodeError, CloseConnection) as error:
             self.hang_up(str(error))
             return
@@ -257,6 +263,7 @@ class Connection(asyncio.BufferedProtocol):
     def _takes_requests(self) -> bool:
         return not (
             self._closed
+            or self._unmuting is not None
             or self._exclusive
             or self._awaits_turn
             or self._deferred is not None
@@ -288,7 +295,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._pending:
             self._pending.append(_PendingResponse(response))
         elif response:
-            return self._sender.send(response)
+            return self._sender.send(response) and self._unmuting is None
         return self._takes_requests()
 
     def _adjust_reading(self) -> None:
@@ -307,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
         """Takes the deferred request, then the frames received meanwhile, as far as they may be taken now."""
         if self._closed:
             return
-        if self._deferred is not None and not self._pending and self._sender.is_idle:
+        if self._deferred is not None and not self._pending and self._sender.is_idle and self._unmuting is None:
             request, self._deferred = self._deferred, None
             try:
                 self._take(request)
@@ -320,7 +327,34 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def _is_quiet(self) -> bool:
+        if self._unmuting is not None and self._frames.has_unread:
+            return False
         return not self._pending and self._deferred is None and not self._awaits_turn and self._sender.is_idle
+
+    # Quotas.
+
+    def mute(self, duration_s: float) -> None:
+        """Takes no further request for so long: neither those that were received already, nor new ones.
+
+        As long as nothing arrives the socket is still read, so a client that leaves is noticed.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + duration_s
+        if self._closed or (self._unmuting is not None and self._unmuting.when() >= until):
+            return
+        self._end_mute()
+        self._unmuting = loop.call_at(until, self.unmute)
+
+    def unmute(self) -> None:
+        """Takes requests again, if the connection was muted."""
+        if self._unmuting is not None:
+            self._end_mute()
+            self._resume()
+
+    def _end_mute(self) -> None:
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+            self._unmuting = None
 
     # Responses out.
 

@@ -5,7 +5,7 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Protocol
 
@@ -63,6 +63,8 @@ class Listener:
         self.max_idle_ms = -1
         self.queued_max_response_bytes = queued_max_response_bytes
         self.slow_request_s = float("inf")
+        self.connection_wait_s: Callable[[str], float] = lambda host: 0.0
+        """Returns how long a new connection from this host has to wait before its first request is taken."""
         self.receive_budget = ReceiveBudget(queued_max_request_bytes)
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
         self.large_buffers = LargeBuffers()
@@ -102,6 +104,8 @@ class Listener:
             self._report_full(connection)
             return False
         self._connections.add(connection)
+        if wait_s := self.connection_wait_s(connection.host):
+            connection.mute(wait_s)
         return True
 
     def _report_full(self, connection: Connection) -> None:
@@ -122,6 +126,11 @@ class Listener:
 
     def forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
+
+    def unmute_all(self) -> None:
+        """Takes requests of all clients again: their quotas have changed."""
+        for connection in list(self._connections):
+            connection.unmute()
 
     async def _reap_now_and_then(self) -> None:
         while True:

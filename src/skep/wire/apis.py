@@ -56,6 +56,8 @@ INCREMENTAL_ALTER_CONFIGS = Api(44, "IncrementalAlterConfigs", 0, 1, 1)
 ALTER_PARTITION_REASSIGNMENTS = Api(45, "AlterPartitionReassignments", 0, 1, 0)
 LIST_PARTITION_REASSIGNMENTS = Api(46, "ListPartitionReassignments", 0, 0, 0)
 OFFSET_DELETE = Api(47, "OffsetDelete", 0, 0, 1)
+DESCRIBE_CLIENT_QUOTAS = Api(48, "DescribeClientQuotas", 0, 1, 1)
+ALTER_CLIENT_QUOTAS = Api(49, "AlterClientQuotas", 0, 1, 1)
 DESCRIBE_QUORUM = Api(55, "DescribeQuorum", 0, 2, 0)
 DESCRIBE_CLUSTER = Api(60, "DescribeCluster", 0, 2, 0)
 DESCRIBE_PRODUCERS = Api(61, "DescribeProducers", 0, 0, 0)
@@ -119,6 +121,8 @@ SERVED: dict[int, Api] = {
         ALTER_PARTITION_REASSIGNMENTS,
         LIST_PARTITION_REASSIGNMENTS,
         OFFSET_DELETE,
+        DESCRIBE_CLIENT_QUOTAS,
+        ALTER_CLIENT_QUOTAS,
         DESCRIBE_QUORUM,
         DESCRIBE_CLUSTER,
         DESCRIBE_PRODUCERS,

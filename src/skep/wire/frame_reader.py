@@ -189,10 +189,11 @@ class FrameReader:
             f"a request has {length} bytes; at most {self._max_bytes} are allowed (socket.request.max.bytes)"
         )
 
-    def keep_rest(self, on_room: Callable[[], None]) -> bool:
+    def keep_rest(self, on_room: Callable[[], None], *, begins_large: bool = True) -> bool:
         """Copies the unfinished rest. Must be called after the last frame was taken, before any connection receives.
 
         Returns False if the budget is spent and reading must stop. ``on_room`` is then called when this may succeed.
+        Without ``begins_large`` no buffer is taken for a large request; the caller does not read on.
         """
         if self._own is not None:
             return self._filled < len(self._own) or self._filled == self._need or self._grow(on_room)
@@ -201,7 +202,7 @@ class FrameReader:
             return True
         self._rest = bytes(view)
         self._view = view[:0]
-        return self._adopt_large(on_room)
+        return self._adopt_large(on_room) if begins_large else True
 
     def _adopt_large(self, on_room: Callable[[], None]) -> bool:
         """Moves the beginning of a frame that does not fit the scratch buffer into a buffer of its own."""

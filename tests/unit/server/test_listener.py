@@ -14,6 +14,7 @@ class FakeConnection:
         self._untaken = untaken
         self._untaken_since = untaken_since
         self.reason = None
+        self.host = "192.0.2.1"
 
     def idle_since(self, now):
         return self._idle_since

@@ -142,6 +142,38 @@ class SecurityConfig:
         at_least(1),
         "The most connections of one principal, where clients authenticate. Brokers among themselves count too.",
     )
+    max_connection_creation_rate: int = option(
+        "max.connection.creation.rate",
+        NO_LIMIT,
+        at_least(1),
+        "The most new connections in a second, over all addresses. Further ones are accepted and wait for their turn. "
+        "A listener may have its own rate besides that of the broker.",
+    )
+    quota_window_num: int = option(
+        "quota.window.num",
+        11,
+        at_least(2),
+        "With quota.window.size.seconds, the time over which clients keep to their quotas: all samples but the current "
+        "one. A twentieth of it may be used at once.",
+        dynamic=False,
+    )
+    quota_window_size_seconds: int = option(
+        "quota.window.size.seconds", 1, at_least(1), "The seconds of a sample of quota.window.num.", dynamic=False
+    )
+    controller_quota_window_num: int = option(
+        "controller.quota.window.num",
+        11,
+        at_least(1),
+        "With controller.quota.window.size.seconds, the time whose quota of controller mutations may be used at once.",
+        dynamic=False,
+    )
+    controller_quota_window_size_seconds: int = option(
+        "controller.quota.window.size.seconds",
+        1,
+        at_least(1),
+        "The seconds of a sample of controller.quota.window.num.",
+        dynamic=False,
+    )
     max_unauthenticated_connections: int = option(
         "skep.max.unauthenticated.connections",
         500,

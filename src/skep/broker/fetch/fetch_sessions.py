@@ -250,6 +250,11 @@ class FetchSessions:
         self._sessions.move_to_end(session.session_id)
 
 
+def is_incremental_fetch(request: "FetchRequest") -> bool:
+    """Whether the request continues a session."""
+    return getattr(request, "session_epoch", FINAL_EPOCH) not in (INITIAL_EPOCH, FINAL_EPOCH)
+
+
 def wanted_in(request: "FetchRequest") -> Iterator[Wanted]:
     return (
         Wanted(

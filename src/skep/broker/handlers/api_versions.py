@@ -8,7 +8,7 @@ Behaviour
     ``share.version`` 2: share groups (KIP-932) with dead-letter topics (KIP-1191).
 
 Versions
-    1: ``throttle_time_ms``, always 0.
+    1: ``throttle_time_ms``.
     2 changes nothing here (quotas).
     3 is flexible; the client's name and version (KIP-511), and features in the response (KIP-584).
     4 may list features with a minimum of 0, which older versions must never do (KAFKA-17011).

@@ -8,12 +8,13 @@ Behaviour
 Versions
     1 changes nothing here (quotas).
     2 is flexible.
-    3: THROTTLING_QUOTA_EXCEEDED (KIP-599), which is not used here.
+    3: THROTTLING_QUOTA_EXCEEDED (KIP-599). Older versions are throttled only.
 
 Refusals, per topic, in order
     INVALID_REQUEST: the same name twice; UNKNOWN_TOPIC_OR_PARTITION; INVALID_PARTITIONS: an internal topic, or not more
     partitions than the topic has; INVALID_REPLICA_ASSIGNMENT: not one list for each new partition; POLICY_VIOLATION:
-    more than ``skep.max.partitions``; INVALID_REPLICA_ASSIGNMENT; INVALID_REPLICATION_FACTOR.
+    more than ``skep.max.partitions``; INVALID_REPLICA_ASSIGNMENT; INVALID_REPLICATION_FACTOR;
+    THROTTLING_QUOTA_EXCEEDED.
 
 Left out
     ``timeout`` is ignored: the request waits only for the metadata store.
@@ -30,6 +31,7 @@ from skep.broker.named_items import named
 from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
+from skep.broker.topics.mutation_quota import count_mutations
 from skep.broker.topics.topic_creation import INTERNAL_TOPICS, check_assignment, place, room_for
 from skep.broker.worker.held_topics import HELD_TARGET, check_held_room
 from skep.wire.codec import Body
@@ -37,6 +39,8 @@ from skep.wire.lazy_array import LazyArray
 
 if TYPE_CHECKING:
     from skep.wire.entities.request_types import CreatePartitionsRequest
+
+HAS_QUOTA_EXCEEDED = 3
 
 
 async def handle(services: Services, request: "Request[CreatePartitionsRequest]") -> Body:
@@ -48,14 +52,16 @@ async def handle(services: Services, request: "Request[CreatePartitionsRequest]"
         try:
             if name in twice:
                 raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
-            await _grow(services, topic, request.body.validate_only)
+            await _grow(services, request, topic)
         except RESPONSE_ERRORS as error:
             code, message = code_of(error), message_of(error)
         results.append({"name": name, "error_code": code, "error_message": message})
     return {"results": results}
 
 
-async def _grow(services: Services, wanted: "CreatePartitionsRequest.Topic", validate_only: bool) -> None:
+async def _grow(
+    services: Services, request: "Request[CreatePartitionsRequest]", wanted: "CreatePartitionsRequest.Topic"
+) -> None:
     topic = services.catalog.image.topics.get(wanted.name)
     if topic is None:
         raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Topic '{wanted.name}' does not exist.")
@@ -89,7 +95,8 @@ async def _grow(services: Services, wanted: "CreatePartitionsRequest.Topic", val
         else:
             placing = place(services, additional, replication_factor, growing=topic)
             assignments = await services.slicer.finish(placing)
-        if not validate_only:
+        count_mutations(services, request, additional, strict_from=HAS_QUOTA_EXCEEDED)
+        if not request.body.validate_only:
             await services.catalog.create_partitions(wanted.name, assignments, current_count=current_count)
 
 

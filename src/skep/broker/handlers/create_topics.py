@@ -10,7 +10,7 @@ Versions
     3 changes nothing here (quotas).
     4: -1 for the defaults (KIP-464), which older versions may use too.
     5 is flexible; the response has the number of partitions and replicas and every option in force (KIP-525).
-    6: THROTTLING_QUOTA_EXCEEDED (KIP-599), which is not used here.
+    6: THROTTLING_QUOTA_EXCEEDED (KIP-599). Older versions are throttled only.
     7: topic id in the response (KIP-516).
 
 Refusals, per topic, in order
@@ -19,7 +19,7 @@ Refusals, per topic, in order
     option, an invalid value or none; INVALID_REQUEST: numbers besides a manual assignment;
     INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS: numbers below 1 other than -1; POLICY_VIOLATION: more than
     ``skep.max.partitions``, or ``skep.held.max.partitions`` of held topics; INVALID_REPLICA_ASSIGNMENT;
-    INVALID_REPLICATION_FACTOR: more than there are brokers.
+    INVALID_REPLICATION_FACTOR: more than there are brokers; THROTTLING_QUOTA_EXCEEDED.
 
 Left out
     ``timeout`` is ignored: the request waits only for the metadata store.
@@ -38,6 +38,7 @@ from skep.broker.named_items import named
 from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
+from skep.broker.topics.mutation_quota import count_mutations
 from skep.broker.topics.topic_creation import INTERNAL_TOPICS, USE_DEFAULT, check_assignment, place, room_for
 from skep.broker.worker.held_topics import HELD_TARGET, check_held_room, with_implied
 from skep.wire.codec import Body
@@ -46,6 +47,7 @@ from skep.wire.lazy_array import LazyArray
 if TYPE_CHECKING:
     from skep.wire.entities.request_types import CreateTopicsRequest
 
+HAS_QUOTA_EXCEEDED = 6
 _UNKNOWN = -1
 
 
@@ -57,14 +59,14 @@ async def handle(services: Services, request: "Request[CreateTopicsRequest]") ->
         try:
             if name in twice:
                 raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
-            topics.append(await _create(services, topic, request.body.validate_only))
+            topics.append(await _create(services, request, topic))
         except RESPONSE_ERRORS as error:
             topics.append(_refused(name, code_of(error), message_of(error)))
     return {"topics": topics}
 
 
 async def _create(
-    services: Services, topic: "CreateTopicsRequest.CreatableTopic", validate_only: bool
+    services: Services, request: "Request[CreateTopicsRequest]", topic: "CreateTopicsRequest.CreatableTopic"
 ) -> dict[str, Any]:
     if topic.name in INTERNAL_TOPICS:
         raise KafkaError(
@@ -84,8 +86,9 @@ async def _create(
             assignments = await services.slicer.finish(_chosen(services, topic.assignments))
         else:
             assignments = await services.slicer.finish(place(services, count, replication_factor))
+        count_mutations(services, request, count, strict_from=HAS_QUOTA_EXCEEDED)
         topic_id = None
-        if not validate_only:
+        if not request.body.validate_only:
             topic_id = (await services.catalog.create_topic(topic.name, assignments, overrides)).topic_id
     return _created(services, topic.name, topic_id, assignments, overrides)
 

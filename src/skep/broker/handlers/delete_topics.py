@@ -9,13 +9,13 @@ Versions
     2 changes nothing here (quotas).
     3: TOPIC_DELETION_DISABLED.
     4 is flexible.
-    5: error messages, and THROTTLING_QUOTA_EXCEEDED (KIP-599), which is not used here.
+    5: error messages, and THROTTLING_QUOTA_EXCEEDED (KIP-599). Older versions are throttled only.
     6: topics by id, and topic ids in the response (KIP-516).
 
 Refusals, per topic, in order
     For all: TOPIC_DELETION_DISABLED without ``delete.topic.enable`` (before version 3: INVALID_REQUEST).
     INVALID_REQUEST: neither name nor id, or both; the same topic twice, also once by name and once by id.
-    UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION.
+    UNKNOWN_TOPIC_ID, THROTTLING_QUOTA_EXCEEDED, UNKNOWN_TOPIC_OR_PARTITION.
 
 Left out
     ``timeout`` is ignored: the request waits only for the metadata store.
@@ -32,6 +32,7 @@ from skep.broker.named_items import NAMES_AT_ONCE, ask_each
 from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
+from skep.broker.topics.mutation_quota import count_mutations
 from skep.metadata.cluster_image import ClusterImage
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from skep.wire.entities.request_types import DeleteTopicsRequest
 
 HAS_DELETION_DISABLED = 3
+HAS_QUOTA_EXCEEDED = 5
 HAS_TOPIC_ID = 6
 
 
@@ -60,7 +62,7 @@ async def handle(services: Services, request: "Request[DeleteTopicsRequest]") ->
     responses = await ask_each(
         services.slicer,
         named,
-        lambda one: _delete(services, one, _checked_name(image, one, twice)),
+        lambda one: _delete(services, request, one, _checked_name(image, one, twice)),
         lambda one, error: _response(one.name, one.topic_id, error.code, message_of(error)),
     )
     return {"responses": responses}
@@ -112,9 +114,13 @@ def _checked_name(image: ClusterImage, one: _Named, twice: Container[str | _Name
     return name
 
 
-async def _delete(services: Services, one: _Named, name: str) -> dict[str, Any]:
+async def _delete(
+    services: Services, request: "Request[DeleteTopicsRequest]", one: _Named, name: str
+) -> dict[str, Any]:
     await asyncio.sleep(0)  # a store in memory does not pause by itself
     try:
+        if (topic := services.catalog.image.topics.get(name)) is not None:
+            count_mutations(services, request, len(topic.partitions), strict_from=HAS_QUOTA_EXCEEDED)
         deleted = await services.catalog.delete_topic(name, one.topic_id)
     except RESPONSE_ERRORS as error:
         return _response(one.name, one.topic_id, code_of(error), message_of(error))

@@ -6,7 +6,7 @@ Behaviour
     ConsumerGroupDescribe returns. A group that is named several times is in the response once.
 
 Versions
-    1: ``throttle_time_ms``, always 0.
+    1: ``throttle_time_ms``.
     2 changes nothing here (quotas).
     3: ``include_authorized_operations``, and the operations in the response (KIP-430).
     4: the instance ids of static members (KIP-345).

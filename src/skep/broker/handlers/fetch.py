@@ -24,12 +24,15 @@ Behaviour
 
     A broker without a replica names the leader in its refusal (KIP-951).
 
+    A consumer with a quota gets at most what it may use at once, and is throttled when it has used more. If it is over
+    its quota before, it gets an empty response at once (KIP-219); a new session does not begin then.
+
 Versions
     4 is the first served: isolation level, last stable offset, aborted transactions (KIP-98).
     5: log start offset, in the request and in the response (KIP-107).
     6: KAFKA_STORAGE_ERROR (KIP-112), which older versions get here too.
     7: fetch sessions, and an error code for the whole request (KIP-227).
-    8 changes nothing here (quotas).
+    8: the client waits for ``throttle_time_ms`` itself (KIP-219); the broker mutes its connection in all versions.
     9: the leader epoch that the reader knows (KIP-320).
     10: the client reads zstd (KIP-110).
     11: rack and preferred read replica (KIP-392).
@@ -63,7 +66,7 @@ from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import NO_TOPIC_ID, BrokerId
 from skep.base.loop.slicer import Work
 from skep.broker.fetch.consumer_fetch import nearest_replica, read_for_consumer
-from skep.broker.fetch.fetch_sessions import FetchSession, TopicKey, Wanted, wanted_in
+from skep.broker.fetch.fetch_sessions import FetchSession, TopicKey, Wanted, is_incremental_fetch, wanted_in
 from skep.broker.fetch.follower_fetch import FollowerFetch, follower_in
 from skep.broker.fetch.follower_watch import FollowerWatch
 from skep.broker.fetch.sliced_records import sliced_records
@@ -72,6 +75,7 @@ from skep.broker.services import Services
 from skep.broker.topics.current_leaders import current_leader, endpoints_of
 from skep.replication.partition.delayed_fetch import DelayedFetch
 from skep.replication.partition.partition import Partition
+from skep.security.quotas.client_quotas import Throttle
 from skep.wire.codec import Body
 from skep.wire.fetch.fetch_response import (
     HAS_SESSION,
@@ -132,6 +136,8 @@ class _Fetch(NamedTuple):
     """Set for a follower with a session."""
     wanted: Sequence[Wanted]
     """The partitions of a fetch without a session, each once."""
+    throttle: Throttle | None
+    """Set for a consumer with quotas."""
 
     def is_done(self, reading: _Reading) -> bool:
         """Whether there is nothing to wait for."""
@@ -174,30 +180,40 @@ def _begin(services: Services, request: "Request[FetchRequest]") -> Work[tuple[_
     """Returns the fetch, its first reading or the session's error, and its deadline."""
     body, version = request.body, request.version
     code, session, is_incremental = None, None, False
+    follower, watch = follower_in(body, version), None
+    throttle = request.throttle if follower is None else None
+    is_refused = throttle is not None and throttle.refuses_records(services.clock.monotonic())
     try:
-        session, is_incremental = yield from services.fetch_sessions.session_for(body, version)
+        if not is_refused or is_incremental_fetch(body):
+            session, is_incremental = yield from services.fetch_sessions.session_for(body, version)
     except KafkaError as error:
         code = error.code
-    follower, watch = follower_in(body, version), None
     if session is not None and follower is not None:
         watch = services.fetch_sessions.watch_for(session, (follower.broker_id, request.client_id))
+    min_bytes, max_bytes = body.min_bytes, min(body.max_bytes, services.config.fetch_max_bytes)
+    if throttle is not None:
+        max_bytes = throttle.fetch_limit(max_bytes)
+        min_bytes = min(min_bytes, max_bytes)
     fetch = _Fetch(
         services,
         version,
         request.correlation_id,
-        body.min_bytes,
-        min(body.max_bytes, services.config.fetch_max_bytes),
+        min_bytes,
+        max_bytes,
         body.isolation_level == READ_COMMITTED,
         getattr(body, "rack_id", ""),
         follower,
         session,
         is_incremental,
         watch,
-        () if session is not None or code is not None else (yield from _each_once(body)),
+        () if session is not None or code is not None or is_refused else (yield from _each_once(body)),
+        throttle,
     )
     deadline = services.clock.monotonic() + body.max_wait.total_seconds()
     if code is not None:
         return fetch, code, deadline
+    if is_refused:
+        return fetch, _Reading([], 0, ends_wait=True, news=0), deadline
     return fetch, (yield from _read(fetch)), deadline
 
 
@@ -212,7 +228,10 @@ def _each_once(body: "FetchRequest") -> Work[Sequence[Wanted]]:
 
 def _respond_or_delay(fetch: _Fetch, reading: _Reading | ErrorCode, deadline: float) -> Parts | Awaitable[Parts]:
     if not isinstance(reading, _Reading):
-        return encode_fetch_response(fetch.version, fetch.correlation_id, [], error_code=reading)
+        throttle_ms = 0 if fetch.throttle is None else fetch.throttle.ms
+        return encode_fetch_response(
+            fetch.version, fetch.correlation_id, [], error_code=reading, throttle_ms=throttle_ms
+        )
     if fetch.is_done(reading) or fetch.services.clock.monotonic() >= deadline:
         return fetch.services.slicer.run(_respond(fetch, reading))
     return _respond_later(fetch, reading, deadline)
@@ -368,7 +387,10 @@ def _led(services: Services, one: Wanted) -> Partition:
 
 
 def _respond(fetch: _Fetch, reading: _Reading) -> Work[Parts]:
-    session = fetch.session
+    session, throttle_ms = fetch.session, 0
+    if fetch.throttle is not None:
+        fetch.throttle.consumed(reading.size, fetch.services.clock.monotonic())
+        throttle_ms = fetch.throttle.ms
     endpoints: Sequence[NodeEndpoint] = ()
     if reading.ends_wait:
         endpoints = endpoints_of(fetch.services, (read.fetched.current_leader for read in reading.reads))
@@ -382,7 +404,7 @@ def _respond(fetch: _Fetch, reading: _Reading) -> Work[Parts]:
     named = [_named(topic, partitions) for topic, partitions in topics.items()]
     session_id = 0 if session is None else session.session_id
     parts = yield from encode_fetch_in_slices(
-        fetch.version, fetch.correlation_id, named, session_id, node_endpoints=endpoints
+        fetch.version, fetch.correlation_id, named, session_id, node_endpoints=endpoints, throttle_ms=throttle_ms
     )
     return parts
 

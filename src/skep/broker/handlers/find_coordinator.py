@@ -7,7 +7,7 @@ Behaviour
     is refused.
 
 Versions
-    1: the type of the key (before, keys are groups), an error message, and ``throttle_time_ms``, always 0.
+    1: the type of the key (before, keys are groups), an error message, and ``throttle_time_ms``.
     2 changes nothing here (quotas).
     3 is flexible.
     4: several keys, each with a code of its own (KIP-699).

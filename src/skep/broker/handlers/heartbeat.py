@@ -5,7 +5,7 @@ Behaviour
     the response has no error, as in Kafka: a full session starts when the loading ends.
 
 Versions
-    1: ``throttle_time_ms``, always 0.
+    1: ``throttle_time_ms``.
     2 changes nothing here (quotas).
     3: ``group_instance_id`` (KIP-345).
     4 is flexible.

@@ -14,7 +14,7 @@ Behaviour
 
 Versions
     1: ``rebalance_timeout_ms``; in version 0 the session timeout serves for both.
-    2: ``throttle_time_ms``, always 0.
+    2: ``throttle_time_ms``.
     3 changes nothing here (quotas).
     4: a member without an id gets one with MEMBER_ID_REQUIRED, and joins again with it (KIP-394).
     5: ``group_instance_id``, for static members (KIP-345).

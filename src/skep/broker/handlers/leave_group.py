@@ -5,7 +5,7 @@ Behaviour
     instance id alone. Very many members are removed in several steps; when a step is refused, so are its members.
 
 Versions
-    1: ``throttle_time_ms``, always 0.
+    1: ``throttle_time_ms``.
     2 changes nothing here (quotas).
     3: several members, and static ones (KIP-345); before, there is one member, and its code is that of the response.
     4 is flexible.

@@ -5,7 +5,7 @@ Behaviour
     classic.
 
 Versions
-    1: ``throttle_time_ms``, always 0.
+    1: ``throttle_time_ms``.
     2 changes nothing here (quotas).
     3 is flexible.
     4: groups by state, and their states (KIP-518).

@@ -18,7 +18,7 @@ Behaviour
 
 Versions
     1 is the first with one offset per partition, and with its timestamp (KIP-79).
-    2: isolation level (KIP-98), and ``throttle_time_ms``, always 0.
+    2: isolation level (KIP-98), and ``throttle_time_ms``.
     3 changes nothing here (quotas).
     4: leader epochs, in the request and in the response (KIP-320).
     5: OFFSET_NOT_AVAILABLE (KIP-207), which older versions get here too; in Kafka these get LEADER_NOT_AVAILABLE.

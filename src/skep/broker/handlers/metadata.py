@@ -16,7 +16,7 @@ Behaviour
 Versions
     1: null topics mean all, an empty list none; racks, the controller, whether a topic is internal.
     2: cluster id (KIP-78).
-    3: ``throttle_time_ms``, always 0.
+    3: ``throttle_time_ms``.
     4: ``allow_auto_topic_creation``.
     5: offline replicas (KIP-112).
     6 changes nothing here (quotas).
@@ -48,6 +48,7 @@ from skep.broker import authorized_operations
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics.current_leaders import controller_id
+from skep.broker.topics.mutation_quota import count_mutations
 from skep.broker.topics.topic_creation import INTERNAL_TOPICS, alive_brokers, auto_create, describe_partitions
 from skep.metadata.topic_names import is_topic_name
 from skep.wire.codec import Body
@@ -104,6 +105,7 @@ async def _created_and_described(
     refused: dict[TopicKey, ErrorCode] = dict.fromkeys(missing[most:], ErrorCode.leader_not_available)
     for name in missing[:most]:
         try:
+            count_mutations(services, request, services.config.num_partitions)
             await auto_create(services, name)
         except KafkaError as error:
             refused[name] = error.code

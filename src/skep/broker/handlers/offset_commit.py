@@ -7,7 +7,7 @@ Behaviour
 
 Versions
     2 is the first served; it has ``retention_time_ms``.
-    3: ``throttle_time_ms``, always 0.
+    3: ``throttle_time_ms``.
     4 changes nothing here (quotas).
     5: without ``retention_time_ms`` (KIP-211).
     6: ``committed_leader_epoch`` (KIP-320).

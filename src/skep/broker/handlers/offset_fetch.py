@@ -7,7 +7,7 @@ Behaviour
 Versions
     1 is the first served.
     2: null topics request all offsets, and the response has a code of its own (KIP-88).
-    3: ``throttle_time_ms``, always 0.
+    3: ``throttle_time_ms``.
     4 changes nothing here (quotas).
     5: ``committed_leader_epoch`` (KIP-320).
     6 is flexible.

@@ -22,7 +22,7 @@ Versions
     3 is the first with record batches of format 2 and with transactional ids (KIP-98).
     4: KAFKA_STORAGE_ERROR (KIP-112), which version 3 gets here too.
     5: log start offset in the response.
-    6 changes nothing here (quotas).
+    6: the client waits for ``throttle_time_ms`` itself (KIP-219); the broker mutes its connection in all versions.
     7: zstd (KIP-110).
     8: error message and the indexes of bad records (KIP-467).
     9 is flexible.
@@ -122,6 +122,7 @@ class _Produce(NamedTuple):
     acks: int
     timeout_s: float
     in_slices: bool
+    throttle_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,13 +267,15 @@ def _respond_or_wait(
     services: Services, request: "Request[ProduceRequest]", results: list[_Result]
 ) -> Parts | Awaitable[Parts]:
     acks = request.body.acks
+    throttle_ms = 0 if request.throttle is None else request.throttle.ms
     if len(results) == 1 and acks != 0:
         # Nearly all requests: one batch, appended, and nothing to wait for.
         [(topic, only)] = results
         if type(only) is ProducedPartition and only.error_code == 0:
-            return (encode_produce_response(request.version, request.correlation_id, ((topic, (only,)),)),)
-    timeout_s = request.body.timeout.total_seconds()
-    produce = _Produce(services, request.version, request.correlation_id, acks, timeout_s, request.is_exclusive)
+            topics = ((topic, (only,)),)
+            return (encode_produce_response(request.version, request.correlation_id, topics, throttle_ms=throttle_ms),)
+    timeout_s, in_slices = request.body.timeout.total_seconds(), request.is_exclusive
+    produce = _Produce(services, request.version, request.correlation_id, acks, timeout_s, in_slices, throttle_ms)
     if acks != 0:
         for _, outcome in results:
             if type(outcome) is _Uncommitted:
@@ -476,7 +479,15 @@ def _respond(
         _add(topics, topic, _produced(outcome))
     leaders = [one.current_leader for _, produced in topics for one in produced if one.error_code]
     endpoints = endpoints_of(produce.services, leaders) if leaders else ()
-    return (encode_produce_response(produce.version, produce.correlation_id, topics, node_endpoints=endpoints),)
+    return (
+        encode_produce_response(
+            produce.version,
+            produce.correlation_id,
+            topics,
+            node_endpoints=endpoints,
+            throttle_ms=produce.throttle_ms,
+        ),
+    )
 
 
 def _respond_in_slices(produce: _Produce, results: list[_Result], waited: list[_Result]) -> Work[Parts]:
@@ -492,7 +503,10 @@ def _respond_in_slices(produce: _Produce, results: list[_Result], waited: list[_
     parts: Parts = NO_RESPONSE
     if produce.acks != 0:
         endpoints = endpoints_of(produce.services, leaders)
-        parts = ((yield from encode_produce_in_slices(produce.version, produce.correlation_id, topics, endpoints)),)
+        encoding = encode_produce_in_slices(
+            produce.version, produce.correlation_id, topics, endpoints, produce.throttle_ms
+        )
+        parts = ((yield from encoding),)
     # The results are not needed any more. Freeing 200,000 of them at once would take 20 ms.
     lists: list[list[Any]] = [waited, results, *(partitions for _, partitions in topics)]
     for some in lists:

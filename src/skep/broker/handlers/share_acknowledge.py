@@ -17,9 +17,6 @@ Refusals
     INVALID_SHARE_SESSION_EPOCH: the epoch is 0 or not the next one. SHARE_SESSION_NOT_FOUND.
     UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER of a partition.
     INVALID_RECORD_STATE: records that the member does not hold, or whose acknowledgement is being written.
-
-Left out
-    Quotas: ``throttle_time`` is 0.
 """
 
 from collections.abc import Awaitable, Mapping
@@ -104,6 +101,7 @@ def _response(
         options.record_lock_duration_ms,
         services.config.max_response_bytes,
         endpoints_of(services, leaders) if leaders else (),
+        0 if request.throttle is None else request.throttle.ms,
     )
     return parts
 

@@ -17,6 +17,8 @@ Behaviour
     Records stay in their files, as in a Fetch. The response has the partitions with records or an error, and all whose
     records were acknowledged. It is sent when the acknowledgements are written.
 
+    A member with a quota (``consumer_byte_rate``) that is over it gets no records, at once.
+
     A broker that does not lead a partition names the leader in its refusal.
 
 Versions
@@ -30,9 +32,6 @@ Refusals
     SHARE_SESSION_LIMIT_REACHED, not before ``max_wait``: the client would ask again at once.
     Of a partition: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR,
     COORDINATOR_NOT_AVAILABLE when its state cannot be read; those of acknowledgements are in ``share_acknowledge.py``.
-
-Left out
-    Quotas: ``throttle_time`` is 0.
 """
 
 import asyncio
@@ -171,9 +170,11 @@ def _at_once(services: Services, request: "Request[ShareFetchRequest]") -> Work[
         begun = yield from begin_acknowledgements(services.share_partitions, key, request)
     results: _Results = {}
     unserved = None
+    throttle = request.throttle
+    is_refused = throttle is not None and throttle.refuses_records(services.clock.monotonic())
     if epoch == FINAL_EPOCH:
         services.share_sessions.close(session)
-    elif is_fetch and body.max_bytes > 0 and body.max_records > 0:
+    elif is_fetch and body.max_bytes > 0 and body.max_records > 0 and not is_refused:
         fetch = yield from _begin(services, request, key, session, epoch, results)
         unserved = yield from _first_delivery(fetch, results)
     acknowledged = written_already(begun)
@@ -250,6 +251,8 @@ def _begin(
             results[topic_id, index] = _refused(services, topic_id, index, error)
         yield
     max_bytes = min(body.max_bytes, services.config.fetch_max_bytes)
+    if request.throttle is not None:
+        max_bytes = request.throttle.fetch_limit(max_bytes)
     min_bytes = min(body.min_bytes, max_bytes)
     return _ShareFetch(
         services, session, order, min_bytes, max_bytes, deadline, shares, classes, priorities, session.served
@@ -404,9 +407,13 @@ def _respond(
     acknowledged: dict[TopicIdPartition, Refusal | None],
 ) -> Work[Parts]:
     topics: dict[UUID, dict[int, SharedPartition]] = {}
+    throttle, size = request.throttle, 0
     for (topic_id, index), result in results.items():
         topics.setdefault(topic_id, {})[index] = result
+        size += len(result.records)
         yield
+    if throttle is not None:
+        throttle.consumed(size, services.clock.monotonic())
     for (topic_id, index), error in acknowledged.items():
         of_topic = topics.setdefault(topic_id, {})
         result = of_topic.get(index, SharedPartition(index))
@@ -427,6 +434,7 @@ def _respond(
         # A request names its group, or it has no session.
         services.share_partitions.options(request.body.group_id or "").record_lock_duration_ms,
         endpoints_of(services, leaders) if any(leaders) else (),
+        0 if throttle is None else throttle.ms,
     )
     return parts
 

@@ -8,7 +8,7 @@ Behaviour
     ``__consumer_offsets``, otherwise with the reason; the group rebalances.
 
 Versions
-    1: ``throttle_time_ms``, always 0.
+    1: ``throttle_time_ms``.
     2 changes nothing here (quotas).
     3: ``group_instance_id`` (KIP-345).
     4 is flexible.

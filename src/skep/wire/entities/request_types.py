@@ -462,6 +462,34 @@ class OffsetDeleteRequest:
     topics: tuple[OffsetDeleteRequest.Topic, ...]
 
 
+class DescribeClientQuotasRequest:
+    class ComponentData:
+        entity_type: str
+        match_type: int
+        match: str | None
+
+    components: tuple[DescribeClientQuotasRequest.ComponentData, ...]
+    strict: bool
+
+
+class AlterClientQuotasRequest:
+    class EntryData:
+        entity: tuple[AlterClientQuotasRequest.EntityData, ...]
+        ops: tuple[AlterClientQuotasRequest.OpData, ...]
+
+    class EntityData:
+        entity_type: str
+        entity_name: str | None
+
+    class OpData:
+        key: str
+        value: float
+        remove: bool
+
+    entries: tuple[AlterClientQuotasRequest.EntryData, ...]
+    validate_only: bool
+
+
 class DescribeQuorumRequest:
     class TopicData:
         topic_name: str

@@ -29,7 +29,6 @@ _V4 = struct.Struct(">ihqq")
 _V5 = struct.Struct(">ihqqq")
 _SESSION = struct.Struct(">ihi")
 _ABORTED = struct.Struct(">qq")
-_NO_THROTTLE = INT32.pack(0)
 _NO_REPLICA = -1
 _NULL_ARRAY = INT32.pack(-1)
 _ONE_BEGIN = struct.Struct(">ixihi")
@@ -77,12 +76,15 @@ def encode_fetch_response(
     session_id: int = 0,
     error_code: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
+    throttle_ms: int = 0,
 ) -> tuple[Sized, ...]:
     """Returns the whole response as parts, header included, without the frame length. No part is empty.
 
     ``node_endpoints`` are the addresses of the current leaders; versions before 16 do not have them.
     """
-    return run_at_once(encode_fetch_in_slices(version, correlation_id, topics, session_id, error_code, node_endpoints))
+    return run_at_once(
+        encode_fetch_in_slices(version, correlation_id, topics, session_id, error_code, node_endpoints, throttle_ms)
+    )
 
 
 def encode_fetch_in_slices(
@@ -92,16 +94,18 @@ def encode_fetch_in_slices(
     session_id: int = 0,
     error_code: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
+    throttle_ms: int = 0,
 ) -> Work[tuple[Sized, ...]]:
     """``encode_fetch_response`` as work for a ``Slicer``: a response may have thousands of partitions."""
     if version >= FETCH.flexible_from and len(topics) == 1 and len(topics[0].partitions) == 1 and not node_endpoints:
         name, topic_id, (partition,) = topics[0]
         if not partition.aborted:
-            begin = _ONE_BEGIN.pack(correlation_id, 0, error_code, session_id)
+            begin = _ONE_BEGIN.pack(correlation_id, throttle_ms, error_code, session_id)
             return _one_partition(begin + _one_topic(topic_id if version >= HAS_TOPIC_ID else name), partition)
     out = ResponseParts()
     out.add(response_header(FETCH.key, version, correlation_id))
-    out.add(_SESSION.pack(0, error_code, session_id) if version >= HAS_SESSION else _NO_THROTTLE)
+    has_session = version >= HAS_SESSION
+    out.add(_SESSION.pack(throttle_ms, error_code, session_id) if has_session else INT32.pack(throttle_ms))
     if version >= FETCH.flexible_from:
         yield from _flexible_topics(out, version, topics)
         out.add(endpoint_tags(node_endpoints) if version >= HAS_NODE_ENDPOINTS else b"\0")

@@ -48,7 +48,12 @@ ProducedTopic = tuple[str, Sequence[ProducedPartition]]
 
 
 def encode_produce_response(
-    version: int, correlation_id: int, topics: Sequence[ProducedTopic], *, node_endpoints: Sequence[NodeEndpoint] = ()
+    version: int,
+    correlation_id: int,
+    topics: Sequence[ProducedTopic],
+    *,
+    node_endpoints: Sequence[NodeEndpoint] = (),
+    throttle_ms: int = 0,
 ) -> bytes:
     """Returns the whole response, header included, without the frame length.
 
@@ -56,14 +61,18 @@ def encode_produce_response(
     """
     if version >= PRODUCE.flexible_from and len(topics) == 1 and len(topics[0][1]) == 1:
         name, ((index, code, offset, time, start, message, bad_records, leader),) = topics[0]
-        if message is None and bad_records is None and leader is None and not node_endpoints:
+        if message is None and bad_records is None and leader is None and not node_endpoints and not throttle_ms:
             fixed = _V5.pack(index, code, offset, time, start)
             return INT32.pack(correlation_id) + _one_partition_of(name) + fixed + _ONE_PARTITION_END
-    return run_at_once(encode_produce_in_slices(version, correlation_id, topics, node_endpoints))
+    return run_at_once(encode_produce_in_slices(version, correlation_id, topics, node_endpoints, throttle_ms))
 
 
 def encode_produce_in_slices(
-    version: int, correlation_id: int, topics: Sequence[ProducedTopic], node_endpoints: Sequence[NodeEndpoint]
+    version: int,
+    correlation_id: int,
+    topics: Sequence[ProducedTopic],
+    node_endpoints: Sequence[NodeEndpoint],
+    throttle_ms: int = 0,
 ) -> Work[bytes]:
     """``encode_produce_response`` as work for a ``Slicer``: a request may have thousands of batches."""
     header = response_header(PRODUCE.key, version, correlation_id)
@@ -72,7 +81,7 @@ def encode_produce_in_slices(
         parts = [header, uvarint(len(topics) + 1)]
         for topic in topics:
             yield from _flexible_topic(parts, topic, has_hints)
-        parts += (_NO_THROTTLE, endpoint_tags(node_endpoints if has_hints else ()))
+        parts += (INT32.pack(throttle_ms), endpoint_tags(node_endpoints if has_hints else ()))
         return b"".join(parts)
     parts = [header, INT32.pack(len(topics))]
     for name, partitions in topics:
@@ -80,7 +89,7 @@ def encode_produce_in_slices(
         for partition in partitions:
             parts.append(_legacy_partition(version, partition))
             yield
-    parts.append(_NO_THROTTLE)
+    parts.append(INT32.pack(throttle_ms))
     return b"".join(parts)
 
 

@@ -14,15 +14,15 @@ from skep.wire.primitives import INT32, compact_string, uvarint
 
 HAS_LOCK_TIMEOUT = 2
 
-_BEGIN = bytes(7)
-"""No throttle time, no error and no message of the request."""
+_BEGIN = struct.Struct(">i3x")
+"""Throttle time, no error and no message of the request."""
 _INDEX_AND_CODE = struct.Struct(">ih")
 _LEADER = struct.Struct(">iixx")
 """Leader id and epoch, no tagged fields of them and of the partition."""
 _NO_LEADER = (-1, -1)
 _NO_ERROR = (0, None, None)
 """Code, message and leader of a partition without an error."""
-_ONE_BEGIN = struct.Struct(">ix7x")
+_ONE_BEGIN = struct.Struct(">ixi3x")
 """Correlation id, the header's tags, and ``_BEGIN``."""
 _ONE = struct.Struct(">B16sBi")
 """The count of topics, the topic's id, the count of its partitions, and the partition."""
@@ -47,6 +47,7 @@ def encode_share_acknowledge(
     acquisition_lock_timeout_ms: int,
     max_bytes: int,
     node_endpoints: Sequence[NodeEndpoint] = (),
+    throttle_ms: int = 0,
 ) -> Work[tuple[bytes, ...]]:
     """Returns the whole response as parts, header included, without the frame length. Work for a ``Slicer``.
 
@@ -57,10 +58,13 @@ def encode_share_acknowledge(
         lock_time = INT32.pack(acquisition_lock_timeout_ms) if version >= HAS_LOCK_TIMEOUT else b""
         yield
         return (
-            _ONE_BEGIN.pack(correlation_id) + lock_time + _ONE.pack(2, topic_id.bytes, 2, only.partition) + _ONE_END,
+            _ONE_BEGIN.pack(correlation_id, throttle_ms)
+            + lock_time
+            + _ONE.pack(2, topic_id.bytes, 2, only.partition)
+            + _ONE_END,
         )
     parts: list[bytes] = []
-    out = [response_header(SHARE_ACKNOWLEDGE.key, version, correlation_id), _BEGIN]
+    out = [response_header(SHARE_ACKNOWLEDGE.key, version, correlation_id), _BEGIN.pack(throttle_ms)]
     if version >= HAS_LOCK_TIMEOUT:
         out.append(INT32.pack(acquisition_lock_timeout_ms))
     out.append(uvarint(len(topics) + 1))

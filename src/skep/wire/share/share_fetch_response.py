@@ -55,18 +55,19 @@ def encode_share_fetch(
     topics: Sequence[tuple[UUID, Sequence[SharedPartition]]],
     acquisition_lock_timeout_ms: int,
     node_endpoints: Sequence[NodeEndpoint] = (),
+    throttle_ms: int = 0,
 ) -> Work[tuple[Sized, ...]]:
     """Returns the whole response as parts, header included, without the frame length. Work for a ``Slicer``."""
     if len(topics) == 1 and len(topics[0][1]) == 1 and not node_endpoints:
         topic_id, (only,) = topics[0]
         if only[1:6] == _NO_ERROR:
             begin = _ONE_BEGIN.pack(
-                correlation_id, 0, 0, acquisition_lock_timeout_ms, 2, topic_id.bytes, 2, only.partition
+                correlation_id, throttle_ms, 0, acquisition_lock_timeout_ms, 2, topic_id.bytes, 2, only.partition
             )
             return _one_partition(begin, only.records, only.acquired)
     out = ResponseParts()
     out.add(response_header(SHARE_FETCH.key, version, correlation_id))
-    out.add(_BEGIN.pack(0, 0) + _nullable(None) + INT32.pack(acquisition_lock_timeout_ms))
+    out.add(_BEGIN.pack(throttle_ms, 0) + _nullable(None) + INT32.pack(acquisition_lock_timeout_ms))
     out.add(uvarint(len(topics) + 1))
     for topic_id, partitions in topics:
         out.add(topic_id.bytes + uvarint(len(partitions) + 1))
