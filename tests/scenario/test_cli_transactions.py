@@ -185,7 +185,7 @@ def test_what_cannot_be_is_said(topic: str) -> None:
     assert "'Sleeping' is not a state of transactions" in failed("transactions", "list", "--state", "Sleeping")
     assert "not a regular expression" in failed("transactions", "list", "--id", "(")
     assert "has no partition 7" in failed("transactions", "producers", f"{topic}:7")
-    assert "supports plaintext only" in failed("transactions", "list", "-X", "security.protocol=SSL")
+    assert "is it a port without TLS?" in failed("transactions", "list", "-X", "security.protocol=SSL")
 
 
 def test_kafkas_command_prints_kafkas_columns(

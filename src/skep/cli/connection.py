@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from skep.base.addresses import DEFAULT_BOOTSTRAP as DEFAULT_BOOTSTRAP
 from skep.base.unknown_names import no_such_topic
+from skep.cli.command_config import with_command_config
 from skep.cli.failures import CommandError, UsageError, reason
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ Properties = Annotated[
         "--property",
         "-X",
         metavar="NAME=VALUE",
-        help="A client property of librdkafka, e.g. security.protocol=SSL. Repeatable.",
+        help="A client property of librdkafka or of Java, e.g. security.protocol=SSL. Repeatable.",
+        callback=with_command_config,
     ),
 ]
 
@@ -63,8 +65,9 @@ class Cluster:
         properties: Mapping[str, str] | None = None,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
+        """``properties`` have the names of librdkafka or, for security, of Java. Raises UsageError for a bad one."""
         self.bootstrap = bootstrap
-        self.properties = dict(properties or {})
+        self.properties = _for_librdkafka(properties or {})
         self.request_timeout_s = request_timeout_s
         self._errors: deque[KafkaError] = deque(maxlen=KEPT_ERRORS)
 
@@ -102,14 +105,37 @@ class Cluster:
                 if error.args[0].code() not in _UNREACHABLE:
                     raise
                 self.admin.poll(0)
-            if self._was_refused():
+            if self._was_refused() or self._is_insecure():
                 break
-        raise CommandError(unreachable_text(self.bootstrap, self._errors))
+        raise CommandError(self._what_is_insecure() or unreachable_text(self.bootstrap, self._errors))
 
     def _was_refused(self) -> bool:
         """Returns whether nobody listens at any address, so that waiting is useless."""
         failures = [error.str() for error in self._errors if error.code() == KafkaError._TRANSPORT]
         return bool(failures) and all("Connection refused" in text for text in failures)
+
+    def _is_insecure(self) -> bool:
+        """Returns whether librdkafka has reported that TLS or the login failed, or thinks so."""
+        return any(
+            error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL) or "security.protocol" in error.str()
+            for error in self._errors
+        )
+
+    def _what_is_insecure(self) -> str | None:
+        """Returns what is wrong with TLS or the login, in the words of Skep's own client, which are clearer."""
+        if not self._is_insecure():
+            return None
+        from skep.client.cluster_client import ClusterClient
+        from skep.client.errors import ClientError
+        from skep.client.security.client_security import ClientSecurity
+
+        try:
+            security = ClientSecurity.of(self.properties)
+            with ClusterClient(self.bootstrap, timeout_s=CONNECT_TIMEOUT_S, security=security) as client:
+                client.nodes()
+        except ClientError as error:
+            return str(error)
+        return None
 
     def answers(self, timeout_s: float) -> bool:
         """Returns whether a broker answers a request in time."""
@@ -133,6 +159,18 @@ class Cluster:
         if name not in topics:
             raise unknown_topic(name, topics)
         return topics[name]
+
+
+def _for_librdkafka(properties: Mapping[str, str]) -> dict[str, str]:
+    if not properties:
+        return {}
+    from skep.client.errors import BadSetting
+    from skep.client.security.client_properties import librdkafka_properties
+
+    try:
+        return librdkafka_properties(properties)
+    except BadSetting as error:
+        raise UsageError(str(error)) from None
 
 
 def unreachable_text(bootstrap: str, errors: Iterable[KafkaError]) -> str:

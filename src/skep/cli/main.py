@@ -12,6 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from skep.cli.command_config import add_command_config
 from skep.cli.failures import UsageError, run
 
 COMMANDS = {
@@ -69,6 +70,7 @@ def _load(name: str) -> Any:
     module.register(holder)
     group: Any = typer.main.get_command(holder)
     _tidy_help(group.commands[name])
+    add_command_config(group.commands[name])
     return group.commands[name]
 
 
@@ -117,6 +119,9 @@ def skep(
 
     Commands that ask a cluster connect to --bootstrap-server, or to the environment variable SKEP_BOOTSTRAP, or to
     127.0.0.1:9092. They work with any Kafka-compatible cluster, except for what skep queues adds to share groups.
+
+    A cluster with TLS or SASL needs --command-config FILE, or the environment variable SKEP_COMMAND_CONFIG: a file of
+    client properties as Kafka's tools read it.
     """
 
 

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.cli.connection import HOW_TO_START, Cluster
-from skep.cli.failures import CommandError
+from skep.cli.failures import CommandError, UsageError
 from skep.client.cluster_client import ClusterClient
-from skep.client.errors import ClientError
+from skep.client.errors import BadSetting, ClientError
+from skep.client.security.client_security import ClientSecurity
 
 
 @contextmanager
@@ -20,15 +21,19 @@ def skep_client(cluster: Cluster, *, must_answer: bool = True) -> Iterator[Clust
     Raises CommandError at once if no address accepts connections. A command that waits for a cluster passes
     ``must_answer=False``: its requests are then repeated until the client's time is over.
     """
-    protocol = cluster.properties.get("security.protocol", "plaintext")
-    if protocol.lower() != "plaintext":
-        raise CommandError(f"security.protocol={protocol}: this command supports plaintext only")
     try:
-        client_id = cluster.properties.get("client.id", "skep-cli")
-        with ClusterClient(cluster.bootstrap, client_id=client_id, timeout_s=cluster.request_timeout_s) as client:
+        client = ClusterClient(
+            cluster.bootstrap,
+            client_id=cluster.properties.get("client.id", "skep-cli"),
+            timeout_s=cluster.request_timeout_s,
+            security=ClientSecurity.of(cluster.properties),
+        )
+        with client:
             if must_answer:
                 client.connect()
             yield client
+    except BadSetting as error:
+        raise UsageError(str(error)) from None
     except (ClientError, KafkaError) as error:
         raise CommandError(str(error).replace("(Connection refused)", f"({HOW_TO_START})")) from None
 

@@ -16,6 +16,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.client.cluster_client import ClusterClient
 from skep.client.commands import command_to_leader
 from skep.client.errors import ClientError, Unsupported
+from skep.client.security.client_security import ClientSecurity
 from skep.queue.delivery import Delivery
 from skep.queue.message import Outcome
 
@@ -35,9 +36,6 @@ class LeaderCommands:
         self._group = group
         self._cluster: ClusterClient | None = None
         self._unsupported: set[str] = set()
-        # Skep's own client has no encryption and no authentication, as Skep has none.
-        if str(client.get("security.protocol", "plaintext")).lower() != "plaintext":
-            self._unsupported = {DELAY, RENEW}
 
     def tell(self, ended: Iterable[Delivery]) -> None:
         """Tells the reasons and delays of those that have one."""
@@ -90,7 +88,12 @@ class LeaderCommands:
     def _send(self, command: str, topic: str, partition: int, arguments: Mapping[str, Any]) -> Any:
         if self._cluster is None:
             client_id = str(self._client.get("client.id", "skep-queue"))
-            self._cluster = ClusterClient(self._client["bootstrap.servers"], client_id=client_id, timeout_s=TIMEOUT_S)
+            self._cluster = ClusterClient(
+                self._client["bootstrap.servers"],
+                client_id=client_id,
+                timeout_s=TIMEOUT_S,
+                security=ClientSecurity.of(self._client),
+            )
         return command_to_leader(self._cluster, topic, partition, command, {"group": self._group, **arguments})
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from skep.base.addresses import DEFAULT_BOOTSTRAP
+from skep.client.security.client_properties import librdkafka_properties
 
 CONNECT_S = 30.0
 """How long a broker may take to answer the first request. A broker that is lost later is waited for without end."""
@@ -43,7 +44,10 @@ _OF_CONSUMERS = ("share.acknowledgement.mode", "max.poll.interval.ms")
 
 
 def plain_properties(bootstrap_servers: str | None, config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns the properties of any client. Those of the user come first, except for the address."""
+    """Returns the properties of any client. Those of the user come first, except for the address.
+
+    Security settings of the user may have the names of Java. Raises BadSetting for a wrong one.
+    """
     servers = bootstrap_servers or os.environ.get("SKEP_BOOTSTRAP") or DEFAULT_BOOTSTRAP
     common = {
         "client.id": "skep-queue",
@@ -51,7 +55,7 @@ def plain_properties(bootstrap_servers: str | None, config: Mapping[str, Any] | 
         # librdkafka waits for up to 10 s between two attempts to connect. A broker that is back is to be used.
         "reconnect.backoff.max.ms": 1_000,
     }
-    return {**common, **(config or {}), "bootstrap.servers": servers}
+    return {**common, **librdkafka_properties(config or {}), "bootstrap.servers": servers}
 
 
 def client_properties(bootstrap_servers: str | None, config: Mapping[str, Any] | None) -> dict[str, Any]:

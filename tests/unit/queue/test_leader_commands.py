@@ -7,6 +7,7 @@ import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.client.errors import TimedOut, Unsupported
+from skep.client.security.client_security import ClientSecurity
 from skep.queue import leader_commands
 from skep.queue.delivery import Delivery
 from skep.queue.leader_commands import LeaderCommands
@@ -98,8 +99,9 @@ def test_a_lock_that_has_expired_is_no_news(leader: Leader, caplog: pytest.LogCa
     assert caplog.text == ""
 
 
-def test_nothing_is_sent_where_a_connection_would_have_to_be_encrypted(leader: Leader) -> None:
-    commands = LeaderCommands({**CLIENT, "security.protocol": "SSL"}, "g")
-    commands.tell([failed(1)])
-    assert commands.renew([delivery(1)]) is None
-    assert leader.commands == []
+def test_the_security_settings_are_those_of_the_consumer(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ClientSecurity] = []
+    monkeypatch.setattr(leader_commands, "ClusterClient", lambda *_, security, **__: made.append(security))
+    settings = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "u"}
+    LeaderCommands({**CLIENT, **settings, "sasl.password": "p"}, "g").renew([delivery(1)])
+    assert made == [ClientSecurity.of({**settings, "sasl.password": "p"})]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from skep.base.errors import ErrorCode
@@ -20,6 +21,7 @@ from skep.client.cluster_client import ClusterClient, Node
 from skep.client.connection import Connection
 from skep.client.errors import ClientError
 from skep.client.retry import call_with_retries
+from skep.client.security.client_security import ClientSecurity
 from skep.wire.apis import DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS
 
 BROKER_TIMEOUT_S = 3.0
@@ -159,7 +161,7 @@ def _read(client: ClusterClient, with_replicas: bool) -> ClusterState:
         for topic in sorted(topics, key=lambda topic: topic.name)
         for row in sorted(topic.partitions, key=lambda row: row.partition_index)
     ]
-    held = _held(nodes.values()) if with_replicas else {}
+    held = _held(nodes.values(), client.security) if with_replicas else {}
     named = {broker for partition in partitions for broker in partition.replicas} | set(nodes)
     controller = getattr(metadata, "controller_id", -1)
     return ClusterState(
@@ -198,18 +200,22 @@ def _min_insync(client: ClusterClient, topics: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def _held(nodes: Iterable[Any]) -> dict[int, dict[TopicPartition, Held] | None]:
+def _held(nodes: Iterable[Any], security: ClientSecurity) -> dict[int, dict[TopicPartition, Held] | None]:
     """Returns the replicas that each broker holds; None for a broker that does not respond in time."""
     targets = [Node(node.node_id, node.host, node.port) for node in nodes]
     if not targets:
         return {}
     with ThreadPoolExecutor(min(len(targets), _MAX_THREADS)) as threads:
-        return dict(zip((node.node_id for node in targets), threads.map(_held_by, targets), strict=True))
+        return dict(
+            zip((node.node_id for node in targets), threads.map(partial(_held_by, security), targets), strict=True)
+        )
 
 
-def _held_by(node: Node) -> dict[TopicPartition, Held] | None:
+def _held_by(security: ClientSecurity, node: Node) -> dict[TopicPartition, Held] | None:
     try:
-        with Connection(node.host, node.port, client_id="skep-cli", timeout_s=BROKER_TIMEOUT_S) as connection:
+        with Connection(
+            node.host, node.port, client_id="skep-cli", timeout_s=BROKER_TIMEOUT_S, security=security
+        ) as connection:
             response = connection.ask(DESCRIBE_LOG_DIRS, {"topics": None})
     except ClientError:
         return None

@@ -19,10 +19,11 @@ from skep.cli.cluster.config_admin import (
     alter_configs,
     describe_configs,
 )
+from skep.cli.command_config import read_properties
 from skep.cli.connection import Cluster
 from skep.cli.failures import UsageError, run
 from skep.cli.groups.group_admin import list_groups
-from skep.cli.kafka.kafka_flags import KafkaFlags, cluster_from, read_properties
+from skep.cli.kafka.kafka_flags import KafkaFlags, cluster_from
 from skep.cli.skep_client import skep_client
 from skep.client.cluster_client import ClusterClient
 

@@ -5,13 +5,15 @@ commands from documents of any age.
 """
 
 import argparse
+import os
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import NoReturn
 
+from skep.base.environment_variables import COMMAND_CONFIG
+from skep.cli.command_config import read_properties
 from skep.cli.connection import REQUEST_TIMEOUT_S, Cluster, pairs
-from skep.cli.failures import CommandError, UsageError
+from skep.cli.failures import UsageError
 
 JAVA_STRINGS = (
     "org.apache.kafka.common.serialization.StringDeserializer",
@@ -79,26 +81,13 @@ def cluster_from(flags: argparse.Namespace, request_timeout_s: float = REQUEST_T
     """Returns the cluster of the flags. Properties on the command line override those in a file."""
     if flags.command_config and flags.client_config:
         raise UsageError("--command-config and its older name cannot be specified together")
-    settings = read_properties(flags.command_config or flags.client_config)
+    settings = read_properties(flags.command_config or flags.client_config or os.environ.get(COMMAND_CONFIG))
     settings |= pairs(flags.client_property, "--command-property")
     return Cluster(flags.bootstrap_server, settings, request_timeout_s)
 
 
 def form_properties(flags: argparse.Namespace) -> dict[str, str]:
     return read_properties(flags.form_config) | pairs(flags.form_property, "--property")
-
-
-def read_properties(path: str | None) -> dict[str, str]:
-    """Reads a file of ``name=value`` lines and # or ! comments: the simple part of the format of Java's Properties."""
-    if path is None:
-        return {}
-    try:
-        text = Path(path).read_text()
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror}") from None
-    lines = (line.strip() for line in text.splitlines())
-    found = pairs([line for line in lines if line and line[0] not in "#!"], f"{path}:")
-    return {name: value.strip() for name, value in found.items()}
 
 
 def truth(properties: Mapping[str, str], name: str, default: bool = False) -> bool:

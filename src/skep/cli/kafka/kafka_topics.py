@@ -178,7 +178,7 @@ def _describe(cluster: Cluster, flags: argparse.Namespace) -> None:
 
 
 def _moves(cluster: Cluster) -> dict[TopicPartition, Move]:
-    """Returns the moves in progress; none over TLS, where only confluent-kafka connects, which lacks the request."""
+    """Returns the moves in progress; none if the cluster does not tell, for example for lack of permission."""
     try:
         with skep_client(cluster) as client:
             return current_moves(client)

@@ -16,7 +16,9 @@ from skep.base.errors import OptionError
 from skep.base.unknown_names import did_you_mean
 
 PREFIX = "SKEP_"
-OTHER_VARIABLES = re.compile(r"SKEP_(BOOTSTRAP|SEED|(TEST|BENCH|EXPLORE)_\w+|SERVICE_(HOST|PORT\w*)|PORT(_\w+)?)")
+OTHER_VARIABLES = re.compile(
+    r"SKEP_(BOOTSTRAP|COMMAND_CONFIG|SEED|(TEST|BENCH|EXPLORE)_\w+|SERVICE_(HOST|PORT\w*)|PORT(_\w+)?)"
+)
 """Variables of other commands, of the tests, and of Kubernetes: neither options nor mistyped ones."""
 _TABLE = re.compile(r"\s*\[([^\[\]]+)\]\s*(#.*)?")
 _KEY = re.compile(r"\s*([^=#\[]+?)\s*=")

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from skep.cli import output
-from skep.cli.connection import Cluster, pairs
+from skep.cli.connection import Cluster, Properties, pairs
 from skep.cli.failures import CommandError, UsageError
 from skep.cli.moments import parse_duration_ms
 from skep.cli.spark.pipeline_template import write_project
@@ -110,6 +110,7 @@ def run(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per run, for scripts.")] = False,
     conf: Settings = None,
     bootstrap: Broker = None,
+    properties: Properties = None,
 ) -> None:
     """Run a pipeline over the new records of its topics.
 
@@ -139,7 +140,7 @@ def run(
     from skep.cli.spark.run_control import retries_within
 
     with _stoppable() as stop:
-        project = _project(folder, master, conf, bootstrap, retries=retries_within(patience_s))
+        project = _project(folder, master, conf, bootstrap, properties, retries=retries_within(patience_s))
         from skep.cli.spark.pipeline_display import display_for_stdout
         from skep.cli.spark.pipeline_run import Selection
         from skep.cli.spark.pipeline_runs import PipelineRuns, Schedule
@@ -152,7 +153,9 @@ def run(
                 raise CommandError(f"{error} (Spark's log: {log.name})") from None
 
 
-def validate(folder: Folder = Path("."), conf: Settings = None, bootstrap: Broker = None) -> None:
+def validate(
+    folder: Folder = Path("."), conf: Settings = None, bootstrap: Broker = None, properties: Properties = None
+) -> None:
     """Validate a pipeline without running it.
 
     Its files, SQL, tables and options are checked, but not whether its topics exist: Spark looks them up when a flow
@@ -163,7 +166,7 @@ def validate(folder: Folder = Path("."), conf: Settings = None, bootstrap: Broke
     Examples:
       skep pipeline validate shop
     """
-    _dry_run(folder, conf, bootstrap)
+    _dry_run(folder, conf, bootstrap, properties)
     output.line("The pipeline is valid.")
 
 
@@ -174,6 +177,7 @@ def graph(
     ] = None,
     conf: Settings = None,
     bootstrap: Broker = None,
+    properties: Properties = None,
 ) -> None:
     """Show the flows of a pipeline, with the numbers of the last run.
 
@@ -194,7 +198,7 @@ def graph(
     last = load_last_run(project)
     drawn = last.graph if last is not None and last.definitions == digest_of(project) else None
     if drawn is None:
-        drawn = _dry_run(folder, conf, bootstrap)
+        drawn = _dry_run(folder, conf, bootstrap, properties)
     figures = last.flows if last is not None else {}
     heading = f"{project.name}: the last run ended {last.ended}" if last is not None else f"{project.name}: never run"
     if svg is None:
@@ -214,6 +218,7 @@ def show(
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="At most this many rows.")] = 20,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per row.")] = False,
     bootstrap: Broker = None,
+    properties: Properties = None,
 ) -> None:
     """Print rows of a pipeline's table or topic. Spark is not started.
 
@@ -230,15 +235,16 @@ def show(
     from skep.cli.spark.pipeline_results import show_rows
 
     overrides = {} if bootstrap is None else {BOOTSTRAP: bootstrap}
-    show_rows(load_project(folder, overrides), name, limit, json=json)
+    client = Cluster("", pairs(properties, "--property")).properties
+    show_rows(load_project(folder, overrides, client=client), name, limit, json=json)
 
 
-def _dry_run(folder: Path, conf: list[str] | None, bootstrap: str | None) -> "FlowGraph":
+def _dry_run(folder: Path, conf: list[str] | None, bootstrap: str | None, properties: list[str] | None) -> "FlowGraph":
     """Validates the project in a scratch folder. Returns its graph."""
     # Importing the definitions would write __pycache__ into the project.
     sys.dont_write_bytecode = True
     with _stoppable(), tempfile.TemporaryDirectory(prefix="skep-validate-") as scratch:
-        project = _project(folder, None, conf, bootstrap, Path(scratch))
+        project = _project(folder, None, conf, bootstrap, properties, Path(scratch))
         from skep.cli.spark.pipeline_display import STARTING
         from skep.cli.spark.pipeline_progress import RunProgress
         from skep.cli.spark.pipeline_run import Selection, connected, run_graph
@@ -280,6 +286,7 @@ def _project(
     master: str | None,
     conf: list[str] | None,
     bootstrap: str | None,
+    properties: list[str] | None,
     scratch: Path | None = None,
     retries: int | None = None,
 ) -> "Project":
@@ -293,12 +300,13 @@ def _project(
         overrides["spark.master"] = master
     if bootstrap is not None:
         overrides[BOOTSTRAP] = bootstrap
-    project = load_project(folder, overrides, scratch)
+    client = Cluster("", pairs(properties, "--property")).properties
+    project = load_project(folder, overrides, scratch, client)
     if retries is not None:
         project.settings.setdefault(RETRIES, str(retries))
     if project.bootstrap is not None:
         # Checked before Spark, which takes seconds to start and would report it less clearly.
-        Cluster(project.bootstrap).metadata()
+        Cluster(project.bootstrap, project.client).metadata()
     return project
 
 

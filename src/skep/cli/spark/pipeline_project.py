@@ -7,7 +7,7 @@ embedded one is in the storage folder), because an incremental run needs the tab
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class Project:
     database: str | None
     settings: dict[str, str]
     patterns: tuple[str, ...]
+    client: dict[str, str] = field(default_factory=dict, repr=False)
+    """Properties of clients of the brokers, with the names of librdkafka. They may have secrets."""
 
     @property
     def bootstrap(self) -> str | None:
@@ -75,8 +77,16 @@ class Project:
         return sorted(found)
 
 
-def load_project(folder: Path, overrides: Mapping[str, str], scratch: Path | None = None) -> Project:
-    """Loads a project. With ``scratch`` it is only validated: nothing is created in its storage."""
+def load_project(
+    folder: Path,
+    overrides: Mapping[str, str],
+    scratch: Path | None = None,
+    client: Mapping[str, str] | None = None,
+) -> Project:
+    """Loads a project. With ``scratch`` it is only validated: nothing is created in its storage.
+
+    ``client`` are properties of clients of the brokers, with the names of librdkafka.
+    """
     from pyspark.pipelines.cli import unpack_pipeline_spec
 
     path = _spec_of(folder)
@@ -97,7 +107,7 @@ def load_project(folder: Path, overrides: Mapping[str, str], scratch: Path | Non
         # collection, expected 6" when two flows started at once and changed the same collection; retries do not help.
         settings.setdefault("spark.sql.pipelines.execution.maxConcurrentFlows", "1")
     patterns = tuple(library.include for library in spec.libraries)
-    return Project(home, spec.name, storage, spec.catalog, spec.database, settings, patterns)
+    return Project(home, spec.name, storage, spec.catalog, spec.database, settings, patterns, dict(client or {}))
 
 
 def _spec_of(folder: Path) -> Path:

@@ -77,7 +77,7 @@ def _show_topic(project: Project, topic: str, limit: int, *, json: bool) -> None
     from skep.client.arrow.arrow_reader import read_batches
 
     bootstrap = project.bootstrap or DEFAULT_BOOTSTRAP
-    ends = ends_of(bootstrap, [topic])
+    ends = ends_of(bootstrap, [topic], project.client)
     if ends is None:
         raise CommandError(
             f"cannot read topic '{topic}': no broker answers at {bootstrap}, or the topic does not exist"
@@ -85,7 +85,7 @@ def _show_topic(project: Project, topic: str, limit: int, *, json: bool) -> None
     # Transactions have markers, which take offsets too: with twice the number there are enough records.
     start: dict[int, Any] = {one.partition: max(0, end - 2 * limit - 2) for one, end in ends.items()}
     try:
-        records = read_batches(bootstrap, topic, start=start, headers=True).read_all()
+        records = read_batches(bootstrap, topic, start=start, headers=True, config=project.client).read_all()
     except (KafkaError, ClientError) as error:
         raise CommandError(f"cannot read topic '{topic}': {error}") from None
     newest = records.sort_by([("timestamp", "ascending"), ("partition", "ascending"), ("offset", "ascending")])

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
+from skep.cli.command_config import in_environment
 from skep.cli.failures import CommandError
 from skep.cli.spark.pipeline_definitions import register_definitions
 from skep.cli.spark.pipeline_graph import FlowGraph
@@ -168,7 +169,7 @@ def connected(project: Project, log: IO[bytes]) -> Iterator[tuple[Any, dict[str,
         "spark.sql.artifact.isolation.enabled": "true",
         "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
     }
-    with spark_driver(settings, log) as context:
+    with in_environment(project.client), spark_driver(settings, log) as context:
         from pyspark.sql import SparkSession
         from pyspark.sql.connect.session import SparkSession as ConnectSession
 

@@ -70,7 +70,7 @@ class PipelineRuns:
                     spark, settings = stack.enter_context(connected(self._project, log))
                 self._start_took = f"; before, Spark took {duration(self._clock() - started_s)} to start"
                 if self._project.bootstrap is not None:
-                    cluster = Cluster(self._project.bootstrap, _QUICK_RECONNECTS)
+                    cluster = Cluster(self._project.bootstrap, {**self._project.client, **_QUICK_RECONNECTS})
                     self._watch = stack.enter_context(BrokerWatch(cluster))
                 self._repeat(selection, schedule, spark, settings)
         finally:
@@ -128,7 +128,7 @@ class PipelineRuns:
             raise
         took = duration(self._clock() - started_s)
         if self._project.bootstrap is not None:
-            measure_lag(self._project.bootstrap, progress.flows.values())
+            measure_lag(self._project.bootstrap, progress.flows.values(), self._project.client)
         self._ended(progress, "completed", f"The run completed in {took}{self._start_took or ''}.")
         self._start_took = None
         return progress
@@ -146,7 +146,7 @@ class PipelineRuns:
         """Called before Spark looks up where topics end: what comes later is new for the next run."""
         self._graph = graph
         if self._project.bootstrap is not None:
-            self._ends = ends_of(self._project.bootstrap, graph.source_topics)
+            self._ends = ends_of(self._project.bootstrap, graph.source_topics, self._project.client)
         self._registered_s = self._clock()
 
     def _has_passed(self, moment_s: float) -> bool:
@@ -156,7 +156,7 @@ class PipelineRuns:
         assert self._graph is not None
         if self._project.bootstrap is None or self._graph.has_other_sources:
             return self._clock() - self._registered_s >= OTHER_SOURCES_EVERY_S
-        ends = ends_of(self._project.bootstrap, self._graph.source_topics)
+        ends = ends_of(self._project.bootstrap, self._graph.source_topics, self._project.client)
         # While the broker does not answer, the control decides how long to wait.
         return ends is not None and ends != self._ends
 

@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from skep.cli import output
+from skep.cli.command_config import in_environment
 from skep.cli.failures import CommandError
 from skep.cli.spark.pipeline_display import STARTING
 from skep.cli.spark.spark_driver import RunAbandoned, spark_driver
@@ -150,6 +151,7 @@ class SparkEngine:
 
     def _start(self) -> Any:
         self._ended = False
+        self._running.enter_context(in_environment(self._catalog.topics.cluster.properties))
         return self._running.enter_context(_session(self._master, self._launched))
 
     def _launched(self, process: "subprocess.Popen[Any]") -> None:

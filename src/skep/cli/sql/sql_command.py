@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from skep.cli.connection import DEFAULT_BOOTSTRAP
+from skep.cli.connection import DEFAULT_BOOTSTRAP, Properties, pairs
 from skep.cli.failures import CommandError, UsageError
 from skep.cli.output import Json
 from skep.cli.spark.spark_driver import check_java, import_pyspark
@@ -65,6 +65,7 @@ def sql(
             help=f"Broker addresses, separated by commas; those of the pipeline, or {DEFAULT_BOOTSTRAP}.",
         ),
     ] = None,
+    properties: Properties = None,
 ) -> None:
     """Run a SQL query in which topics are tables. Without a query, open a prompt.
 
@@ -96,7 +97,8 @@ def sql(
     schemas = given_schemas(schema)
     tables = None if pipeline is None else PipelineTables.load(pipeline)
     address = bootstrap or (tables.bootstrap if tables is not None else None) or DEFAULT_BOOTSTRAP
-    catalog = TableCatalog(TopicTables(address, schemas, _archive(archive)), tables)
+    client = pairs(properties, "--property")
+    catalog = TableCatalog(TopicTables(address, schemas, _archive(archive), client), tables)
     catalog.check_schemas(schemas)
     chosen = _engine(engine, catalog, master)
     printed = print_json if json else print_csv if as_csv else print_table

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from skep.base.unknown_names import did_you_mean
-from skep.cli.connection import Cluster, unknown_topic
+from skep.cli.connection import unknown_topic
 from skep.cli.failures import CommandError, UsageError
 from skep.cli.sql.pipeline_tables import PipelineTables
 from skep.cli.sql.topic_tables import TopicTables
@@ -24,7 +24,7 @@ class TableCatalog:
     def __init__(self, topics: TopicTables, pipeline: PipelineTables | None = None) -> None:
         self.topics = topics
         self.pipeline = pipeline or PipelineTables()
-        self._cluster = Cluster(topics.bootstrap)
+        self._cluster = topics.cluster
         self._names: set[str] = set()
         self.refresh()
 

@@ -51,8 +51,15 @@ READ_COLUMNS = ("key", "value", "partition", "offset", "timestamp")
 class TopicTables:
     """The topics of a cluster, with the schemas that the user gave and the folder of archives, if any."""
 
-    def __init__(self, bootstrap: str, schemas: Mapping[str, str] | None = None, archive: Path | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        schemas: Mapping[str, str] | None = None,
+        archive: Path | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
         self.bootstrap = bootstrap
+        self.cluster = Cluster(bootstrap, properties)
         self.archive = archive
         self._schemas = dict(schemas or {})
         self._noted: set[tuple[str, ...]] = set()
@@ -123,7 +130,7 @@ class TopicTables:
         """Yields the columns of READ_COLUMNS, one partition after the other. Errors become CommandErrors."""
         _arrow()
         try:
-            with skep_client(Cluster(self.bootstrap)) as cluster:
+            with skep_client(self.cluster) as cluster:
                 info = describe_topics(cluster, [topic])[topic]
                 archive = self._open_archive(info) if self.archived(topic) else None
                 partitions = [TopicPartition(topic, one) for one in range(info.partition_count)]

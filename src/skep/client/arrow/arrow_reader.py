@@ -16,6 +16,7 @@ from skep.client.cluster_client import ClusterClient
 from skep.client.errors import ClientError
 from skep.client.fetch.partition_reader import DEFAULT_FETCH_MAX_BYTES, PartitionReader
 from skep.client.list_offsets import EARLIEST, LATEST, list_offsets
+from skep.client.security.client_security import ClientSecurity
 from skep.client.topic_info import describe_topics
 
 if TYPE_CHECKING:
@@ -56,18 +57,23 @@ def read_batches(
     fetch_max_bytes: int = DEFAULT_FETCH_MAX_BYTES,
     timeout_s: float = 30.0,
     client_id: str = "skep-arrow",
+    config: Mapping[str, Any] | None = None,
 ) -> "pa.RecordBatchReader":
     """Returns the records of a topic, one partition after the other, in batches of about ``max_rows``.
 
     The memory is bounded. Columns: key, value, topic, partition, offset, timestamp, timestampType and, with
     ``headers``, headers. ``start`` and ``end`` (exclusive) are for all partitions, or a mapping by partition; a
     partition that the mapping lacks is read from its beginning, or to its end.
+
+    ``config`` has the security settings of the client, under the names of librdkafka or of Java: security.protocol,
+    sasl.*, ssl.*. Other properties of clients have no effect.
     """
     pa = pyarrow()
     if isolation not in ISOLATIONS:
         raise ClientError(f"isolation must be {' or '.join(ISOLATIONS)}, not '{isolation}'")
     committed = ISOLATIONS[isolation]
-    cluster = ClusterClient(bootstrap, client_id=client_id, timeout_s=timeout_s)
+    security = ClientSecurity.of(config or {})
+    cluster = ClusterClient(bootstrap, client_id=client_id, timeout_s=timeout_s, security=security)
     try:
         info = describe_topics(cluster, [topic])[topic]
         chosen = _chosen(topic, partitions, info.partition_count)

@@ -1,7 +1,7 @@
 """Writes an Arrow table or a stream of Arrow batches to a topic, also from pandas, polars and DuckDB."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skep.base.errors import KafkaError
@@ -9,6 +9,7 @@ from skep.client.arrow_libraries import pyarrow
 from skep.client.cluster_client import SHORTEST_REQUEST_S, ClusterClient
 from skep.client.errors import ClientError, NotVisibleYet
 from skep.client.produce.produce_queue import Written
+from skep.client.security.client_security import ClientSecurity
 from skep.records.compression import Codec
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def write_arrow(
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     timeout_s: float = 120.0,
     client_id: str = "skep-arrow",
+    config: Mapping[str, Any] | None = None,
 ) -> WriteResult:
     """Writes every row of ``data`` as a record, and returns when all are acknowledged.
 
@@ -52,6 +54,8 @@ def write_arrow(
 
     With a ``transactional_id`` either all rows become visible to readers of committed records, or none. Without one,
     each row is written once, also across the restart of a broker; an error leaves the rows before it written.
+
+    ``config`` has the security settings of the client, as for ``read_arrow``.
 
     Raises ClientError for a table that does not fit records, RowRefused and RecordTooLarge for a row, KafkaError for a
     refusal of the brokers.
@@ -74,8 +78,9 @@ def write_arrow(
     layout = RecordLayout.of(schema, names)
     if topic is None and layout.topic is None:
         raise ClientError("a topic is needed: give one, or a column 'topic'")
+    security = ClientSecurity.of(config or {})
     with (
-        ClusterClient(bootstrap, client_id=client_id, timeout_s=timeout_s) as cluster,
+        ClusterClient(bootstrap, client_id=client_id, timeout_s=timeout_s, security=security) as cluster,
         Producer(
             cluster,
             transactional_id=transactional_id,

@@ -18,6 +18,7 @@ Stores of Java (JKS, PKCS12) are refused with the command that converts them. No
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from skep.base.errors import OptionError
 from skep.base.jaas import OAUTHBEARER, parse_jaas
@@ -78,9 +79,9 @@ def is_secret(name: str) -> bool:
     return name in SECRETS or any(word in name.lower() for word in ("password", "secret", "jaas", "token.value"))
 
 
-def librdkafka_properties(properties: Mapping[str, str]) -> dict[str, str]:
+def librdkafka_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Returns all properties, those of security under librdkafka's names. Raises BadSetting."""
-    found: dict[str, str] = {}
+    found: dict[str, Any] = {}
     for name, value in properties.items():
         if name not in _ONLY_JAVA and name not in ("sasl.jaas.config", "ssl.truststore.location", *_KEYSTORE):
             found[_RENAMED.get(name, name)] = value
