@@ -37,7 +37,10 @@ NOT_FIELDS = {
     "ApiVersions": {"transaction.version", "share.version"},  # features
     "DescribeConfigs": {""},  # the resource that stands for all brokers
     "Produce": {"uncompressed"},  # a value of compression.type
-    "SkepCommand": {"commands", "delay", "deliveries", "end_members", "renew", "reopen", "topic_needs"},
+    "SkepCommand": {
+        *("alter_plain_user", "commands", "delay", "deliveries", "end_members", "plain_users", "renew", "reopen"),
+        "topic_needs",
+    },
 }
 """Keys of other dictionaries in the handler of an API."""
 

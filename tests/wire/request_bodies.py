@@ -58,7 +58,9 @@ def _plain_bodies(served: Any, api: Api, version: int) -> Mapping[str, Any] | No
         {"name": name, "topic": name, "partitions": [partition], "partition_data": [partition]}
         for name in (TOPIC, "no-such-topic")
     ]
+    upsertion = {"name": fresh, "mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": b"p"}
     bodies: dict[Api, Mapping[str, Any]] = {
+        apis.DESCRIBE_USER_SCRAM_CREDENTIALS: {"users": None},
         apis.PRODUCE: {"acks": 1, "timeout": datetime.timedelta(seconds=1), "topic_data": topics},
         apis.FETCH: {
             "max_wait": datetime.timedelta(0),
@@ -126,6 +128,10 @@ def _plain_bodies(served: Any, api: Api, version: int) -> Mapping[str, Any] | No
             ]
         },
         apis.LIST_CONFIG_RESOURCES: {"resource_types": []},
+        apis.ALTER_USER_SCRAM_CREDENTIALS: {
+            "deletions": [{"name": "nobody", "mechanism": 1}],
+            "upsertions": [upsertion],
+        },
     }
     catalog = served.services.catalog
     if api in (apis.DELETE_TOPICS, apis.CREATE_PARTITIONS, apis.ELECT_LEADERS):

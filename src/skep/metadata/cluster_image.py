@@ -25,8 +25,8 @@ ConfigOwner = BrokerId | str
 NO_CONFIG: Mapping[str, str] = MappingProxyType({})
 
 Fields = Mapping[str, Any]
-"""The fields of an entry of the kinds USERS, ACLS and QUOTAS. What they mean is up to ``security/``."""
-USERS, ACLS, QUOTAS = ENTRY_KINDS = ("users", "acls", "quotas")
+"""The fields of an entry of the kinds below. What they mean is up to ``security/``."""
+USERS, ACLS, QUOTAS, SECRETS = ENTRY_KINDS = ("users", "acls", "quotas", "secrets")
 NO_ENTRIES: Mapping[str, Fields] = MappingProxyType({})
 
 

@@ -10,6 +10,7 @@
 ``users/=<name>``        the credentials of a user
 ``acls/=<pattern>``      the ACLs of one resource pattern
 ``quotas/=<entity>``     the quotas of one entity
+``secrets/=<use>``       a random key that all brokers share, by what it is used for
 ``brokers/<id>``         a live broker; ephemeral
 ``controller``           the broker that elects leaders; ephemeral
 ``controller-epoch``     the number of controllers so far; its version guards the writes of a controller

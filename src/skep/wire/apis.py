@@ -58,6 +58,8 @@ LIST_PARTITION_REASSIGNMENTS = Api(46, "ListPartitionReassignments", 0, 0, 0)
 OFFSET_DELETE = Api(47, "OffsetDelete", 0, 0, 1)
 DESCRIBE_CLIENT_QUOTAS = Api(48, "DescribeClientQuotas", 0, 1, 1)
 ALTER_CLIENT_QUOTAS = Api(49, "AlterClientQuotas", 0, 1, 1)
+DESCRIBE_USER_SCRAM_CREDENTIALS = Api(50, "DescribeUserScramCredentials", 0, 0, 0)
+ALTER_USER_SCRAM_CREDENTIALS = Api(51, "AlterUserScramCredentials", 0, 0, 0)
 DESCRIBE_QUORUM = Api(55, "DescribeQuorum", 0, 2, 0)
 DESCRIBE_CLUSTER = Api(60, "DescribeCluster", 0, 2, 0)
 DESCRIBE_PRODUCERS = Api(61, "DescribeProducers", 0, 0, 0)
@@ -123,6 +125,8 @@ SERVED: dict[int, Api] = {
         OFFSET_DELETE,
         DESCRIBE_CLIENT_QUOTAS,
         ALTER_CLIENT_QUOTAS,
+        DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ALTER_USER_SCRAM_CREDENTIALS,
         DESCRIBE_QUORUM,
         DESCRIBE_CLUSTER,
         DESCRIBE_PRODUCERS,

@@ -5,10 +5,12 @@ Behaviour
     no message for. A request has the name of a command and a JSON object with its arguments, a response an error code,
     a message and JSON. It is not advertised. Apache Kafka closes the connection of whoever sends it.
 
+    ``alter_plain_user``: sets or removes the password with which a user logs in by PLAIN.
     ``commands``: the commands of this broker and their arguments.
     ``delay``: when a record of a share group is delivered again. For the leader of the partition.
     ``end_members``: members of a share group were fenced. For brokers.
     ``deliveries``: what a share group has in flight of a partition. For the leader of the partition.
+    ``plain_users``: the users that have such a password.
     ``renew``: a member goes on with records that it holds. For the leader of the partition.
     ``topic_needs``: how far the groups that this broker coordinates are in topics. Between brokers.
     ``reopen``: opens finished records of a partition again for a share group. For the leader of the partition.
@@ -25,7 +27,16 @@ from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.broker.commands import delay, deliveries, end_members, renew, reopen, topic_needs
+from skep.broker.commands import (
+    alter_plain_user,
+    delay,
+    deliveries,
+    end_members,
+    plain_users,
+    renew,
+    reopen,
+    topic_needs,
+)
 from skep.broker.commands.command import Command, checked_arguments
 from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
@@ -44,10 +55,12 @@ def _commands(_services: Services, _arguments: Mapping[str, Any]) -> dict[str, d
 
 
 COMMANDS: dict[str, Command] = {
+    "alter_plain_user": alter_plain_user.COMMAND,
     "commands": Command(_commands, {}),
     "delay": delay.COMMAND,
     "deliveries": deliveries.COMMAND,
     "end_members": end_members.COMMAND,
+    "plain_users": plain_users.COMMAND,
     "renew": renew.COMMAND,
     "topic_needs": topic_needs.COMMAND,
     "reopen": reopen.COMMAND,

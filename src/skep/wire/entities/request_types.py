@@ -490,6 +490,29 @@ class AlterClientQuotasRequest:
     validate_only: bool
 
 
+class DescribeUserScramCredentialsRequest:
+    class UserName:
+        name: str
+
+    users: tuple[DescribeUserScramCredentialsRequest.UserName, ...] | None
+
+
+class AlterUserScramCredentialsRequest:
+    class ScramCredentialDeletion:
+        name: str
+        mechanism: int
+
+    class ScramCredentialUpsertion:
+        name: str
+        mechanism: int
+        iterations: int
+        salt: bytes
+        salted_password: bytes
+
+    deletions: tuple[AlterUserScramCredentialsRequest.ScramCredentialDeletion, ...]
+    upsertions: tuple[AlterUserScramCredentialsRequest.ScramCredentialUpsertion, ...]
+
+
 class DescribeQuorumRequest:
     class TopicData:
         topic_name: str

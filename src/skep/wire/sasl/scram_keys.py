@@ -71,6 +71,17 @@ def server_signature(scram: Scram, server_key: bytes, auth_message: bytes) -> by
     return hmac.digest(server_key, auth_message, scram.hash_name)
 
 
+def made_up_bytes(scram: Scram, secret: bytes, text: str, length: int) -> bytes:
+    """Returns bytes that look random and are always the same for a text, to whoever does not know the secret.
+
+    ``length`` 0: as many as a key has.
+    """
+    found = b""
+    while len(found) < (length or 1):
+        found += hmac.digest(secret, f"{scram.name} {len(found)} {text}".encode(), scram.hash_name)
+    return found[:length] if length else found
+
+
 def _hash(scram: Scram, data: bytes) -> bytes:
     return hashlib.new(scram.hash_name, data).digest()
 
