@@ -5,6 +5,7 @@ from pathlib import Path
 
 from kio.schema.index import api_key_map
 
+from pyspark_skep.given_options import SECURITY
 from pyspark_skep.read import read_options
 from pyspark_skep.write import write_options
 from skep.base.config.broker_config import ALIASES, BrokerConfig, topic_defaults_by_broker_name
@@ -46,6 +47,13 @@ Skep speaks Kafka's protocol. Stock clients that are run against it in the tests
 kafka-python, aiokafka, kcat. Share groups are also run with franz-go 1.22.2, its own test of them (TestShareGroupETL)
 included, and with Kafka's Java consumer 4.3 (`make test-clients`). What is listed here as served works in all its
 versions; what is not served is not advertised, so that clients find out by ApiVersions and say so.
+"""
+
+SPARK_SECURITY = """## Security
+
+For reading and writing. All names of Java's clients and of librdkafka work, with `kafka.` before them. Settings may also
+be in the file that the environment variable `SKEP_COMMAND_CONFIG` of the driver names (`security.protocol=SASL_SSL` and
+so on); an option wins. Skep shows no secret in plans, progress, checkpoints or errors.
 """
 
 SPARK_OPTIONS_HEAD = """# Options of the Spark data source
@@ -117,8 +125,10 @@ def spark_options() -> str:
         lines += [f"| `{name}` |  | {doc} |" for name, doc in of_spark.items()]
         lines += ["", "| refused | why |", "|---|---|"]
         lines += [f"| `{name}` | {why} |" for name, why in refused.items()]
-        lines += ["| `kafka.ssl.*`, `kafka.sasl.*` | only PLAINTEXT connections are supported |", ""]
-    return "\n".join(lines)
+        lines += [""]
+    lines += [SPARK_SECURITY, "| option | what it does |", "|---|---|"]
+    lines += [f"| `{name}` | {doc} |" for name, doc in SECURITY.items()]
+    return "\n".join([*lines, ""])
 
 
 def _unless_absent(row: Option) -> str:

@@ -83,8 +83,8 @@ def test_what_has_no_meaning_here_is_refused_by_name_with_the_reason(name):
 
 def test_settings_of_the_java_consumer_and_of_security_are_refused_by_name():
     assert "kafka.metadata.max.age.ms" in refusal(**{"kafka.metadata.max.age.ms": "1"})
-    assert "only PLAINTEXT" in refusal(**{"kafka.sasl.mechanism": "PLAIN"})
-    assert "only PLAINTEXT" in refusal(**{"kafka.security.protocol": "SASL_SSL"})
+    assert "kafka.security.protocol=TLS: expected one of" in refusal(**{"kafka.security.protocol": "TLS"})
+    assert "needs sasl.mechanism" in refusal(**{"kafka.security.protocol": "SASL_SSL"})
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_what_spark_hands_on_of_its_own_is_let_through() -> None:
         ({**SERVERS, "kafka.value.serializer": "x"}, "kafka.value.serializer is not supported"),
         ({**SERVERS, "kafka.compression.type": "brotli"}, "kafka.compression.type=brotli"),
         ({**SERVERS, "kafka.transaction.timeout.ms": "soon"}, "kafka.transaction.timeout.ms=soon"),
-        ({**SERVERS, "kafka.sasl.mechanism": "PLAIN"}, "only PLAINTEXT connections are supported"),
+        ({**SERVERS, "kafka.security.protocol": "SASL_SSL"}, "needs sasl.mechanism"),
         ({**SERVERS, "kafka.metadata.max.age.ms": "5"}, "kafka.metadata.max.age.ms is not supported"),
         ({**SERVERS, "tpoic": "x"}, "tpoic: there is no such option; did you mean topic?"),
         ({**SERVERS, "subscribe": "x"}, "it is an option of reads"),

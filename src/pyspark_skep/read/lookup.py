@@ -56,7 +56,10 @@ class Lookup:
     def cluster(self) -> ClusterClient:
         options = self._options
         return shared_cluster(
-            options.bootstrap_servers, client_id=options.client_id, timeout_s=options.request_timeout_ms / 1000
+            options.bootstrap_servers,
+            client_id=options.client_id,
+            timeout_s=options.request_timeout_ms / 1000,
+            security=options.security,
         )
 
     def topics(self, *, may_be_missing: bool = False) -> dict[str, TopicInfo]:

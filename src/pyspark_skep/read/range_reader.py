@@ -73,7 +73,10 @@ def _open(options: ReadOptions, offsets: OffsetRange) -> "PartitionReader":
 
     # One client for each process: Spark reuses a Python worker for many tasks.
     cluster = shared_cluster(
-        options.bootstrap_servers, client_id=options.client_id, timeout_s=options.request_timeout_ms / 1000
+        options.bootstrap_servers,
+        client_id=options.client_id,
+        timeout_s=options.request_timeout_ms / 1000,
+        security=options.security,
     )
     return PartitionReader(
         cluster,

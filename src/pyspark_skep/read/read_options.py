@@ -10,10 +10,11 @@ import logging
 import re
 from collections.abc import Mapping
 
-from pyspark_skep.given_options import parse_options, warn_without_effect
+from pyspark_skep.given_options import parse_options, security_of, warn_without_effect
 from pyspark_skep.read.positions import Position, choose_ending, choose_starting, parse_assign
 from skep.base.config.option import Check, OptionType, anything, at_least, declared, one_of, option
 from skep.base.errors import OptionError
+from skep.client.security.client_security import PLAINTEXT, ClientSecurity
 
 LONG = OptionType.LONG
 
@@ -218,12 +219,8 @@ class ReadOptions:
         at_least(1),
         "How long the driver retries brokers that do not respond before the query fails.",
     )
-    security_protocol: str = option(
-        "kafka.security.protocol",
-        "PLAINTEXT",
-        _only("PLAINTEXT", "only PLAINTEXT is supported"),
-        "Only PLAINTEXT is supported.",
-    )
+    security: ClientSecurity = PLAINTEXT
+    """Of the options kafka.security.protocol, kafka.sasl.* and kafka.ssl.*; it shows no secret."""
     check_crcs: str = option(
         "kafka.check.crcs",
         "true",
@@ -298,7 +295,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
 
     ``streaming`` is None when it is not known whether the read is a batch or a stream.
     """
-    options = parse_options(ReadOptions(), given, REFUSED)
+    options = parse_options(ReadOptions(security=security_of(given)), given, REFUSED)
     _check_topics(options)
     if not options.bootstrap_servers.strip():
         raise OptionError(

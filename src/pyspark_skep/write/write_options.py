@@ -7,11 +7,12 @@ are accepted with a warning.
 import dataclasses
 from collections.abc import Mapping
 
-from pyspark_skep.given_options import parse_options, warn_without_effect
+from pyspark_skep.given_options import parse_options, security_of, warn_without_effect
 from skep.base.config.option import Check, anything, at_least, one_of, option
 from skep.base.errors import OptionError
 from skep.client.cluster_client import parse_addresses
 from skep.client.errors import ClientError
+from skep.client.security.client_security import PLAINTEXT, ClientSecurity
 from skep.records.compression import Codec
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
@@ -97,12 +98,8 @@ class WriteOptions:
         _only("true", why="without it a lost connection duplicates rows"),
         "Only true.",
     )
-    security_protocol: str = option(
-        "kafka.security.protocol",
-        "PLAINTEXT",
-        _only("plaintext", why="only PLAINTEXT is supported"),
-        "Only PLAINTEXT is supported.",
-    )
+    security: ClientSecurity = PLAINTEXT
+    """Of the options kafka.security.protocol, kafka.sasl.* and kafka.ssl.*; it shows no secret."""
 
     @property
     def is_exactly_once(self) -> bool:
@@ -136,13 +133,13 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Returns the options of a write, checked as far as possible without a broker."""
     of_spark = {name.lower() for name in SPARKS_OWN}
     own = {name: text for name, text in given.items() if name.lower() not in of_spark}
-    options = parse_options(WriteOptions(), own, REFUSED)
+    options = parse_options(WriteOptions(security=security_of(own)), own, REFUSED)
     if not options.bootstrap_servers.strip():
         raise OptionError(
             "kafka.bootstrap.servers must be given: addresses of brokers as HOST:PORT, separated by commas"
         )
     try:
-        parse_addresses(options.bootstrap_servers)
+        parse_addresses(options.bootstrap_servers, options.security.protocol)
     except ClientError as error:
         raise OptionError(f"kafka.bootstrap.servers={options.bootstrap_servers}: {error}") from None
     return options

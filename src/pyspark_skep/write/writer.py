@@ -200,4 +200,6 @@ def _access(options: WriteOptions, timeout_s: float = COMMIT_TIMEOUT_S) -> "Part
 
 
 def _cluster(options: WriteOptions, timeout_s: float) -> "ClusterClient":
-    return shared_cluster(options.bootstrap_servers, client_id=options.client_id, timeout_s=timeout_s)
+    return shared_cluster(
+        options.bootstrap_servers, client_id=options.client_id, timeout_s=timeout_s, security=options.security
+    )

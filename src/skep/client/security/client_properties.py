@@ -16,12 +16,13 @@ ssl.endpoint.identification.algorithm  the same; the empty text of Java is ``non
 Stores of Java (JKS, PKCS12) are refused with the command that converts them. No error shows a value that may be secret.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from skep.base.errors import OptionError
 from skep.base.jaas import OAUTHBEARER, parse_jaas
+from skep.base.unknown_names import did_you_mean
 from skep.client.errors import BadSetting
 
 SECRETS = frozenset(
@@ -63,11 +64,42 @@ _ONLY_JAVA = frozenset(
     }
 )
 """Read by Java only. What a login or a store needs of them has been read before they are dropped."""
+_TRANSLATED = ("sasl.jaas.config", "ssl.truststore.location", "ssl.keystore.location")
 _JAAS_OAUTH = {
     "clientId": "sasl.oauthbearer.client.id",
     "clientSecret": "sasl.oauthbearer.client.secret",
     "scope": "sasl.oauthbearer.scope",
 }
+
+
+_READ = frozenset(
+    {
+        "enable.ssl.certificate.verification",
+        "sasl.mechanisms",
+        "sasl.password",
+        "sasl.username",
+        "security.protocol",
+        "security.providers",
+        "ssl.ca.location",
+        "ssl.ca.pem",
+        "ssl.certificate.location",
+        "ssl.certificate.pem",
+        "ssl.cipher.suites",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.key.location",
+        "ssl.key.password",
+        "ssl.key.pem",
+    }
+)
+_FAMILIES = ("sasl.kerberos.", "sasl.login.", "sasl.oauthbearer.", "ssl.engine.")
+
+
+def check_known(names: Iterable[str]) -> None:
+    """Raises BadSetting for a name that looks like a setting of security and is none, such as ``sasl.jass.config``."""
+    known = {*_READ, *_RENAMED, *_ONLY_JAVA, *SECRETS, "ssl.truststore.location", "ssl.keystore.location"}
+    for name in names:
+        if name not in known and not name.startswith(_FAMILIES):
+            raise BadSetting(f"{name}: there is no such setting{did_you_mean(name, known, most=1)}")
 
 
 def is_security_setting(name: str) -> bool:
@@ -83,7 +115,7 @@ def librdkafka_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Returns all properties, those of security under librdkafka's names. Raises BadSetting."""
     found: dict[str, Any] = {}
     for name, value in properties.items():
-        if name not in _ONLY_JAVA and name not in ("sasl.jaas.config", "ssl.truststore.location", *_KEYSTORE):
+        if name not in _ONLY_JAVA and name not in _TRANSLATED:
             found[_RENAMED.get(name, name)] = value
     if "ssl.endpoint.identification.algorithm" in found:
         algorithm = found["ssl.endpoint.identification.algorithm"].strip().lower()
@@ -97,9 +129,6 @@ def librdkafka_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
     if jaas := properties.get("sasl.jaas.config"):
         found.update(_login(jaas))
     return found
-
-
-_KEYSTORE = ("ssl.keystore.location",)
 
 
 def _login(text: str) -> dict[str, str]:

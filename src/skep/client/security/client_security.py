@@ -12,7 +12,7 @@ from typing import Any, Self
 from skep.base.errors import OptionError
 from skep.base.secret import Secret
 from skep.client.errors import BadSetting
-from skep.client.security.client_properties import is_security_setting, librdkafka_properties
+from skep.client.security.client_properties import check_known, is_security_setting, librdkafka_properties
 from skep.client.security.sasl_exchange import SaslExchange
 from skep.client.security.tls_context import client_context
 from skep.wire.sasl.oauth_bearer import OAUTHBEARER
@@ -42,6 +42,7 @@ class ClientSecurity:
     def of(cls, properties: Mapping[str, Any]) -> Self:
         """Takes what it needs of a client's properties; the others are ignored. Raises BadSetting."""
         texts = {name: _text(value) for name, value in properties.items() if is_security_setting(name)}
+        check_known(texts)
         return cls(librdkafka_properties(texts))
 
     @property

@@ -73,6 +73,10 @@ LOGIN = {
         ({"security.protocol": "TLS"}, "security.protocol=TLS: expected one of PLAINTEXT, SSL"),
         ({"security.protocol": "SASL_SSL"}, "needs sasl.mechanism"),
         (LOGIN | {"sasl.mechanism": "GSSAPI"}, "sasl.mechanism=GSSAPI: expected one of PLAIN"),
+        (
+            LOGIN | {"sasl.jass.config": "x"},
+            "no such setting; did you mean sasl.jaas.config?",
+        ),
         (LOGIN | {"sasl.username": ""}, "needs sasl.username"),
         (LOGIN | {"sasl.jaas.config": "some.other.Module required;"}, "unknown login module"),
         (
