@@ -51,7 +51,7 @@ versions; what is not served is not advertised, so that clients find out by ApiV
 
 SPARK_SECURITY = """## Security
 
-For reading and writing. All names of Java's clients and of librdkafka work, with `kafka.` before them. Settings may also
+For reading and writing. All names of Java's clients and of librdkafka work, with `kafka.` in front. Settings may also
 be in the file that the environment variable `SKEP_COMMAND_CONFIG` of the driver names (`security.protocol=SASL_SSL` and
 so on); an option wins. Skep shows no secret in plans, progress, checkpoints or errors.
 """
