@@ -25,9 +25,12 @@ JSON = ("commands", "worker")
 READS_BODIES = [path for path in sorted(BROKER.rglob("*.py")) if path.parent.name not in JSON]
 UNTYPED = {
     "acknowledgements.py": "has the structures of two APIs, ShareFetch and ShareAcknowledge, which are alike",
+    "config_changes.py": "has requests of two APIs, AlterConfigs and IncrementalAlterConfigs, and types of bodies",
+    "config_entries.py": "has requests of three APIs, and reads no body",
     "dispatch.py": "has requests of every API, and reads no body",
     "fencing.py": "reads only the version of a request",
     "mutation_quota.py": "reads the version and the throttle of a request, but not its body",
+    "permissions.py": "has requests of every API; a test of the table checks the fields that it reads",
     "quota_gate.py": "has requests of every API, and reads the body of a Fetch only",
     "request.py": "declares AnyRequest",
 }

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
-from skep.broker.authorized_operations import NOT_ASKED, ON_GROUP
+from skep.broker.authorized_operations import NOT_ASKED, operations_on
 from skep.broker.named_items import Ask, ask_each
+from skep.broker.permissions import GROUP, TOPIC, check_item, is_visible
 from skep.broker.refusals import message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
@@ -18,14 +19,21 @@ if TYPE_CHECKING:
 
     _DescribeRequest = Request[ConsumerGroupDescribeRequest] | Request[ShareGroupDescribeRequest]
 
+_HIDDEN_TOPICS = "The group has topics that the client is not authorized to describe."
+_NOTHING: dict[str, Any] = {"topic_partitions": ()}
+
 Describe = Callable[[Any], Work[dict[str, Any]]]
 """Returns the entry of a snapshot."""
 
 
 async def describe_groups(services: Services, request: "_DescribeRequest", ask: Ask[str], described: Describe) -> Body:
     """``ask`` returns the snapshot of a group."""
-    operations = ON_GROUP if request.body.include_authorized_operations else NOT_ASKED
-    found = await ask_each(services.slicer, request.body.group_ids, ask, _refused)
+
+    def ask_if_allowed(group_id: str) -> Any:
+        check_item(request, GROUP, group_id)
+        return ask(group_id)
+
+    found = await ask_each(services.slicer, request.body.group_ids, ask_if_allowed, _refused)
 
     def work() -> Work[list[dict[str, Any]]]:
         groups = []
@@ -34,10 +42,27 @@ async def describe_groups(services: Services, request: "_DescribeRequest", ask: 
                 groups.append(group)
             else:
                 entry = yield from described(group)
+                if request.access.is_limited and not (yield from _is_visible(request, entry)):
+                    groups.append(_refusal(entry["group_id"], ErrorCode.topic_authorization_failed, _HIDDEN_TOPICS))
+                    continue
+                operations = NOT_ASKED
+                if request.body.include_authorized_operations:
+                    operations = operations_on(request.access, GROUP, entry["group_id"])
                 groups.append({**entry, "authorized_operations": operations})
         return groups
 
     return {"groups": await services.slicer.finish(work())}
+
+
+def _is_visible(request: "_DescribeRequest", entry: dict[str, Any]) -> Work[bool]:
+    """Returns whether the client may know of all topics that members have. As in Kafka, it gets all of them or none."""
+    for member in entry["members"]:
+        for assignment in (member["assignment"], member.get("target_assignment") or _NOTHING):
+            for topic in assignment["topic_partitions"]:
+                if not is_visible(request, TOPIC, topic["topic_name"]):
+                    return False
+        yield
+    return True
 
 
 def _refused(group_id: str, error: KafkaError) -> dict[str, Any]:

@@ -77,6 +77,7 @@ from skep.broker.handlers import (
     write_share_group_state,
     write_txn_markers,
 )
+from skep.broker.permissions import check_request
 from skep.broker.refusals import code_of
 from skep.broker.request import AnyRequest, CloseConnection, Parts, Request, Response
 from skep.broker.services import Services
@@ -210,6 +211,8 @@ class Dispatcher:
         if request.undecoded is not None:
             return self._decode_and_handle(request, request.undecoded)
         try:
+            if request.access.is_limited:
+                check_request(request)
             response = HANDLERS[request.api.key].handle(self._services, request)
             # By type first: isinstance with the abstract classes takes a microsecond, and most responses are tuples.
             if type(response) is tuple:

@@ -3,9 +3,10 @@
 Without an authorizer everybody may do everything, and connections share FULL_ACCESS.
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.security.audit.audit import Actor, HasName
 from skep.security.operations import Operation, ResourceType
 from skep.security.principal import ANONYMOUS, Principal
 
@@ -21,19 +22,55 @@ REFUSED = {
 class Access(Protocol):
     """The rights of one principal at one host. They change when ACLs change, also while a request waits."""
 
+    is_limited: bool
+    """False if it allows everything. So whoever is not limited pays for nothing but this attribute."""
+    listener: str
+
     @property
     def principal(self) -> Principal: ...
 
+    @property
+    def version(self) -> int:
+        """Changes when an operation may be allowed that was not before, or the other way round."""
+        ...
+
     def allows(self, operation: Operation, resource: ResourceType, name: str) -> bool: ...
+
+    def allows_somewhere(self, operation: Operation, resource: ResourceType) -> bool:
+        """Whether the operation is allowed on some resource of a type (KIP-679)."""
+        ...
+
+    def asked(self, actor: Actor, operation: Operation, resource: ResourceType, name: str) -> bool:
+        """``allows`` for a request that asks for this resource: the audit hears of it."""
+        ...
+
+
+class Who(NamedTuple):
+    """The sender of a request, for one that waits and does not keep its body. An ``Actor``."""
+
+    api: HasName
+    client_id: str | None
+    client_host: str
+    access: Access
 
 
 class FullAccess:
     """Allows everything: there is no authorizer, or the caller is this broker itself."""
 
-    def __init__(self, principal: Principal = ANONYMOUS) -> None:
+    is_limited = False
+    version = 0
+
+    def __init__(self, principal: Principal = ANONYMOUS, listener: str = "") -> None:
         self.principal = principal
+        self.listener = listener
 
     def allows(self, operation: Operation, resource: ResourceType, name: str) -> bool:
+        return True
+
+    def allows_somewhere(self, operation: Operation, resource: ResourceType) -> bool:
+        return True
+
+    def asked(self, actor: Actor, operation: Operation, resource: ResourceType, name: str) -> bool:
         return True
 
 

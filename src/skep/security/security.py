@@ -4,24 +4,67 @@ from collections.abc import Callable
 
 from skep.base.clock import Clock
 from skep.base.config.current_config import CurrentConfig
+from skep.base.config.security_config import SecurityConfig
 from skep.metadata.cluster_image import ClusterImage
 from skep.security.access import FULL_ACCESS, Access, FullAccess
+from skep.security.acls.authorizer import Authorizer, host_of, parse_super_users
+from skep.security.acls.cached_access import CachedAccess
+from skep.security.audit.audit import NO_AUDIT, Audit
+from skep.security.audit.audit_file import AuditFile
+from skep.security.operations import Operation
 from skep.security.principal import ANONYMOUS, Principal
 from skep.security.quotas.quotas import Quotas, Windows
 
 
 class Security:
-    """Decides who clients are and what they may do. Follows the image, which has the users, ACLs and quotas."""
+    """Decides who clients are and what they may do. Follows the image, which has the users, ACLs and quotas.
+
+    ``authorizer`` is None if everybody may do everything. ``audit`` takes what is to be recorded, or nothing.
+    """
 
     def __init__(self, current_config: CurrentConfig, image: Callable[[], ClusterImage], clock: Clock) -> None:
+        """Raises OptionError."""
         self._current_config = current_config
         self._image = image
-        self.quotas = Quotas(clock, Windows.of(current_config.value.security))
+        config = current_config.value.security
+        self.authorizer = _authorizer(config)
+        self.audit = _audit(config, clock)
+        self.quotas = Quotas(clock, Windows.of(config))
 
     def image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
         """Called after each change of the image and of the options in force."""
+        if self.authorizer is not None:
+            self.authorizer.follow(new)
         self.quotas.image_changed(new)
 
-    def access(self, principal: Principal, host: str) -> Access:
+    def access(self, principal: Principal, host: str, listener: str = "") -> Access:
         """Returns what a client may do that has authenticated as ``principal``, or as ANONYMOUS not at all."""
-        return FULL_ACCESS if principal is ANONYMOUS else FullAccess(principal)
+        if self.authorizer is not None:
+            self.authorizer.follow(self._image())
+            return CachedAccess(self.authorizer, principal, host_of(host), listener, self.audit)
+        return FULL_ACCESS if principal is ANONYMOUS else FullAccess(principal, listener)
+
+    def close(self) -> None:
+        """Writes the rest of the audit log, for at most two seconds."""
+        self.audit.close()
+
+
+def _authorizer(config: SecurityConfig) -> Authorizer | None:
+    if not config.authorizer_class_name:
+        return None
+    return Authorizer(
+        parse_super_users(config.super_users),
+        allow_everyone=config.allow_everyone_if_no_acl_found,
+        only_logs=config.authorizer_mode == "log",
+    )
+
+
+def _audit(config: SecurityConfig, clock: Clock) -> Audit:
+    if not config.audit_log:
+        return NO_AUDIT
+    return Audit(
+        AuditFile(config.audit_log),
+        operations=[Operation[name.upper()] for name in config.audit_operations],
+        refusals_per_second=config.audit_refusals_per_second,
+        clock=clock,
+    )

@@ -30,6 +30,7 @@ from skep.metadata.model import PartitionRecord, TopicRecord
 from skep.records.batch import read_header
 from skep.records.builder import build_batch
 from skep.replication.replica_manager import ReplicaManager
+from skep.security.access import FULL_ACCESS
 from skep.storage.directory.log_directory import LogDirectory
 from skep.wire.lazy_array import LazyArray
 from skep.wire.produce.produce_response import ProducedPartition, encode_produce_response
@@ -66,7 +67,8 @@ class Scene:
         """The response, and how many turns others had."""
 
         async def answered():
-            response = handler.handle(self.services, SimpleNamespace(version=version, body=SimpleNamespace(**body)))
+            request = SimpleNamespace(version=version, body=SimpleNamespace(**body), access=FULL_ACCESS)
+            response = handler.handle(self.services, request)
             return await response if isinstance(response, Awaitable) else response
 
         return await counting_turns(answered())

@@ -20,6 +20,7 @@ from skep.base.config.option import (
     one_of,
     option,
     parse_into,
+    some_of,
 )
 from skep.base.errors import OptionError
 
@@ -33,8 +34,21 @@ PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER = MECHANISMS = (
 AUTHORIZERS = (
     "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "kafka.security.authorizer.AclAuthorizer",
+    "skep",
 )
-"""Kafka's two names of an authorizer that reads ACLs. Skep has one, under both names."""
+"""Kafka's two names of an authorizer that reads ACLs, and a short one. Skep has one authorizer, under all names."""
+_OPERATIONS = (
+    "read",
+    "write",
+    "create",
+    "delete",
+    "alter",
+    "describe",
+    "cluster_action",
+    "describe_configs",
+    "alter_configs",
+    "idempotent_write",
+)
 NO_LIMIT = (1 << 31) - 1
 LISTENER_PREFIX = "listener.name."
 
@@ -297,6 +311,45 @@ class SecurityConfig:
         False,
         anything,
         "Whether everybody may use what no ACL matches.",
+        dynamic=False,
+    )
+    authorizer_mode: str = option(
+        "skep.authorizer.mode",
+        "enforce",
+        one_of("enforce", "log"),
+        "enforce: what is not allowed is refused. log: nothing is refused, and what would be is logged, in the audit "
+        "log if there is one.",
+        dynamic=False,
+    )
+    max_acls: int = option(
+        "skep.max.acls", 20_000, at_least(0), "The most ACLs of the cluster. Further ones are refused."
+    )
+    max_acls_per_resource: int = option(
+        "skep.max.acls.per.resource",
+        1_000,
+        at_least(1),
+        "The most ACLs of one resource pattern, which are stored together. Further ones are refused.",
+    )
+    audit_log: str = option(
+        "skep.audit.log",
+        "",
+        anything,
+        "File to which refused operations, allowed ones of skep.audit.operations, and changes of configs, ACLs, users "
+        "and quotas are appended, as JSON lines. Empty: none.",
+        dynamic=False,
+    )
+    audit_operations: tuple[str, ...] = option(
+        "skep.audit.operations",
+        ("create", "delete", "alter", "alter_configs"),
+        some_of(*_OPERATIONS),
+        "The operations of which the audit log also has those that were allowed.",
+        dynamic=False,
+    )
+    audit_refusals_per_second: int = option(
+        "skep.audit.refusals.per.second",
+        10,
+        at_least(1),
+        "How many refusals of one connection the audit log takes in a second; it counts the others.",
         dynamic=False,
     )
 

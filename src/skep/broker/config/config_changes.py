@@ -21,6 +21,7 @@ from skep.broker.config.config_entries import (
     TOPIC_OPTIONS,
     TOPIC_RESOURCE,
     broker_entry,
+    check_config,
     check_topic_overrides,
     checked_broker_value,
     checked_topic_value,
@@ -35,6 +36,7 @@ from skep.broker.config.group_configs import (
     inherited_by_group,
 )
 from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
+from skep.broker.request import AnyRequest
 from skep.broker.services import Services
 from skep.metadata.catalog import Edit
 from skep.metadata.topic_names import check_topic_name
@@ -93,7 +95,7 @@ MakeEdit = Callable[[Target, R], Edit]
 """Makes the edit that a resource of a request wants. Raises KafkaError if the request is invalid."""
 
 
-async def alter_configs(services: Services, body: AlterBody[R], make_edit: MakeEdit[R]) -> Body:
+async def alter_configs(services: Services, request: AnyRequest, body: AlterBody[R], make_edit: MakeEdit[R]) -> Body:
     resources = body.resources
     twice = await services.slicer.finish(_named_twice(resources))
     responses = []
@@ -103,6 +105,7 @@ async def alter_configs(services: Services, body: AlterBody[R], make_edit: MakeE
         try:
             if (resource.resource_type, resource.resource_name) in twice:
                 raise KafkaError(ErrorCode.invalid_request, "Each resource must appear at most once.")
+            check_config(request, resource.resource_type, resource.resource_name)
             target = _target(services, resource)
             edit = target.checked_edit(make_edit(target, resource))
             if body.validate_only:

@@ -26,11 +26,14 @@ from skep.base.config.topic_config import HOUR_MS, TopicConfig
 from skep.base.config.unused_options import is_kept, is_read_at_start, unused_option
 from skep.base.errors import ErrorCode, KafkaError, OptionError
 from skep.base.ids import BrokerId
+from skep.broker.permissions import CLUSTER, GROUP, TOPIC, check_item
 from skep.broker.refusals import repeated
+from skep.broker.request import AnyRequest
 from skep.broker.services import Services
 from skep.broker.topics.topic_creation import INTERNAL_TOPICS
 from skep.broker.worker.held_topics import HELD_TARGET, check_held, check_held_room
 from skep.metadata.cluster_image import CLUSTER_DEFAULT
+from skep.security.operations import CLUSTER_NAME
 
 TOPIC_OPTIONS: Mapping[str, Option] = declared(TopicConfig)
 
@@ -172,6 +175,12 @@ def owner_of(services: Services, resource_name: str) -> BrokerId | str:
             f"Unexpected broker id, expected {services.node.id} or empty string, but received {resource_name}",
         )
     return services.node.id
+
+
+def check_config(request: AnyRequest, resource_type: int, name: str) -> None:
+    """Raises KafkaError unless the client may see or change the configs of a topic, a group or a broker."""
+    kind = {TOPIC_RESOURCE: TOPIC, GROUP_RESOURCE: GROUP}.get(resource_type, CLUSTER)
+    check_item(request, kind, CLUSTER_NAME if kind is CLUSTER else name)
 
 
 def unsupported_resource(resource_type: int) -> KafkaError:

@@ -15,22 +15,23 @@ Versions
     4: several transactions, ``verify_only``, and an error code for the whole request (KIP-890).
 
 Refusals of all partitions, in order
-    UNKNOWN_TOPIC_OR_PARTITION for those that do not exist, and then OPERATION_NOT_ATTEMPTED for the others;
-    INVALID_REQUEST for an empty or too long transactional id; no coordinator here; INVALID_PRODUCER_ID_MAPPING;
-    PRODUCER_FENCED (INVALID_PRODUCER_EPOCH below version 2); CONCURRENT_TRANSACTIONS while the last transaction is
-    being completed.
+    TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION for those that do not exist, and then OPERATION_NOT_ATTEMPTED
+    for the others; INVALID_REQUEST for an empty or too long transactional id; no coordinator here;
+    INVALID_PRODUCER_ID_MAPPING; PRODUCER_FENCED (INVALID_PRODUCER_EPOCH below version 2); CONCURRENT_TRANSACTIONS while
+    the last transaction is being completed.
 
 Left out
     Version 5, which adds TRANSACTION_ABORTABLE (KIP-890).
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import TopicPartition
 from skep.base.loop.slicer import Work, run_at_once
 from skep.broker.fencing import fenced_code
+from skep.broker.permissions import TOPIC, allowed
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.shard import ProducerStamp
@@ -55,9 +56,9 @@ def handle(services: Services, request: "Request[AddPartitionsToTxnRequest]") ->
     body, topics = request.body, request.body.v3_and_below_topics
     if len(topics) + sum([len(topic.partitions) for topic in topics]) > PARTITIONS_AT_ONCE:
         return _handle_many(services, request)
-    wanted, unknown = run_at_once(_partitions(services, topics))
-    if unknown:
-        return _response(request, lambda partition: _refusal_of_unknown(partition, unknown))
+    wanted, refused = run_at_once(_partitions(services, request, topics))
+    if refused:
+        return _response(request, _refusals(refused))
     added = _response(request, lambda _: ErrorCode.none)
     return services.transactions.add_partitions(body.v3_and_below_transactional_id, _producer(body), wanted, added)
 
@@ -65,7 +66,7 @@ def handle(services: Services, request: "Request[AddPartitionsToTxnRequest]") ->
 async def _handle_many(services: Services, request: "Request[AddPartitionsToTxnRequest]") -> Body:
     body, topics = request.body, request.body.v3_and_below_topics
     try:
-        code_of = await _added(services, body.v3_and_below_transactional_id, _producer(body), topics)
+        code_of = await _added(services, request, body.v3_and_below_transactional_id, _producer(body), topics)
     except KafkaError as error:
         code_of = _always(fenced_code(request, error.code, HAS_PRODUCER_FENCED))
     return {"results_by_topic_v3_and_below": await services.slicer.finish(_results(topics, code_of))}
@@ -78,17 +79,23 @@ def _producer(body: "AddPartitionsToTxnRequest") -> ProducerStamp:
 async def _handle_several(services: Services, request: "Request[AddPartitionsToTxnRequest]") -> Body:
     return {
         "error_code": ErrorCode.none,
-        "results_by_transaction": [await _one_of_several(services, wanted) for wanted in request.body.transactions],
+        "results_by_transaction": [
+            await _one_of_several(services, request, wanted) for wanted in request.body.transactions
+        ],
     }
 
 
-async def _one_of_several(services: Services, wanted: "AddPartitionsToTxnRequest.Transaction") -> dict[str, Any]:
+async def _one_of_several(
+    services: Services,
+    request: "Request[AddPartitionsToTxnRequest]",
+    wanted: "AddPartitionsToTxnRequest.Transaction",
+) -> dict[str, Any]:
     producer = ProducerStamp(wanted.producer_id, wanted.producer_epoch)
     try:
         if wanted.verify_only:
-            code_of = await _verified(services, wanted.transactional_id, producer, wanted.topics)
+            code_of = await _verified(services, request, wanted.transactional_id, producer, wanted.topics)
         else:
-            code_of = await _added(services, wanted.transactional_id, producer, wanted.topics, V2)
+            code_of = await _added(services, request, wanted.transactional_id, producer, wanted.topics, V2)
     except KafkaError as error:
         code_of = _always(error.code)
     results = await services.slicer.finish(_results(wanted.topics, code_of))
@@ -97,15 +104,16 @@ async def _one_of_several(services: Services, wanted: "AddPartitionsToTxnRequest
 
 async def _added(
     services: Services,
+    request: "Request[AddPartitionsToTxnRequest]",
     transactional_id: str,
     producer: ProducerStamp,
     topics: "Sequence[AddPartitionsToTxnRequest.Topic]",
     version: int = 0,
 ) -> _CodeOf:
     """Adds the partitions of ``topics``. Returns a function from a partition to its error code."""
-    wanted, unknown = await services.slicer.finish(_partitions(services, topics))
-    if unknown:
-        return lambda partition: _refusal_of_unknown(partition, unknown)
+    wanted, refused = await services.slicer.finish(_partitions(services, request, topics))
+    if refused:
+        return _refusals(refused)
     added = services.transactions.add_partitions(transactional_id, producer, wanted, None, version)
     if isinstance(added, Awaitable):
         await added
@@ -114,38 +122,45 @@ async def _added(
 
 async def _verified(
     services: Services,
+    request: "Request[AddPartitionsToTxnRequest]",
     transactional_id: str,
     producer: ProducerStamp,
     topics: "Sequence[AddPartitionsToTxnRequest.Topic]",
 ) -> _CodeOf:
     """Verifies the partitions of ``topics``. Returns a function from a partition to its error code."""
-    wanted, _ = await services.slicer.finish(_partitions(services, topics))
+    wanted, _ = await services.slicer.finish(_partitions(services, request, topics))
     verified = services.transactions.verify(transactional_id, producer, wanted)
     codes = await verified if isinstance(verified, Awaitable) else verified
     return codes.__getitem__
 
 
 def _partitions(
-    services: Services, topics: "Sequence[AddPartitionsToTxnRequest.Topic]"
-) -> Work[tuple[frozenset[TopicPartition], set[TopicPartition]]]:
-    """Returns all partitions, and those that do not exist."""
+    services: Services,
+    request: "Request[AddPartitionsToTxnRequest]",
+    topics: "Sequence[AddPartitionsToTxnRequest.Topic]",
+) -> Work[tuple[frozenset[TopicPartition], dict[TopicPartition, ErrorCode]]]:
+    """Returns all partitions, and those that do not exist or that the client may not write to, with their codes."""
     known = services.catalog.image.topics
-    wanted, unknown = set(), set()
+    wanted: set[TopicPartition] = set()
+    refused: dict[TopicPartition, ErrorCode] = {}
+    is_of_client = request.version < HAS_SEVERAL_TRANSACTIONS
     for topic in topics:
         record = known.get(topic.name)
-        count = 0 if record is None else len(record.partitions)
+        count, code = 0 if record is None else len(record.partitions), ErrorCode.unknown_topic_or_partition
+        if is_of_client and not allowed(request, TOPIC, topic.name):
+            count, code = 0, ErrorCode.topic_authorization_failed
         for index in topic.partitions:
             partition = TopicPartition(topic.name, index)
             wanted.add(partition)
             if not 0 <= index < count:
-                unknown.add(partition)
+                refused[partition] = code
             if not len(wanted) % PARTITIONS_AT_ONCE:
                 yield
-    return frozenset(wanted), unknown
+    return frozenset(wanted), refused
 
 
-def _refusal_of_unknown(partition: TopicPartition, unknown: set[TopicPartition]) -> ErrorCode:
-    return ErrorCode.unknown_topic_or_partition if partition in unknown else ErrorCode.operation_not_attempted
+def _refusals(refused: Mapping[TopicPartition, ErrorCode]) -> _CodeOf:
+    return lambda partition: refused.get(partition, ErrorCode.operation_not_attempted)
 
 
 def _always(code: ErrorCode) -> _CodeOf:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 async def handle(services: Services, request: "Request[AlterConfigsRequest]") -> Body:
-    return await config_changes.alter_configs(services, request.body, _replacement)
+    return await config_changes.alter_configs(services, request, request.body, _replacement)
 
 
 def _replacement(target: Target, resource: "AlterConfigsRequest.Resource") -> Edit:

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
+from skep.broker.permissions import TOPIC, allowed
 from skep.broker.refusals import message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.share.share_state import UNINITIALIZED, SharePartitionKey
+from skep.security.access import refusal
 from skep.wire.codec import Body
 
 if TYPE_CHECKING:
@@ -29,9 +31,11 @@ if TYPE_CHECKING:
 
 async def handle(services: Services, request: "Request[AlterShareGroupOffsetsRequest]") -> Body:
     group_id, topics = request.body.group_id, request.body.topics
+    refused = {topic.topic_name for topic in topics if not allowed(request, TOPIC, topic.topic_name)}
     offsets = [
         (topic.topic_name, partition.partition_index, partition.start_offset)
         for topic in topics
+        if topic.topic_name not in refused
         for partition in topic.partitions
         if partition.start_offset >= UNINITIALIZED
     ]
@@ -44,12 +48,16 @@ async def handle(services: Services, request: "Request[AlterShareGroupOffsetsReq
     def response() -> Work[list[dict[str, Any]]]:
         entries = []
         for topic in topics:
-            known = image.topics.get(topic.topic_name)
+            is_allowed = topic.topic_name not in refused
+            known = image.topics.get(topic.topic_name) if is_allowed else None
             partitions = []
             for partition in topic.partitions:
                 entry = {"partition_index": partition.partition_index}
-                if partition.start_offset < UNINITIALIZED:
-                    error: KafkaError | None = KafkaError(
+                error: KafkaError | None
+                if not is_allowed:
+                    error = refusal(TOPIC)
+                elif partition.start_offset < UNINITIALIZED:
+                    error = KafkaError(
                         ErrorCode.invalid_request, f"the start offset {partition.start_offset} is below -1"
                     )
                 else:

@@ -24,15 +24,18 @@ Left out
 """
 
 import datetime
+import functools
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import NO_TOPIC_ID
+from skep.broker.permissions import DESCRIBE, TOPIC, check_item
 from skep.broker.refusals import message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.groups.membership.consumer_heartbeat import HeartbeatRequest
+from skep.coordination.groups.topic_patterns.topic_matches import TopicFilter
 from skep.wire.codec import Body
 
 if TYPE_CHECKING:
@@ -43,7 +46,10 @@ _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 def handle(services: Services, request: "Request[ConsumerGroupHeartbeatRequest]") -> Body | Awaitable[Body]:
     try:
-        response = services.groups.consumer_group_heartbeat(_heartbeat(request))
+        if request.access.is_limited:
+            for name in request.body.subscribed_topic_names or ():
+                check_item(request, TOPIC, name)
+        response = services.groups.consumer_group_heartbeat(_heartbeat(services, request))
     except KafkaError as error:
         return _refused(error)
     return _response_or_refusal(response) if isinstance(response, Awaitable) else response
@@ -56,8 +62,12 @@ async def _response_or_refusal(response: Awaitable[Body]) -> Body:
         return _refused(error)
 
 
-def _heartbeat(request: "Request[ConsumerGroupHeartbeatRequest]") -> HeartbeatRequest:
-    body = request.body
+def _heartbeat(services: Services, request: "Request[ConsumerGroupHeartbeatRequest]") -> HeartbeatRequest:
+    body, topic_filter = request.body, None
+    if request.access.is_limited:
+        # An expression matches what its member may know of. The filter outlives the request, but not the access.
+        describes = functools.partial(request.access.allows, DESCRIBE, TOPIC)
+        topic_filter = TopicFilter(request.access.version, describes)
     names, owned = body.subscribed_topic_names, body.topic_partitions
     return HeartbeatRequest(
         group_id=body.group_id,
@@ -70,6 +80,7 @@ def _heartbeat(request: "Request[ConsumerGroupHeartbeatRequest]") -> HeartbeatRe
         rebalance_timeout_ms=body.rebalance_timeout // _MILLISECOND,
         topic_names=None if names is None else frozenset(names),
         topic_regex=getattr(body, "subscribed_topic_regex", None),
+        topic_filter=topic_filter,
         server_assignor=body.server_assignor,
         owned=None
         if owned is None

@@ -28,6 +28,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import BrokerId
 from skep.base.loop.slicer import Work
 from skep.broker.named_items import named
+from skep.broker.permissions import TOPIC, check_item
 from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
@@ -52,6 +53,7 @@ async def handle(services: Services, request: "Request[CreatePartitionsRequest]"
         try:
             if name in twice:
                 raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
+            check_item(request, TOPIC, name)
             await _grow(services, request, topic)
         except RESPONSE_ERRORS as error:
             code, message = code_of(error), message_of(error)

@@ -35,12 +35,14 @@ from skep.base.ids import BrokerId
 from skep.base.loop.slicer import Work
 from skep.broker.config.config_entries import check_topic_overrides, checked_topic_value, texts_in, topic_entries
 from skep.broker.named_items import named
+from skep.broker.permissions import DESCRIBE_CONFIGS, TOPIC, may_create_topic
 from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics.mutation_quota import count_mutations
 from skep.broker.topics.topic_creation import INTERNAL_TOPICS, USE_DEFAULT, check_assignment, place, room_for
 from skep.broker.worker.held_topics import HELD_TARGET, check_held_room, with_implied
+from skep.security.access import refusal
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
@@ -49,6 +51,13 @@ if TYPE_CHECKING:
 
 HAS_QUOTA_EXCEEDED = 6
 _UNKNOWN = -1
+_HIDDEN = {
+    "topic_config_error_code": ErrorCode.topic_authorization_failed.value,
+    "num_partitions": _UNKNOWN,
+    "replication_factor": _UNKNOWN,
+    "configs": None,
+}
+"""What the creator of a topic is told of it who may not see configs."""
 
 
 async def handle(services: Services, request: "Request[CreateTopicsRequest]") -> Body:
@@ -59,7 +68,11 @@ async def handle(services: Services, request: "Request[CreateTopicsRequest]") ->
         try:
             if name in twice:
                 raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
-            topics.append(await _create(services, request, topic))
+            if not may_create_topic(request, name):
+                raise refusal(TOPIC)
+            shows_config = request.access.allows(DESCRIBE_CONFIGS, TOPIC, name)
+            created = await _create(services, request, topic)
+            topics.append(created if shows_config else {**created, **_HIDDEN})
         except RESPONSE_ERRORS as error:
             topics.append(_refused(name, code_of(error), message_of(error)))
     return {"topics": topics}

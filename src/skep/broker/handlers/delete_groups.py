@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
 from skep.broker.named_items import ask_each, each_once
+from skep.broker.permissions import GROUP, check_item
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.wire.codec import Body
@@ -38,6 +39,7 @@ async def handle(services: Services, request: "Request[DeleteGroupsRequest]") ->
     in_part: set[str] = set()
 
     def delete(group_id: str) -> bool | Awaitable[bool]:
+        check_item(request, GROUP, group_id)
         has_state = services.share_groups.has(group_id)
         return services.share_groups.delete_group(group_id) if has_state else services.groups.delete_group(group_id)
 

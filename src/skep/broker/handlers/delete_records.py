@@ -23,6 +23,7 @@ from skep.base.config.coordinator_config import SHARE_GROUP_STATE
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import Offset
 from skep.base.loop.slicer import Work
+from skep.broker.permissions import TOPIC, allowed
 from skep.broker.refusals import code_of
 from skep.broker.request import Request
 from skep.broker.services import Services
@@ -64,8 +65,12 @@ def _all_deleted(services: Services, request: "Request[DeleteRecordsRequest]") -
     for topic in request.body.topics:
         partitions: list[dict[str, Any]] = []
         topics.append({"name": topic.name, "partitions": partitions})
+        is_allowed = allowed(request, TOPIC, topic.name)
         for wanted in topic.partitions:
-            partitions.append(_deleted(services, topic.name, wanted))
+            if is_allowed:
+                partitions.append(_deleted(services, topic.name, wanted))
+            else:
+                partitions.append(_refused(wanted.partition_index, ErrorCode.topic_authorization_failed))
             yield
     return topics
 
@@ -75,8 +80,12 @@ def _deleted(services: Services, topic: str, wanted: "DeleteRecordsRequest.Parti
     try:
         low_watermark = _delete(services, topic, index, wanted.offset)
     except (KafkaError, StorageError) as error:
-        return {"partition_index": index, "low_watermark": _NO_WATERMARK, "error_code": code_of(error)}
+        return _refused(index, code_of(error))
     return {"partition_index": index, "low_watermark": low_watermark, "error_code": ErrorCode.none}
+
+
+def _refused(index: int, code: ErrorCode) -> dict[str, Any]:
+    return {"partition_index": index, "low_watermark": _NO_WATERMARK, "error_code": code}
 
 
 def _still_waiting(services: Services, waiting: list[_Result], deadline: float) -> Work[list[_Result]]:
@@ -121,7 +130,7 @@ def _delete(services: Services, topic: str, index: int, offset: int) -> int:
 
 def refuse(request: "Request[DeleteRecordsRequest]", code: ErrorCode) -> Body:
     def partition(wanted: "DeleteRecordsRequest.Partition") -> dict[str, Any]:
-        return {"partition_index": wanted.partition_index, "low_watermark": _NO_WATERMARK, "error_code": code}
+        return _refused(wanted.partition_index, code)
 
     def topic(named: "DeleteRecordsRequest.Topic") -> dict[str, Any]:
         return {"name": named.name, "partitions": LazyArray(named.partitions, partition)}

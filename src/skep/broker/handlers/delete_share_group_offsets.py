@@ -16,9 +16,11 @@ Refusals
 from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.broker.permissions import TOPIC, allowed
 from skep.broker.refusals import message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
+from skep.security.access import refusal
 from skep.wire.codec import Body
 
 if TYPE_CHECKING:
@@ -27,11 +29,9 @@ if TYPE_CHECKING:
 
 async def handle(services: Services, request: "Request[DeleteShareGroupOffsetsRequest]") -> Body:
     image = services.catalog.image
-    ids = {
-        topic.topic_name: image.topics[topic.topic_name].topic_id
-        for topic in request.body.topics
-        if topic.topic_name in image.topics
-    }
+    names = [topic.topic_name for topic in request.body.topics]
+    refused = {name for name in names if not allowed(request, TOPIC, name)}
+    ids = {name: image.topics[name].topic_id for name in names if name in image.topics and name not in refused}
     try:
         results = await services.share_groups.delete_offsets(request.body.group_id, frozenset(ids.values()))
     except KafkaError as error:
@@ -40,6 +40,9 @@ async def handle(services: Services, request: "Request[DeleteShareGroupOffsetsRe
     def entry(name: str) -> dict[str, Any]:
         topic_id = ids.get(name)
         result: dict[str, Any] = {"topic_name": name, "topic_id": topic_id}
+        if name in refused:
+            message = message_of(refusal(TOPIC))
+            return {**result, "error_code": ErrorCode.topic_authorization_failed, "error_message": message}
         if topic_id is None:
             message = "This server does not host this topic-partition."
             return {**result, "error_code": ErrorCode.unknown_topic_or_partition, "error_message": message}
@@ -49,7 +52,7 @@ async def handle(services: Services, request: "Request[DeleteShareGroupOffsetsRe
         error = results[topic_id]
         return result if error is None else {**result, "error_code": error.code, "error_message": message_of(error)}
 
-    return {"responses": [entry(topic.topic_name) for topic in request.body.topics]}
+    return {"responses": [entry(name) for name in names]}
 
 
 def refuse(request: "Request[DeleteShareGroupOffsetsRequest]", code: ErrorCode) -> Body:

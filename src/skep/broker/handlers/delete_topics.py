@@ -29,11 +29,13 @@ from uuid import UUID
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
 from skep.broker.named_items import NAMES_AT_ONCE, ask_each
+from skep.broker.permissions import CLUSTER, DELETE, DESCRIBE, TOPIC, check_item
 from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics.mutation_quota import count_mutations
 from skep.metadata.cluster_image import ClusterImage
+from skep.security.operations import CLUSTER_NAME
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
@@ -62,7 +64,7 @@ async def handle(services: Services, request: "Request[DeleteTopicsRequest]") ->
     responses = await ask_each(
         services.slicer,
         named,
-        lambda one: _delete(services, request, one, _checked_name(image, one, twice)),
+        lambda one: _delete(services, request, one, _checked_name(request, image, one, twice)),
         lambda one, error: _response(one.name, one.topic_id, error.code, message_of(error)),
     )
     return {"responses": responses}
@@ -101,17 +103,30 @@ def _name_of(image: ClusterImage, one: _Named) -> str | None:
     return None if topic is None else topic.name
 
 
-def _checked_name(image: ClusterImage, one: _Named, twice: Container[str | _Named]) -> str:
+def _checked_name(
+    request: "Request[DeleteTopicsRequest]", image: ClusterImage, one: _Named, twice: Container[str | _Named]
+) -> str:
     if one.name is None and one.topic_id is None:
         raise KafkaError(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
     if one.name is not None and one.topic_id is not None:
         raise KafkaError(ErrorCode.invalid_request, "You may not specify both topic name and topic id.")
     name = _name_of(image, one)
+    if name is not None:
+        _check_allowed(request, image, name)
     if one in twice or name in twice:
         raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name or id.")
     if name is None:
         raise KafkaError(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
     return name
+
+
+def _check_allowed(request: "Request[DeleteTopicsRequest]", image: ClusterImage, name: str) -> None:
+    """Raises KafkaError. Who may describe a topic learns that it does not exist."""
+    access = request.access
+    if not access.is_limited or access.allows(DELETE, CLUSTER, CLUSTER_NAME):
+        access.asked(request, DELETE, CLUSTER, CLUSTER_NAME)
+    elif name in image.topics or not access.allows(DESCRIBE, TOPIC, name):
+        check_item(request, TOPIC, name)
 
 
 async def _delete(

@@ -40,7 +40,7 @@ def handle(services: Services, request: "Request[DescribeClusterRequest]") -> Bo
         return {**refuse(request, ErrorCode.unsupported_endpoint_type), "error_message": message}
     operations = authorized_operations.NOT_ASKED
     if request.body.include_cluster_authorized_operations:
-        operations = authorized_operations.ON_CLUSTER
+        operations = authorized_operations.operations_on_cluster(request.access)
     return {
         "error_code": ErrorCode.none,
         "error_message": None,

@@ -33,6 +33,7 @@ from skep.broker.config.config_entries import (
     TOPIC_RESOURCE,
     ConfigEntry,
     broker_entries,
+    check_config,
     default_broker_entries,
     owner_of,
     topic_entries,
@@ -62,6 +63,7 @@ def _described_all(services: Services, request: "Request[DescribeConfigsRequest]
     for resource in request.body.resources:
         result = _empty(resource, ErrorCode.none)
         try:
+            check_config(request, resource.resource_type, resource.resource_name)
             overrides, entries = _resource(services, resource)
         except KafkaError as error:
             results.append({**result, "error_code": error.code, "error_message": message_of(error)})

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
-from skep.broker.authorized_operations import NOT_ASKED, ON_GROUP
+from skep.broker.authorized_operations import NOT_ASKED, operations_on
 from skep.broker.named_items import ask_each
+from skep.broker.permissions import GROUP, check_item
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.wire.codec import Body
@@ -33,20 +34,22 @@ if TYPE_CHECKING:
 
 
 async def handle(services: Services, request: "Request[DescribeGroupsRequest]") -> Body:
-    operations = ON_GROUP if getattr(request.body, "include_authorized_operations", False) else NOT_ASKED
-    found = await ask_each(
-        services.slicer,
-        request.body.groups,
-        lambda group_id: services.groups.describe_group(group_id, request.version),
-        _refused,
-    )
-    return {"groups": await services.slicer.finish(_described(found, operations))}
+    def describe(group_id: str) -> Any:
+        check_item(request, GROUP, group_id)
+        return services.groups.describe_group(group_id, request.version)
+
+    found = await ask_each(services.slicer, request.body.groups, describe, _refused)
+    return {"groups": await services.slicer.finish(_described(request, found))}
 
 
-def _described(found: list[dict[str, Any]], operations: int) -> Work[list[dict[str, Any]]]:
+def _described(request: "Request[DescribeGroupsRequest]", found: list[dict[str, Any]]) -> Work[list[dict[str, Any]]]:
+    is_asked = getattr(request.body, "include_authorized_operations", False)
     groups = []
     for group in found:
-        groups.append({**group, "authorized_operations": NOT_ASKED if group.get("error_code") else operations})
+        operations = NOT_ASKED
+        if is_asked and not group.get("error_code"):
+            operations = operations_on(request.access, GROUP, group["group_id"])
+        groups.append({**group, "authorized_operations": operations})
         yield
     return groups
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
+from skep.broker.permissions import TOPIC, allowed
 from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
@@ -46,8 +47,12 @@ def _described(services: Services, request: "Request[DescribeProducersRequest]")
     topics = []
     for name, indexes in named.items():
         partitions = []
+        is_allowed = allowed(request, TOPIC, name)
         for index in indexes:
-            partitions.append((yield from _describe(services, name, index)))
+            if is_allowed:
+                partitions.append((yield from _describe(services, name, index)))
+            else:
+                partitions.append(_refused(index, ErrorCode.topic_authorization_failed))
         topics.append({"name": name, "partitions": partitions})
     return {"topics": topics}
 

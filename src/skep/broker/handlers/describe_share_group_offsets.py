@@ -13,17 +13,19 @@ Refusals
     not known.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import TopicPartition
 from skep.base.loop.slicer import Work
 from skep.broker.cluster.latest_offsets import Found
+from skep.broker.permissions import GROUP, TOPIC, allowed, check_item, is_visible
 from skep.broker.refusals import message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.share.share_state import UNINITIALIZED, SharePartitionKey, ShareState
+from skep.security.access import refusal
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
@@ -51,13 +53,19 @@ async def _described(
     request: "Request[DescribeShareGroupOffsetsRequest]",
     group: "DescribeShareGroupOffsetsRequest.Group",
 ) -> dict[str, Any]:
+    check_item(request, GROUP, group.group_id)
     initialized = await services.share_groups.initialized_partitions(group.group_id)
     image = services.catalog.image
+    refused: list[dict[str, Any]] = []
     if group.topics is None:
         names = {topic: image.topics_by_id[topic].name for topic in initialized if topic in image.topics_by_id}
-        wanted: Partitions = {name: sorted(initialized[topic]) for topic, name in names.items()}
+        wanted: Partitions = {
+            name: sorted(initialized[topic]) for topic, name in names.items() if is_visible(request, TOPIC, name)
+        }
     else:
-        wanted = {topic.topic_name: topic.partitions for topic in group.topics}
+        named = {topic.topic_name: topic.partitions for topic in group.topics}
+        wanted = {name: numbers for name, numbers in named.items() if allowed(request, TOPIC, name)}
+        refused = [_refused_topic(name, numbers) for name, numbers in named.items() if name not in wanted]
     keys = {
         (name, partition): SharePartitionKey(group.group_id, image.topics[name].topic_id, partition)
         for name, partitions in wanted.items()
@@ -73,7 +81,15 @@ async def _described(
     if request.version >= HAS_LAG:
         ends = await services.latest_offsets.of(place for place, state in states.items() if _has_lag(state))
     ids = {name: image.topics[name].topic_id for name in wanted if name in image.topics}
-    return {"group_id": group.group_id, "topics": await services.slicer.finish(_topics(wanted, ids, states, ends))}
+    topics = await services.slicer.finish(_topics(wanted, ids, states, ends))
+    return {"group_id": group.group_id, "topics": [*topics, *refused]}
+
+
+def _refused_topic(name: str, numbers: Sequence[int]) -> dict[str, Any]:
+    error = refusal(TOPIC)
+    code = {"start_offset": UNINITIALIZED, "error_code": error.code, "error_message": message_of(error)}
+    partitions = LazyArray(numbers, lambda number: {"partition_index": number, **code})
+    return {"topic_name": name, "topic_id": None, "partitions": partitions}
 
 
 def _has_lag(state: ShareState) -> bool:

@@ -11,7 +11,7 @@ Versions
 
 Refusals
     INVALID_REQUEST for all: a cursor with a negative partition, or at a topic that is not named. Per topic:
-    INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION.
+    TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION.
 
 Left out
     Eligible leader replicas: there are none besides the in-sync replicas.
@@ -22,7 +22,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.broker import authorized_operations
+from skep.broker.authorized_operations import operations_on
+from skep.broker.permissions import TOPIC, allowed, is_visible
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics.topic_creation import INTERNAL_TOPICS, alive_brokers, describe_partitions
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 def handle(services: Services, request: "Request[DescribeTopicPartitionsRequest]") -> Body:
     image, alive = services.catalog.image, alive_brokers(services)
-    names = _names_from_cursor(image.topics, request.body)
+    names, refused = _allowed(request, _names_from_cursor(image.topics, request.body))
     cursor = request.body.cursor
     left = max(1, min(services.config.max_request_partitions, request.body.response_partition_limit))
     topics: list[dict[str, Any]] = []
@@ -48,17 +49,31 @@ def handle(services: Services, request: "Request[DescribeTopicPartitionsRequest]
             break
         topic = image.topics.get(name)
         if topic is None:
-            topics.append(_missing(name))
+            topics.append(_missing(request, name))
             continue
         start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         end = min(start + left, len(topic.partitions))
         numbered = islice(enumerate(topic.partitions), start, end)
-        topics.append(_found(topic, start, describe_partitions(numbered, alive)))
+        topics.append(_found(request, topic, start, describe_partitions(numbered, alive)))
         left -= max(0, end - start)
         if end < len(topic.partitions):
             next_cursor = {"topic_name": name, "partition_index": end}
             break
-    return {"topics": topics, "next_cursor": next_cursor}
+    return {"topics": [*topics, *refused], "next_cursor": next_cursor}
+
+
+def _allowed(
+    request: "Request[DescribeTopicPartitionsRequest]", names: list[str]
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Returns the names that the client may know, and the entries of others that it has named."""
+    if not request.access.is_limited:
+        return names, []
+    if not request.body.topics:
+        return [name for name in names if is_visible(request, TOPIC, name)], []
+    kept = [name for name in names if allowed(request, TOPIC, name)]
+    known = set(kept)
+    refused = [name for name in names if name not in known]
+    return kept, [{"error_code": ErrorCode.topic_authorization_failed, "name": name} for name in refused]
 
 
 def _names_from_cursor(known: Iterable[str], body: "DescribeTopicPartitionsRequest") -> list[str]:
@@ -79,7 +94,12 @@ def _names_from_cursor(known: Iterable[str], body: "DescribeTopicPartitionsReque
     return sorted(names)
 
 
-def _found(topic: TopicRecord, start: int, partitions: list[dict[str, Any]]) -> dict[str, Any]:
+def _found(
+    request: "Request[DescribeTopicPartitionsRequest]",
+    topic: TopicRecord,
+    start: int,
+    partitions: list[dict[str, Any]],
+) -> dict[str, Any]:
     for index, partition in enumerate(partitions, start):
         record = topic.partitions[index]
         partition["eligible_leader_replicas"] = ()
@@ -90,17 +110,17 @@ def _found(topic: TopicRecord, start: int, partitions: list[dict[str, Any]]) -> 
         "topic_id": topic.topic_id,
         "is_internal": topic.name in INTERNAL_TOPICS,
         "partitions": partitions,
-        "topic_authorized_operations": authorized_operations.ON_TOPIC,
+        "topic_authorized_operations": operations_on(request.access, TOPIC, topic.name),
     }
 
 
-def _missing(name: str) -> dict[str, Any]:
+def _missing(request: "Request[DescribeTopicPartitionsRequest]", name: str) -> dict[str, Any]:
     code = ErrorCode.unknown_topic_or_partition if is_topic_name(name) else ErrorCode.invalid_topic_exception
     return {
         "error_code": code,
         "name": name,
         "is_internal": name in INTERNAL_TOPICS,
-        "topic_authorized_operations": authorized_operations.ON_TOPIC,
+        "topic_authorized_operations": operations_on(request.access, TOPIC, name),
     }
 
 

@@ -15,7 +15,9 @@ Refusals, per transactional id
 from typing import TYPE_CHECKING, Any
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.loop.slicer import Work
 from skep.broker.named_items import ask_each
+from skep.broker.permissions import TOPIC, TRANSACTIONAL_ID, check_item, visible
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.wire.codec import Body
@@ -26,10 +28,21 @@ if TYPE_CHECKING:
 
 
 async def handle(services: Services, request: "Request[DescribeTransactionsRequest]") -> Body:
-    wanted = request.body.transactional_ids
-    return {
-        "transaction_states": await ask_each(services.slicer, wanted, services.transactions.describe, _refused),
-    }
+    def describe(transactional_id: str) -> Any:
+        check_item(request, TRANSACTIONAL_ID, transactional_id)
+        return services.transactions.describe(transactional_id)
+
+    found = await ask_each(services.slicer, request.body.transactional_ids, describe, _refused)
+    if request.access.is_limited:
+        found = [await services.slicer.finish(_with_visible_topics(request, state)) for state in found]
+    return {"transaction_states": found}
+
+
+def _with_visible_topics(
+    request: "Request[DescribeTransactionsRequest]", state: dict[str, Any]
+) -> Work[dict[str, Any]]:
+    topics = yield from visible(request, TOPIC, state.get("topics", ()), "topic")
+    return {**state, "topics": topics}
 
 
 def _refused(transactional_id: str, error: KafkaError) -> dict[str, Any]:

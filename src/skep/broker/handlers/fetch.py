@@ -70,11 +70,13 @@ from skep.broker.fetch.fetch_sessions import FetchSession, TopicKey, Wanted, is_
 from skep.broker.fetch.follower_fetch import FollowerFetch, follower_in
 from skep.broker.fetch.follower_watch import FollowerWatch
 from skep.broker.fetch.sliced_records import sliced_records
+from skep.broker.permissions import READ, TOPIC
 from skep.broker.request import Parts, Request
 from skep.broker.services import Services
 from skep.broker.topics.current_leaders import current_leader, endpoints_of
 from skep.replication.partition.delayed_fetch import DelayedFetch
 from skep.replication.partition.partition import Partition
+from skep.security.access import Who, refusal
 from skep.security.quotas.client_quotas import Throttle
 from skep.wire.codec import Body
 from skep.wire.fetch.fetch_response import (
@@ -138,6 +140,8 @@ class _Fetch(NamedTuple):
     """The partitions of a fetch without a session, each once."""
     throttle: Throttle | None
     """Set for a consumer with quotas."""
+    client: Who | None
+    """Set if its rights are limited. They are checked at each reading, because ACLs may change while it waits."""
 
     def is_done(self, reading: _Reading) -> bool:
         """Whether there is nothing to wait for."""
@@ -208,6 +212,7 @@ def _begin(services: Services, request: "Request[FetchRequest]") -> Work[tuple[_
         watch,
         () if session is not None or code is not None or is_refused else (yield from _each_once(body)),
         throttle,
+        Who(request.api, request.client_id, request.client_host, request.access) if request.access.is_limited else None,
     )
     deadline = services.clock.monotonic() + body.max_wait.total_seconds()
     if code is not None:
@@ -293,7 +298,7 @@ def _read(fetch: _Fetch, before: Iterable[_PartitionRead] = ()) -> Work[_Reading
         partition, state = None, None
         try:
             if follower is None:
-                partition = _find(services, fetch.version, one)
+                partition = _find(services, fetch.version, one, fetch.client)
                 state = _state(partition)
                 if previous is not None and _still_holds(previous, one, partition, state, left):
                     fetched = previous.fetched
@@ -364,10 +369,12 @@ def _refused(services: Services, one: Wanted, error: KafkaError | StorageError) 
     return FetchedPartition(one.partition, error.code, current_leader=leader)
 
 
-def _find(services: Services, version: int, one: Wanted) -> Partition:
+def _find(services: Services, version: int, one: Wanted, client: Who | None) -> Partition:
     """Returns the replica that a consumer reads from. Before ``READS_FROM_FOLLOWERS`` it must be the leader."""
     replicas = services.replicas
     topic = replicas.name_of(one.topic) if isinstance(one.topic, UUID) else one.topic
+    if client is not None and not client.access.asked(client, READ, TOPIC, topic):
+        raise refusal(TOPIC)
     find = replicas.replica if version >= READS_FROM_FOLLOWERS else replicas.partition
     partition = find(topic, one.partition)
     partition.check_leader_epoch(one.current_leader_epoch)

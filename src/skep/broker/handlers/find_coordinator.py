@@ -3,8 +3,8 @@
 Behaviour
     Returns the coordinator of a group (type 0), a transactional id (1) or a share partition (2, with the key
     ``group:topic id:partition``): the leader of the partition of ``__consumer_offsets``, ``__transaction_state`` or
-    ``__share_group_state`` to which the hash of the key leads. The first request creates the topic, unless its only key
-    is refused.
+    ``__share_group_state`` to which the hash of the key leads. The first request creates the topic, unless all its
+    keys are refused. A key that is named several times is in the response once.
 
 Versions
     1: the type of the key (before, keys are groups), an error message, and ``throttle_time_ms``.
@@ -17,22 +17,24 @@ Versions
 Refusals
     INVALID_REQUEST for a type that the version does not have.
 Refusals per key
-    INVALID_GROUP_ID, or INVALID_REQUEST for an empty transactional id and for a share partition without three parts;
-    COORDINATOR_NOT_AVAILABLE while the partition has no leader.
+    Not authorized; INVALID_GROUP_ID, or INVALID_REQUEST for an empty transactional id and for a share partition without
+    three parts; COORDINATOR_NOT_AVAILABLE while the partition has no leader.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from skep.base.config.coordinator_config import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Work
+from skep.broker.permissions import CLUSTER, GROUP, TRANSACTIONAL_ID, check_item
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics import internal_topics
 from skep.broker.topics.topic_creation import alive_brokers
 from skep.coordination.group_ids import check_group_id
 from skep.coordination.partitioner import partition_for
+from skep.security.operations import CLUSTER_NAME
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
@@ -48,6 +50,7 @@ _TOPICS = {
     _TRANSACTION: TRANSACTION_STATE,
     _SHARE_PARTITION: SHARE_GROUP_STATE,
 }
+_RESOURCES = {_GROUP: GROUP, _TRANSACTION: TRANSACTIONAL_ID, _SHARE_PARTITION: CLUSTER}
 
 
 async def handle(services: Services, request: "Request[FindCoordinatorRequest]") -> Body:
@@ -58,26 +61,37 @@ async def handle(services: Services, request: "Request[FindCoordinatorRequest]")
             ErrorCode.invalid_request, f"the coordinator type {key_type} is not supported in version {request.version}"
         )
     if request.version < HAS_SEVERAL_KEYS:
-        if (refusal := _refusal(services, key_type, request.body.key)) is not None:
+        if (refusal := _refusal(services, request, key_type, request.body.key)) is not None:
             return refusal
         await internal_topics.ensure(services, topic)
-        return _coordinator(services, key_type, topic, request.body.key)
-    keys = request.body.coordinator_keys
-    await internal_topics.ensure(services, topic)
-    return {"coordinators": await services.slicer.finish(_coordinators(services, key_type, topic, keys))}
+        return _coordinator(services, topic, request.body.key)
+    refusals = await services.slicer.finish(_refusals(services, request, key_type))
+    if None in refusals.values() or not refusals:
+        await internal_topics.ensure(services, topic)
+    return {"coordinators": await services.slicer.finish(_coordinators(services, topic, refusals))}
 
 
-def _coordinators(services: Services, key_type: int, topic: str, keys: Iterable[str]) -> Work[list[dict[str, Any]]]:
+def _refusals(
+    services: Services, request: "Request[FindCoordinatorRequest]", key_type: int
+) -> Work[dict[str, dict[str, Any] | None]]:
+    refusals = {}
+    for key in request.body.coordinator_keys:
+        refusals[key] = _refusal(services, request, key_type, key)
+        yield
+    return refusals
+
+
+def _coordinators(
+    services: Services, topic: str, refusals: Mapping[str, dict[str, Any] | None]
+) -> Work[list[dict[str, Any]]]:
     coordinators = []
-    for key in keys:
-        coordinators.append({"key": key, **_coordinator(services, key_type, topic, key)})
+    for key, refusal in refusals.items():
+        coordinators.append({"key": key, **(_coordinator(services, topic, key) if refusal is None else refusal)})
         yield
     return coordinators
 
 
-def _coordinator(services: Services, key_type: int, topic: str, key: str) -> dict[str, Any]:
-    if (refusal := _refusal(services, key_type, key)) is not None:
-        return refusal
+def _coordinator(services: Services, topic: str, key: str) -> dict[str, Any]:
     partitions = services.catalog.image.topics[topic].partitions
     leader = alive_brokers(services).get(partitions[partition_for(key, len(partitions))].leader)
     if leader is None:
@@ -87,9 +101,13 @@ def _coordinator(services: Services, key_type: int, topic: str, key: str) -> dic
     return {"node_id": leader.id, "host": leader.host, "port": leader.port}
 
 
-def _refusal(services: Services, key_type: int, key: str) -> dict[str, Any] | None:
-    """Returns the response to a key that no coordinator accepts."""
+def _refusal(
+    services: Services, request: "Request[FindCoordinatorRequest]", key_type: int, key: str
+) -> dict[str, Any] | None:
+    """Returns the response to a key that no coordinator accepts, or that the client may not use."""
     try:
+        resource = _RESOURCES[key_type]
+        check_item(request, resource, CLUSTER_NAME if resource is CLUSTER else key)
         if key_type == _GROUP:
             check_group_id(services.config.coordinator, key, may_be_empty=True)
         elif key_type == _SHARE_PARTITION and not _is_share_partition(key):

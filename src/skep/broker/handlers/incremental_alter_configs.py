@@ -47,7 +47,7 @@ class Operation(enum.IntEnum):
 
 
 async def handle(services: Services, request: "Request[IncrementalAlterConfigsRequest]") -> Body:
-    return await config_changes.alter_configs(services, request.body, _edit)
+    return await config_changes.alter_configs(services, request, request.body, _edit)
 
 
 def _edit(target: Target, resource: "IncrementalAlterConfigsRequest.AlterConfigsResource") -> Edit:

@@ -30,8 +30,8 @@ Versions
     11: the timestamp -6 (KIP-1023).
 
 Refusals, per partition, in order
-    The same partition twice; a special timestamp newer than the version; unknown topic or partition; another broker
-    leads; leader epoch. If the result depends on the end of the log: another broker may lead by now
+    Not authorized; the same partition twice; a special timestamp newer than the version; unknown topic or partition;
+    another broker leads; leader epoch. If the result depends on the end of the log: another broker may lead by now
     (``leadership_lease.py``); OFFSET_NOT_AVAILABLE while a new leader does not know yet how far its predecessor had
     committed (KIP-207).
 
@@ -46,11 +46,13 @@ from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import Offset
 from skep.base.loop.slicer import Work
 from skep.broker.named_items import NAMES_AT_ONCE
+from skep.broker.permissions import TOPIC, allowed
 from skep.broker.refusals import code_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.replication.partition.partition import Partition
 from skep.replication.partition.time_lookups import MAX_TIMESTAMP
+from skep.security.access import refusal
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
@@ -98,8 +100,11 @@ def _look_up_all(services: Services, request: "Request[ListOffsetsRequest]") -> 
     twice = yield from _named_twice(request)
     found: list[_Found | _Search] = []
     for topic in request.body.topics:
+        is_allowed = allowed(request, TOPIC, topic.name)
         for wanted in topic.partitions:
             try:
+                if not is_allowed:
+                    raise refusal(TOPIC)
                 if (topic.name, wanted.partition_index) in twice:
                     raise KafkaError(ErrorCode.invalid_request, "the partition is named twice")
                 found.append(_look_up(services, request, topic.name, wanted))

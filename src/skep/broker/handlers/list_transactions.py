@@ -1,8 +1,9 @@
 """ListTransactions (API 66), versions 0 to 1.
 
 Behaviour
-    Returns the transactional ids that this broker coordinates, filtered by state, by producer id and by the time for
-    which the transaction has been open. State names that do not exist are named in the response.
+    Returns the transactional ids that this broker coordinates and the client may describe, filtered by state, by
+    producer id and by the time for which the transaction has been open. State names that do not exist are named in the
+    response.
 
 Versions
     1: the filter by duration (KIP-994).
@@ -17,6 +18,7 @@ Left out
 from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode
+from skep.broker.permissions import TRANSACTIONAL_ID, visible
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.transactions.transaction_listing import ListFilter
@@ -34,8 +36,11 @@ async def handle(services: Services, request: "Request[ListTransactionsRequest]"
         frozenset(body.producer_id_filters),
         getattr(body, "duration_filter", -1),
     )
+    found = await services.transactions.list(wanted)
     return {
-        "transaction_states": await services.transactions.list(wanted),
+        "transaction_states": await services.slicer.finish(
+            visible(request, TRANSACTIONAL_ID, found, "transactional_id")
+        ),
         "unknown_state_filters": [name for name in body.state_filters if name not in BY_LABEL],
     }
 

@@ -30,8 +30,8 @@ Versions
 
 Refusals, per topic, in order
     INVALID_REQUEST for all when versions 10 and 11 name a topic by id, as in Kafka; UNKNOWN_TOPIC_ID;
-    INVALID_TOPIC_EXCEPTION; the errors of auto-creation (LEADER_NOT_AVAILABLE while the metadata store fails);
-    UNKNOWN_TOPIC_OR_PARTITION.
+    TOPIC_AUTHORIZATION_FAILED; INVALID_TOPIC_EXCEPTION; the errors of auto-creation (LEADER_NOT_AVAILABLE while the
+    metadata store fails); UNKNOWN_TOPIC_OR_PARTITION.
 
 Left out
     Auto-creation of internal topics: with the default options they would be useless to the coordinators.
@@ -45,12 +45,14 @@ from uuid import UUID
 from skep.base.errors import ErrorCode, KafkaError, StoreUnavailable, VersionConflict
 from skep.base.loop.slicer import Work
 from skep.broker import authorized_operations
+from skep.broker.permissions import TOPIC, allowed, is_visible, may_create_topic
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics.current_leaders import controller_id
 from skep.broker.topics.mutation_quota import count_mutations
 from skep.broker.topics.topic_creation import INTERNAL_TOPICS, alive_brokers, auto_create, describe_partitions
 from skep.metadata.topic_names import is_topic_name
+from skep.security.access import refusal
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
@@ -69,13 +71,50 @@ TopicKey = str | UUID
 def handle(services: Services, request: "Request[MetadataRequest]") -> Body | Awaitable[Body]:
     wanted = _wanted(request)
     if wanted is None:
-        return services.slicer.run(_described(services, request, services.catalog.image.topics, {}))
+        return services.slicer.run(_all_described(services, request))
+    refused: dict[TopicKey, ErrorCode] = {}
+    if request.access.is_limited:
+        refused = _refusals(services, request, wanted)
     if services.config.auto_create_topics_enable and getattr(request.body, "allow_auto_topic_creation", True):
         topics = services.catalog.image.topics
-        missing = [key for key in wanted if isinstance(key, str) and key not in topics and key not in INTERNAL_TOPICS]
+        missing = [
+            key
+            for key in wanted
+            if isinstance(key, str) and key not in topics and key not in INTERNAL_TOPICS and key not in refused
+        ]
         if missing:
-            return _created_and_described(services, request, wanted, missing)
-    return services.slicer.run(_described(services, request, wanted, {}))
+            return _created_and_described(services, request, wanted, missing, refused)
+    return services.slicer.run(_described(services, request, wanted, refused))
+
+
+def _all_described(services: Services, request: "Request[MetadataRequest]") -> Work[Body]:
+    names: Iterable[TopicKey] = services.catalog.image.topics
+    if request.access.is_limited:
+        visible = []
+        for name in services.catalog.image.topics:
+            if is_visible(request, TOPIC, name):
+                visible.append(name)
+            yield
+        names = visible
+    body = yield from _described(services, request, names, {})
+    return body
+
+
+def _refusals(
+    services: Services, request: "Request[MetadataRequest]", wanted: Iterable[TopicKey]
+) -> dict[TopicKey, ErrorCode]:
+    """Returns the topics that the client may not describe, whether they exist or not."""
+    refused: dict[TopicKey, ErrorCode] = {}
+    for key in wanted:
+        name = key
+        if isinstance(key, UUID):
+            topic = services.catalog.image.topics_by_id.get(key)
+            if topic is None:
+                continue
+            name = topic.name
+        if not allowed(request, TOPIC, str(name)):
+            refused[key] = ErrorCode.topic_authorization_failed
+    return refused
 
 
 def _wanted(request: "Request[MetadataRequest]") -> Iterable[TopicKey] | None:
@@ -98,13 +137,19 @@ def _wanted(request: "Request[MetadataRequest]") -> Iterable[TopicKey] | None:
 
 
 async def _created_and_described(
-    services: Services, request: "Request[MetadataRequest]", wanted: Iterable[TopicKey], missing: list[str]
+    services: Services,
+    request: "Request[MetadataRequest]",
+    wanted: Iterable[TopicKey],
+    missing: list[str],
+    refused: dict[TopicKey, ErrorCode],
 ) -> Body:
     most = services.config.max_auto_created_topics
     # The client asks again for these; other requests are handled in between.
-    refused: dict[TopicKey, ErrorCode] = dict.fromkeys(missing[most:], ErrorCode.leader_not_available)
+    refused |= dict.fromkeys(missing[most:], ErrorCode.leader_not_available)
     for name in missing[:most]:
         try:
+            if not may_create_topic(request, name):
+                raise refusal(TOPIC)
             count_mutations(services, request, services.config.num_partitions)
             await auto_create(services, name)
         except KafkaError as error:
@@ -124,13 +169,15 @@ def _described(
 ) -> Work[Body]:
     image = services.catalog.image
     alive = alive_brokers(services)
-    operations = authorized_operations.NOT_ASKED
-    if getattr(request.body, "include_topic_authorized_operations", False):
-        operations = authorized_operations.ON_TOPIC
+    are_operations_asked = getattr(request.body, "include_topic_authorized_operations", False)
     topics: list[dict[str, Any]] = []
     for key in wanted:
         topic = image.topics_by_id.get(key) if isinstance(key, UUID) else image.topics.get(key)
-        if topic is None:
+        operations = authorized_operations.NOT_ASKED
+        if are_operations_asked and key not in refused:
+            name = key if topic is None else topic.name
+            operations = authorized_operations.operations_on(request.access, TOPIC, str(name))
+        if topic is None or key in refused:
             topics.append({**_missing(key, refused), "topic_authorized_operations": operations})
             yield
             continue
@@ -151,7 +198,7 @@ def _described(
         )
     cluster_operations = authorized_operations.NOT_ASKED
     if getattr(request.body, "include_cluster_authorized_operations", False):
-        cluster_operations = authorized_operations.ON_CLUSTER
+        cluster_operations = authorized_operations.operations_on_cluster(request.access)
     # Producers and consumers name topics; a request about the cluster names none.
     departed = services.departed.recent() if request.body.topics else ()
     return {
@@ -169,7 +216,7 @@ def _described(
 
 def _missing(key: TopicKey, refused: dict[TopicKey, ErrorCode]) -> dict[str, Any]:
     if isinstance(key, UUID):
-        return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": key}
+        return {"error_code": refused.get(key, ErrorCode.unknown_topic_id), "name": None, "topic_id": key}
     code = ErrorCode.unknown_topic_or_partition if is_topic_name(key) else ErrorCode.invalid_topic_exception
     return {"error_code": refused.get(key, code), "name": key, "is_internal": key in INTERNAL_TOPICS}
 

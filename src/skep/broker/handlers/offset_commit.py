@@ -21,8 +21,9 @@ Refusals of all partitions, in order
     GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION below version 9) for a member of a group that does not exist; for the
     committer UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, STALE_MEMBER_EPOCH, REBALANCE_IN_PROGRESS.
 Refusals per partition
-    UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID); OFFSET_METADATA_TOO_LARGE; POLICY_VIOLATION for a partition without
-    an offset so far, past ``skep.max.group.offsets`` or ``skep.max.groups.memory.bytes``.
+    TOPIC_AUTHORIZATION_FAILED; UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID); OFFSET_METADATA_TOO_LARGE;
+    POLICY_VIOLATION for a partition without an offset so far, past ``skep.max.group.offsets`` or
+    ``skep.max.groups.memory.bytes``.
 
 Left out
     ``retention_time_ms`` (2 to 4) is read and ignored: the retention of offsets is a broker option.
@@ -36,6 +37,7 @@ from uuid import UUID
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import NO_TOPIC_ID
 from skep.base.loop.slicer import Work, run_at_once
+from skep.broker.permissions import TOPIC, allowed
 from skep.broker.request import Parts, Request
 from skep.broker.services import Services
 from skep.coordination.groups.offsets.offset_operations import OFFSETS_AT_ONCE, AnyOffset, Codes, Committer
@@ -65,13 +67,13 @@ def handle(services: Services, request: "Request[OffsetCommitRequest]") -> Parts
     if is_large(body.topics):
         services.groups.check_id(body.group_id, may_be_empty=True)
         return commit_in_pieces(services, request, functools.partial(_commit, services, request))
-    known, offsets = wanted_offsets(services, body.topics)
+    refused, offsets = wanted_offsets(services, request)
     codes: Any = _commit(services, request, offsets)
     if type(codes) is not list:
-        return _response_later(request, known, codes)
-    if len(codes) <= MAX_CACHED_OFFSETS and not any(codes) and all(known):
+        return _response_later(request, refused, codes)
+    if len(codes) <= MAX_CACHED_OFFSETS and not any(codes) and not any(refused):
         return (INT32.pack(request.correlation_id) + _all_committed(request.version, _shape(body.topics)),)
-    return response(request, known, codes)
+    return response(request, refused, codes)
 
 
 def _commit(
@@ -96,20 +98,31 @@ def _all_committed(version: int, shape: _Shape) -> bytes:
     return encode_response(OFFSET_COMMIT.key, version, 0, {"topics": topics})[INT32.size :]
 
 
-def wanted_offsets(services: Services, topics: "Sequence[_Topic]") -> tuple[list[bool], list[AnyOffset]]:
-    """Returns whether each topic of the request exists, and the offsets of those that do."""
-    image = services.catalog.image
-    known: list[bool] = []
+def wanted_offsets(services: Services, request: "_AnyCommit") -> tuple[list[ErrorCode], list[AnyOffset]]:
+    """Returns a code for each topic of the request, and the offsets of those with the code NONE."""
+    refused: list[ErrorCode] = []
     offsets: list[AnyOffset] = []
+    topics: Sequence[_Topic] = request.body.topics
     for topic in topics:
-        if hasattr(topic, "topic_id"):
-            record = image.topics_by_id.get(topic.topic_id or NO_TOPIC_ID)
-        else:
-            record = image.topics.get(topic.name)
-        known.append(record is not None)
-        if record is not None:
-            offsets += _offsets(record.name, topic.partitions)
-    return known, offsets
+        code, name = _code_and_name(services, request, topic)
+        refused.append(code)
+        if not code:
+            offsets += _offsets(name, topic.partitions)
+    return refused, offsets
+
+
+def _code_and_name(services: Services, request: "_AnyCommit", topic: "_Topic") -> tuple[ErrorCode, str]:
+    image = services.catalog.image
+    if hasattr(topic, "topic_id"):
+        record = image.topics_by_id.get(topic.topic_id or NO_TOPIC_ID)
+        if record is None:
+            return ErrorCode.unknown_topic_id, ""
+        name: str = record.name
+    else:
+        name = topic.name
+    if request.access.is_limited and not allowed(request, TOPIC, name):
+        return ErrorCode.topic_authorization_failed, name
+    return (ErrorCode.none if name in image.topics else ErrorCode.unknown_topic_or_partition), name
 
 
 def _offsets(topic: str, partitions: "Sequence[_Partition]") -> list[AnyOffset]:
@@ -125,27 +138,26 @@ def _offsets(topic: str, partitions: "Sequence[_Partition]") -> list[AnyOffset]:
     ]
 
 
-async def _response_later(request: "Request[OffsetCommitRequest]", known: list[bool], codes: Awaitable[Codes]) -> Body:
-    return response(request, known, await codes)
+async def _response_later(
+    request: "Request[OffsetCommitRequest]", refused: list[ErrorCode], codes: Awaitable[Codes]
+) -> Body:
+    return response(request, refused, await codes)
 
 
-def response(request: "_AnyCommit", known: list[bool], codes: Codes) -> Body:
-    """Returns the body with ``codes`` for the partitions of known topics, and an error for those of unknown ones."""
-    return run_at_once(_response(request, known, codes))
+def response(request: "_AnyCommit", refused: list[ErrorCode], codes: Codes) -> Body:
+    """Returns the body with ``codes`` for the partitions of topics that were not refused as a whole."""
+    return run_at_once(_response(request, refused, codes))
 
 
-def _response(request: "_AnyCommit", known: list[bool], codes: Codes) -> Work[Body]:
+def _response(request: "_AnyCommit", refused: list[ErrorCode], codes: Codes) -> Work[Body]:
     left = iter(codes)
     wanted_topics: Sequence[_Topic] = request.body.topics
     topics = []
-    for topic, is_known in zip(wanted_topics, known, strict=True):
+    for topic, code in zip(wanted_topics, refused, strict=True):
         field, name = _name(topic)
-        unknown = ErrorCode.unknown_topic_id if field == "topic_id" else ErrorCode.unknown_topic_or_partition
         partitions: list[dict[str, Any]] = []
         for wanted in topic.partitions:
-            partitions.append(
-                {"partition_index": wanted.partition_index, "error_code": next(left) if is_known else unknown}
-            )
+            partitions.append({"partition_index": wanted.partition_index, "error_code": code if code else next(left)})
             if not len(partitions) % OFFSETS_A_STEP:
                 yield
         topics.append({field: name, "partitions": partitions})
@@ -165,22 +177,19 @@ def is_large(topics: "Sequence[_Topic]") -> bool:
     return count > OFFSETS_AT_ONCE
 
 
-def _wanted_offsets(services: Services, topics: "Sequence[_Topic]") -> Work[tuple[list[bool], list[AnyOffset]]]:
-    image = services.catalog.image
-    known: list[bool] = []
+def _wanted_offsets(services: Services, request: "_AnyCommit") -> Work[tuple[list[ErrorCode], list[AnyOffset]]]:
+    refused: list[ErrorCode] = []
     offsets: list[AnyOffset] = []
+    topics: Sequence[_Topic] = request.body.topics
     for topic in topics:
-        if hasattr(topic, "topic_id"):
-            record = image.topics_by_id.get(topic.topic_id or NO_TOPIC_ID)
-        else:
-            record = image.topics.get(topic.name)
-        known.append(record is not None)
+        code, name = _code_and_name(services, request, topic)
+        refused.append(code)
         yield
-        if record is not None:
+        if not code:
             for start in range(0, len(topic.partitions), OFFSETS_A_STEP):
-                offsets += _offsets(record.name, topic.partitions[start : start + OFFSETS_A_STEP])
+                offsets += _offsets(name, topic.partitions[start : start + OFFSETS_A_STEP])
                 yield
-    return known, offsets
+    return refused, offsets
 
 
 async def commit_in_pieces(
@@ -195,7 +204,7 @@ async def commit_in_pieces(
     ``code_for_client`` replaces a code that clients of the version do not know.
     """
     finish = services.slicer.finish
-    known, offsets = await finish(_wanted_offsets(services, request.body.topics))
+    refused, offsets = await finish(_wanted_offsets(services, request))
     codes: Codes = []
     while len(codes) < len(offsets):
         piece = offsets[len(codes) : len(codes) + OFFSETS_AT_ONCE]
@@ -204,7 +213,7 @@ async def commit_in_pieces(
             codes += await committed if isinstance(committed, Awaitable) else committed
         except KafkaError as error:
             codes += [code_for_client(error.code)] * (len(offsets) - len(codes))
-    return await finish(_response(request, known, codes))
+    return await finish(_response(request, refused, codes))
 
 
 def _commit_piece(

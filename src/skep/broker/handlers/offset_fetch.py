@@ -17,19 +17,20 @@ Versions
     10: topic ids in place of topic names, and UNKNOWN_TOPIC_ID (KIP-848).
 
 Refusals, per group, in order
-    INVALID_GROUP_ID; no coordinator here; UNKNOWN_MEMBER_ID and STALE_MEMBER_EPOCH (from version 9 on, in consumer
-    groups).
+    GROUP_AUTHORIZATION_FAILED; INVALID_GROUP_ID; no coordinator here; UNKNOWN_MEMBER_ID and STALE_MEMBER_EPOCH (from
+    version 9 on, in consumer groups).
 Refusals per partition
-    UNSTABLE_OFFSET_COMMIT with ``require_stable`` (from version 7 on); UNKNOWN_TOPIC_ID (10).
+    TOPIC_AUTHORIZATION_FAILED; UNSTABLE_OFFSET_COMMIT with ``require_stable`` (from version 7 on); UNKNOWN_TOPIC_ID
+    (10).
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import NO_TOPIC_ID
 from skep.base.loop.slicer import Work, run_at_once
+from skep.broker.permissions import GROUP, TOPIC, allowed, check_item, is_visible
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.coordination.groups.committed_offsets import Place
@@ -96,6 +97,7 @@ class _Fetching:
 
     def __init__(self, services: Services, request: "Request[OffsetFetchRequest]") -> None:
         self._services = services
+        self._request = request
         self._has_topic_id = request.version >= HAS_TOPIC_ID
         self._require_stable = getattr(request.body, "require_stable", False)
         self._all_of: dict[str, list[_Entry]] = {}
@@ -107,6 +109,7 @@ class _Fetching:
             return {"group_id": wanted.group_id, "topics": [], "error_code": error.code}
 
     async def group(self, wanted: _Wanted) -> _Entry:
+        check_item(self._request, GROUP, wanted.group_id)
         self._services.groups.check_id(wanted.group_id, may_be_empty=True)
         if wanted.topics is None:
             topics = await self._all(wanted)
@@ -143,36 +146,42 @@ class _Fetching:
 
     # The request and the response, in slices.
 
-    def _named(self, topics: "Sequence[_Topic]") -> Work[tuple[list[str | None], list[Place]]]:
-        """Returns the name of each topic, None for an unknown id, and the partitions of those with a name."""
-        names: list[str | None] = []
+    def _named(self, topics: "Sequence[_Topic]") -> Work[tuple[list[str | ErrorCode], list[Place]]]:
+        """Returns the name or the code of each topic, and the partitions of those with a name."""
+        names: list[str | ErrorCode] = []
         places: list[Place] = []
         for topic in topics:
-            name = self._name(topic.topic_id or NO_TOPIC_ID) if hasattr(topic, "topic_id") else topic.name
+            name = self._name_or_code(topic)
             names.append(name)
-            if name is not None:
+            if isinstance(name, str):
                 for some in _pieces(topic.partition_indexes):
                     places += [(name, index) for index in some]
                     yield
         return names, places
 
-    def _name(self, topic_id: UUID) -> str | None:
-        record = self._services.catalog.image.topics_by_id.get(topic_id)
-        return None if record is None else record.name
+    def _name_or_code(self, topic: "_Topic") -> str | ErrorCode:
+        if hasattr(topic, "topic_id"):
+            record = self._services.catalog.image.topics_by_id.get(topic.topic_id or NO_TOPIC_ID)
+            if record is None:
+                return ErrorCode.unknown_topic_id
+            name: str = record.name
+        else:
+            name = topic.name
+        return name if allowed(self._request, TOPIC, name) else ErrorCode.topic_authorization_failed
 
     def _entries(
-        self, topics: "Sequence[_Topic]", names: list[str | None], fetched: FetchedOffsets
+        self, topics: "Sequence[_Topic]", names: list[str | ErrorCode], fetched: FetchedOffsets
     ) -> Work[list[_Entry]]:
         entries = []
         for topic, name in zip(topics, names, strict=True):
             partitions: list[_Entry] = []
             for some in _pieces(topic.partition_indexes):
-                if name is None:
-                    partitions += [_offset(index, -1, -1, "", ErrorCode.unknown_topic_id) for index in some]
+                if isinstance(name, ErrorCode):
+                    partitions += [_offset(index, -1, -1, "", name) for index in some]
                 else:
                     partitions += [_offset(index, *fetched.offset(name, index)) for index in some]
                 yield
-            key = {"topic_id": topic.topic_id} if hasattr(topic, "topic_id") else {"name": name}
+            key = {"topic_id": topic.topic_id} if hasattr(topic, "topic_id") else {"name": topic.name}
             entries.append({**key, "partitions": partitions})
         return entries
 
@@ -180,7 +189,8 @@ class _Fetching:
         partitions: dict[str, list[_Entry]] = {}
         for some in _pieces(list(fetched.committed)):
             for topic, index in some:
-                partitions.setdefault(topic, []).append(_offset(index, *fetched.offset(topic, index)))
+                if is_visible(self._request, TOPIC, topic):
+                    partitions.setdefault(topic, []).append(_offset(index, *fetched.offset(topic, index)))
             yield
         if not self._has_topic_id:
             return [{"name": name, "partitions": offsets} for name, offsets in partitions.items()]

@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Any
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import LeaderEpoch
 from skep.base.loop.slicer import Work
+from skep.broker.permissions import CLUSTER, CLUSTER_ACTION, TOPIC, allowed
 from skep.broker.refusals import code_of
 from skep.broker.request import Request
 from skep.broker.services import Services
+from skep.security.operations import CLUSTER_NAME
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
@@ -39,10 +41,15 @@ def handle(services: Services, request: "Request[OffsetForLeaderEpochRequest]") 
 
 def _looked_up(services: Services, request: "Request[OffsetForLeaderEpochRequest]") -> Work[Body]:
     topics = []
+    is_follower = request.access.allows(CLUSTER_ACTION, CLUSTER, CLUSTER_NAME)
     for topic in request.body.topics:
         partitions = []
+        is_allowed = is_follower or allowed(request, TOPIC, topic.topic)
         for wanted in topic.partitions:
-            partitions.append(_look_up(services, topic.topic, wanted))
+            if is_allowed:
+                partitions.append(_look_up(services, topic.topic, wanted))
+            else:
+                partitions.append(_refused(wanted, ErrorCode.topic_authorization_failed))
             yield
         topics.append({"topic": topic.topic, "partitions": partitions})
     return {"topics": topics}
@@ -62,11 +69,12 @@ def _look_up(
     return {"partition": wanted.partition, "leader_epoch": epoch, "end_offset": end_offset, "error_code": code}
 
 
-def refuse(request: "Request[OffsetForLeaderEpochRequest]", code: ErrorCode) -> Body:
-    def partition(wanted: "OffsetForLeaderEpochRequest.OffsetForLeaderPartition") -> dict[str, Any]:
-        return {"partition": wanted.partition, "error_code": code, "leader_epoch": -1, "end_offset": -1}
+def _refused(wanted: "OffsetForLeaderEpochRequest.OffsetForLeaderPartition", code: ErrorCode) -> dict[str, Any]:
+    return {"partition": wanted.partition, "error_code": code, "leader_epoch": -1, "end_offset": -1}
 
+
+def refuse(request: "Request[OffsetForLeaderEpochRequest]", code: ErrorCode) -> Body:
     def topic(named: "OffsetForLeaderEpochRequest.OffsetForLeaderTopic") -> dict[str, Any]:
-        return {"topic": named.topic, "partitions": LazyArray(named.partitions, partition)}
+        return {"topic": named.topic, "partitions": LazyArray(named.partitions, lambda wanted: _refused(wanted, code))}
 
     return {"topics": LazyArray(request.body.topics, topic)}

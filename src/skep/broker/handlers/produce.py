@@ -31,18 +31,18 @@ Versions
     12: transactions v2 (KIP-890). The first batch of a transaction for a partition adds the partition to it.
 
 Refusals, per partition, in order
-    acks other than -1, 0, 1; an internal topic (INVALID_TOPIC_EXCEPTION); unknown topic or partition; another broker
-    leads the partition (NOT_LEADER_OR_FOLLOWER, with the leader from version 10 on); disk too full; the checks of the
-    batch; records without a key for a compacted topic (INVALID_RECORD with the indexes of these records, 10,000 at
-    most), or more records than ``skep.max.compacted.batch.records``; zstd below version 7; a batch that has to be
-    compressed again and decompresses to more than 32 MiB (CORRUPT_MESSAGE), or is too large then (MESSAGE_TOO_LARGE); a
-    transactional batch without a producer id, without a transactional id, or of a transaction that does not include
-    the partition (INVALID_TXN_STATE, from version 11 on TRANSACTION_ABORTABLE, and the coordinator's other errors,
-    KIP-890); a batch of an idempotent producer that would overtake the retry of a refused one (NOT_ENOUGH_REPLICAS);
-    epoch and sequence of an idempotent producer; a batch that is not transactional while its producer is in a
-    transaction (INVALID_TXN_STATE). With acks=all, fewer in-sync replicas than ``min.insync.replicas``:
-    NOT_ENOUGH_REPLICAS before anything is written, NOT_ENOUGH_REPLICAS_AFTER_APPEND when there were too few while the
-    request waited.
+    acks other than -1, 0, 1; TOPIC_AUTHORIZATION_FAILED; an internal topic (INVALID_TOPIC_EXCEPTION); unknown topic or
+    partition; another broker leads the partition (NOT_LEADER_OR_FOLLOWER, with the leader from version 10 on); disk too
+    full; the checks of the batch; records without a key for a compacted topic (INVALID_RECORD with the indexes of these
+    records, 10,000 at most), or more records than ``skep.max.compacted.batch.records``; zstd below version 7; a batch
+    that has to be compressed again and decompresses to more than 32 MiB (CORRUPT_MESSAGE), or is too large then
+    (MESSAGE_TOO_LARGE); a transactional batch without a producer id, without a transactional id, or of a transaction
+    that does not include the partition (INVALID_TXN_STATE, from version 11 on TRANSACTION_ABORTABLE, and the
+    coordinator's other errors, KIP-890); a batch of an idempotent producer that would overtake the retry of a refused
+    one (NOT_ENOUGH_REPLICAS); epoch and sequence of an idempotent producer; a batch that is not transactional while its
+    producer is in a transaction (INVALID_TXN_STATE). With acks=all, fewer in-sync replicas than
+    ``min.insync.replicas``: NOT_ENOUGH_REPLICAS before anything is written, NOT_ENOUGH_REPLICAS_AFTER_APPEND when there
+    were too few while the request waited.
 """
 
 import asyncio
@@ -55,6 +55,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from skep.base.config.topic_config import TopicConfig
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.loop.slicer import Work
+from skep.broker.permissions import TOPIC, TRANSACTIONAL_ID, WRITE, check_item
 from skep.broker.refusals import code_of, message_of
 from skep.broker.refused_batches import RETRIED, RefusedBatches
 from skep.broker.request import NO_RESPONSE, CloseConnection, Parts, Request
@@ -68,6 +69,7 @@ from skep.records.batch import BatchHeader, Buffer, check_produced
 from skep.records.compression import Codec, recompress
 from skep.records.keys import InvalidRecord, check_keys, check_keys_at_once
 from skep.replication.partition.partition import Partition
+from skep.security.access import refusal
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 from skep.wire.produce.one_batch_reader import OnePartition
@@ -311,6 +313,8 @@ def _append(
     acks, index, records = request.body.acks, data.index, data.records
     if acks not in _ACKS:
         raise KafkaError(ErrorCode.invalid_required_acks, f"acks is {acks}; it must be -1, 0 or 1")
+    if request.access.is_limited and not request.access.asked(request, WRITE, TOPIC, topic):
+        raise refusal(TOPIC)
     if topic in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.invalid_topic_exception, f"{topic} is an internal topic; clients cannot write to it")
     partition = services.replicas.writable_partition(topic, index)
@@ -378,6 +382,7 @@ def _check_attributes(
                 ErrorCode.transactional_id_authorization_failed,
                 "the request has transactional batches but no transactional id",
             )
+        check_item(request, TRANSACTIONAL_ID, transactional_id)
         # A batch is verified unless its producer has a transaction open here, with the batch's epoch. If the partition
         # were not part of the transaction, no marker would ever end it here, and readers would wait forever (KIP-890).
         # A batch of another epoch than the open transaction's is verified too: it would raise the partition's epoch,

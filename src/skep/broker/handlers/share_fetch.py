@@ -42,6 +42,7 @@ from uuid import UUID
 from skep.base.config.share_group_config import RECORD_LIMIT
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.loop.slicer import Work
+from skep.broker.permissions import GROUP, READ, TOPIC, check_item
 from skep.broker.refusals import code_of, message_of
 from skep.broker.request import Parts, Request
 from skep.broker.services import Services
@@ -63,6 +64,7 @@ from skep.broker.share.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, Session
 from skep.broker.topics.current_leaders import current_leader, endpoints_of
 from skep.coordination.share.acquisition import Order
 from skep.replication.partition.delayed_fetch import DelayedFetch
+from skep.security.access import Access, check
 from skep.wire.codec import Body
 from skep.wire.share.share_fetch_response import SharedPartition, encode_share_fetch
 
@@ -99,6 +101,7 @@ class _ShareFetch(NamedTuple):
     priorities: Priorities
     served: dict[int, float]
     """Those of the session."""
+    access: Access
 
 
 class _Unserved(NamedTuple):
@@ -243,6 +246,8 @@ def _begin(
     classes: dict[int, dict[TopicIdPartition, SharePartition]] = {} if priorities.classes else {0: shares}
     for topic_id, index in partitions[turn:] + partitions[:turn]:
         try:
+            if request.access.is_limited:
+                _check_topic(services, request, topic_id)
             share = shares[topic_id, index] = services.share_partitions.find(key.group_id, topic_id, index)
             if priorities.classes:
                 number = priorities.class_of(share.partition.topic_partition.topic)
@@ -255,8 +260,31 @@ def _begin(
         max_bytes = request.throttle.fetch_limit(max_bytes)
     min_bytes = min(body.min_bytes, max_bytes)
     return _ShareFetch(
-        services, session, order, min_bytes, max_bytes, deadline, shares, classes, priorities, session.served
+        services,
+        session,
+        order,
+        min_bytes,
+        max_bytes,
+        deadline,
+        shares,
+        classes,
+        priorities,
+        session.served,
+        request.access,
     )
+
+
+def _check_topic(services: Services, request: "Request[ShareFetchRequest]", topic_id: UUID) -> None:
+    """Raises TOPIC_AUTHORIZATION_FAILED. An id that is not known is refused later."""
+    topic = services.catalog.image.topics_by_id.get(topic_id)
+    if topic is not None:
+        check_item(request, TOPIC, topic.name)
+
+
+def _check_rights(fetch: _ShareFetch, share: SharePartition) -> None:
+    """Raises KafkaError if the client has lost its rights while the fetch was waiting."""
+    check(fetch.access, READ, GROUP, fetch.session.key.group_id)
+    check(fetch.access, READ, TOPIC, share.partition.topic_partition.topic)
 
 
 def _first_delivery(fetch: _ShareFetch, results: _Results) -> Work[_Unserved | None]:
@@ -374,6 +402,8 @@ def _deliver_class(
                 order = fetch.order
                 if left_records != order.max_records:
                     order = order._replace(max_records=left_records)
+                if fetch.access.is_limited:
+                    _check_rights(fetch, share)
                 delivery = share.deliver(order, max_bytes, at_least_one=has_none)
             except (KafkaError, StorageError) as error:
                 results[key] = _refused(fetch.services, *key, error)

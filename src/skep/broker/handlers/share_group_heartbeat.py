@@ -21,6 +21,7 @@ Left out
 from typing import TYPE_CHECKING
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.broker.permissions import TOPIC, check_item
 from skep.broker.refusals import message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
@@ -44,6 +45,8 @@ async def handle(services: Services, request: "Request[ShareGroupHeartbeatReques
         topic_names=None if names is None else frozenset(names),
     )
     try:
+        for name in names or ():
+            check_item(request, TOPIC, name)
         return await services.share_groups.heartbeat(heartbeat)
     except KafkaError as error:
         return {"error_code": error.code, "error_message": message_of(error)}

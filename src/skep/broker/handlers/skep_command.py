@@ -38,6 +38,7 @@ from skep.broker.commands import (
     topic_needs,
 )
 from skep.broker.commands.command import Command, checked_arguments
+from skep.broker.permissions import check_command
 from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
@@ -76,7 +77,9 @@ async def handle(services: Services, request: "Request[SkepCommandRequest]") -> 
                 ErrorCode.unsupported_version,
                 f"this broker has no command {name[:100]!r}; it has {', '.join(COMMANDS)}",
             )
-        result = command.run(services, checked_arguments(name, command, request.body.arguments))
+        arguments = checked_arguments(name, command, request.body.arguments)
+        check_command(request, name, arguments)
+        result = command.run(services, arguments)
         if isinstance(result, Awaitable):
             result = await result
     except RESPONSE_ERRORS as error:

@@ -53,11 +53,11 @@ def handle(services: Services, request: "Request[TxnOffsetCommitRequest]") -> Bo
             lambda offsets: _commit(services, request, offsets),
             code_for_client=lambda code: _code_for_client(request, code),
         )
-    known, offsets = offset_commit.wanted_offsets(services, request.body.topics)
+    refused, offsets = offset_commit.wanted_offsets(services, request)
     codes = _commit(services, request, offsets)
     if isinstance(codes, list):
-        return offset_commit.response(request, known, codes)
-    return _response_later(request, known, codes)
+        return offset_commit.response(request, refused, codes)
+    return _response_later(request, refused, codes)
 
 
 def _commit(
@@ -124,9 +124,9 @@ def _for_group(error: KafkaError) -> KafkaError:
 
 
 async def _response_later(
-    request: "Request[TxnOffsetCommitRequest]", known: list[bool], codes: Awaitable[Codes]
+    request: "Request[TxnOffsetCommitRequest]", refused: list[ErrorCode], codes: Awaitable[Codes]
 ) -> Body:
-    return offset_commit.response(request, known, await codes)
+    return offset_commit.response(request, refused, await codes)
 
 
 def _code_for_client(request: "Request[TxnOffsetCommitRequest]", code: ErrorCode) -> ErrorCode:

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.loop.slicer import Work
+from skep.broker.permissions import TOPIC, check_item
 from skep.broker.request import AnyRequest
 from skep.broker.share.share_partitions import SharePartitions, TopicIdPartition
 from skep.broker.share.share_sessions import SessionKey
@@ -77,6 +78,8 @@ def begin_acknowledgements(shares: SharePartitions, key: SessionKey, request: An
             yield from _checked(given, request)
             if given:
                 share = shares.known(key.group_id, topic_id, index)
+                if request.access.is_limited:
+                    check_item(request, TOPIC, share.partition.topic_partition.topic)
                 begun[topic_id, index] = share.acknowledge(key.member_id, given)
             else:
                 begun[topic_id, index] = None

@@ -14,6 +14,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import Slicer
 from skep.broker.handlers import share_acknowledge, share_fetch
 from skep.broker.share.share_sessions import SessionKey
+from skep.security.access import FULL_ACCESS
 from skep.wire.apis import SHARE_ACKNOWLEDGE
 from skep.wire.codec import response_class
 from skep.wire.headers import response_header
@@ -55,7 +56,9 @@ def request(scene: ShareScene, epoch: int, partitions: range, batches: Any = (),
         "forgotten_topics_data": [],
         **fields,
     }
-    return SimpleNamespace(version=2, correlation_id=1, connection=None, body=SimpleNamespace(**body))
+    return SimpleNamespace(
+        version=2, correlation_id=1, connection=None, access=FULL_ACCESS, body=SimpleNamespace(**body)
+    )
 
 
 async def answered(response: Any) -> Any:

@@ -23,7 +23,7 @@ from skep.coordination.group_records import (
 from skep.coordination.groups.consumer.consumer_member import ConsumerMember
 from skep.coordination.groups.consumer.modern_group import GroupLayouts, ModernGroup, count
 from skep.coordination.groups.metadata_size import ENTRY_BYTES
-from skep.coordination.groups.topic_patterns.topic_matches import TopicMatches
+from skep.coordination.groups.topic_patterns.topic_matches import TopicFilter, TopicMatches
 
 FIRST_OFFSET_COMMIT_VERSION = 9
 """The first version of OffsetCommit for members of the consumer protocol: it has STALE_MEMBER_EPOCH."""
@@ -62,6 +62,8 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         self.classic_count = 0
         self.classic_protocol_counts: Counter[str] = Counter()
         self.matches: TopicMatches | None = None
+        self.topic_filter: TopicFilter | None = None
+        """Of the member that sent the last heartbeat. None: members may know of all topics."""
         self.is_epoch_due = False
 
     def copy(self) -> Self:

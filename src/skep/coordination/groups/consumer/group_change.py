@@ -16,7 +16,7 @@ from skep.coordination.groups.consumer.consumer_subscriptions import (
 )
 from skep.coordination.groups.consumer.modern_change import ModernChange
 from skep.coordination.groups.consumer.reconciliation import ReconcileInputs, reconcile
-from skep.coordination.groups.topic_patterns.topic_matches import TopicMatches, Topics
+from skep.coordination.groups.topic_patterns.topic_matches import TopicFilter, TopicMatches, Topics
 from skep.coordination.groups.topic_patterns.topic_pattern import topic_pattern
 from skep.coordination.shard import CoordinatorRecord
 
@@ -24,14 +24,21 @@ ASSIGNORS: Mapping[str, Assignor] = {"uniform": uniform.assign, "range": range_a
 
 
 class GroupChange(ModernChange[ConsumerGroup]):
-    def __init__(self, group: ConsumerGroup, topics: Topics, clock: Clock) -> None:
+    def __init__(
+        self, group: ConsumerGroup, topics: Topics, clock: Clock, topic_filter: TopicFilter | None = None
+    ) -> None:
         super().__init__(group, topics, clock)
         self._matches = group.matches
+        self._filter = topic_filter
+        before = group.topic_filter
+        self._is_filter_new = topic_filter is not None and (before is None or before.version != topic_filter.version)
 
     def remember(self, group: ConsumerGroup) -> None:
         seen_before = group.seen_topics
         super().remember(group)
         group.matches = self._matches
+        if self._filter is not None:
+            group.topic_filter = self._filter
         if self._matches is not None:
             group.seen_topics = seen_before
 
@@ -67,6 +74,7 @@ class GroupChange(ModernChange[ConsumerGroup]):
             self.write(updated.metadata_record(self.group.group_id))
         has_changed = (updated.topic_names, updated.topic_regex) != (member.topic_names, member.topic_regex)
         are_topics_new = self.group.seen_topics is not self.topics
+        are_topics_new |= self._is_filter_new and bool(self.group.regex_counts)
         is_bump_due = is_new or has_changed
         if is_bump_due or are_topics_new:
             is_bump_due |= self.resolve_regexes()
@@ -85,10 +93,10 @@ class GroupChange(ModernChange[ConsumerGroup]):
         """
         self._drop_unused_regexes()
         group, under_way = self.group, self._matches
-        matches = under_way or TopicMatches(self.topics, group.seen_topics)
+        matches = under_way or TopicMatches(self.topics, group.seen_topics, self._filter or group.topic_filter)
         for regex in group.regex_counts:
             before = group.regexes.get(regex)
-            if before is None or group.seen_topics is not self.topics:
+            if before is None or group.seen_topics is not self.topics or self._is_filter_new:
                 topic_pattern(regex)  # raises if it is not valid
                 matches.add(regex, before)
         if under_way is None:

@@ -34,6 +34,7 @@ from skep.coordination.groups.consumer.topic_match_task import schedule_matching
 from skep.coordination.groups.group_table import GroupTable
 from skep.coordination.groups.membership import consumer_departure
 from skep.coordination.groups.migration.upgrade import Upgrade, upgrade
+from skep.coordination.groups.topic_patterns.topic_matches import TopicFilter
 from skep.coordination.shard import Outcome
 from skep.metadata.model import id_text, random_id
 
@@ -57,6 +58,8 @@ class HeartbeatRequest(NamedTuple):
     rebalance_timeout_ms: int = -1
     topic_names: frozenset[str] | None = None
     topic_regex: str | None = None
+    topic_filter: TopicFilter | None = None
+    """The topics that an expression may match. None: all."""
     server_assignor: str | None = None
     owned: Partitions | None = None
     version: int = FIRST_VERSION_WITH_CLIENT_IDS
@@ -88,7 +91,7 @@ def heartbeat(table: GroupTable, request: HeartbeatRequest, made: Upgrade | None
         )
     found, made = _start(table, request, made)
     _check_size(found, request, settings.group_consumer_max_size)
-    change = GroupChange(found, table.image().topics, table.clock)
+    change = GroupChange(found, table.image().topics, table.clock, request.topic_filter)
     member, replaced = _member(change, request)
     updated = _updated(member, request)
     if updated is not member:

@@ -4,7 +4,8 @@ The operation that finds expressions to match takes the first steps, which are m
 the others in operations of its own. Until they have ended the group keeps the topics that it has.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
+from typing import NamedTuple
 
 from skep.base.errors import KafkaError
 from skep.base.loop.slicer import Work
@@ -25,14 +26,27 @@ With an expression that is meant to be slow it is up to 10 ms.
 """
 
 
+NAMES_A_STEP = 20
+"""Names that are filtered in one step."""
+
+
+class TopicFilter(NamedTuple):
+    """The topics that a member may know of. They may be others when ``version`` is another."""
+
+    version: int
+    allows: Callable[[str], bool]
+
+
 class TopicMatches:
     """The topics that match expressions. ``found`` has the expressions that are complete.
 
-    An expression that was matched with the topics ``seen`` before is matched with the others only.
+    An expression that was matched with the topics ``seen`` before is matched with the others only. With a filter it is
+    matched with all of them, because those of before may have been hidden then.
     """
 
-    def __init__(self, topics: Topics, seen: Topics | None) -> None:
+    def __init__(self, topics: Topics, seen: Topics | None, topic_filter: TopicFilter | None = None) -> None:
         self.topics = topics
+        self._filter = topic_filter
         self.found: dict[str, frozenset[str]] = {}
         self._seen = seen
         self._left: dict[str, frozenset[str] | None] = {}
@@ -67,12 +81,23 @@ class TopicMatches:
 
     def _matching(self, regex: str, known: frozenset[str] | None) -> Work[frozenset[str]]:
         names: Set[str] = self.topics.keys()
-        if known is None or self._seen is None:
+        if known is None or self._seen is None or self._filter is not None:
             known = frozenset()
         else:
             names -= self._seen.keys()
         if INTERNAL_PREFIX not in regex:
             names = {name for name in names if not name.startswith(INTERNAL_PREFIX)}
         yield
-        found = yield from topic_pattern(regex).match_all(names)
+        found: Set[str] = yield from topic_pattern(regex).match_all(names)
+        if self._filter is not None:
+            found = yield from self._visible(found, self._filter)
         return frozenset(found | (known & self.topics.keys()))
+
+    def _visible(self, names: Set[str], topic_filter: TopicFilter) -> Work[Set[str]]:
+        visible = set()
+        for number, name in enumerate(names):
+            if topic_filter.allows(name):
+                visible.add(name)
+            if not number % NAMES_A_STEP:
+                yield
+        return visible

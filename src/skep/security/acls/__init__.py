@@ -1,0 +1,1 @@
+"""ACLs: their model, the index over them, and the authorizer that decides by them."""
