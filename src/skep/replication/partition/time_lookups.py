@@ -50,6 +50,8 @@ class TimeLookups:
                 raise StorageError(STOPPING) from None
             except asyncio.CancelledError:
                 is_given_up.set()
+                # asyncio logs an exception that nobody has asked for, with its traceback.
+                search.add_done_callback(_take_exception)
                 await asyncio.wait([search])
                 raise
             finally:
@@ -59,6 +61,11 @@ class TimeLookups:
         self._is_stopped = True
         for is_given_up in self._under_way:
             is_given_up.set()
+
+
+def _take_exception(search: "asyncio.Future[TimestampOffset | None]") -> None:
+    if not search.cancelled():
+        search.exception()
 
 
 def _search(log: Log, timestamp: int, up_to: Offset, is_given_up: threading.Event) -> TimestampOffset | None:

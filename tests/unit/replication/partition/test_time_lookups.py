@@ -1,6 +1,7 @@
 """Searches by time: a few at once, in line, and given up when nobody waits for them."""
 
 import asyncio
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -57,6 +58,28 @@ def test_times_and_the_largest_time_are_looked_up():
     async def scenario(lookups):
         assert await lookups.find(ShortLog(), 7, 9) == (7, 9)
         assert await lookups.find(ShortLog(), -3, 9) == ("largest", 9)
+
+    run(scenario)
+
+
+def test_a_search_that_nobody_waits_for_any_more_leaves_no_traceback_in_the_log():
+    async def scenario(lookups):
+        reported = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+        log = EndlessLog()
+        search = asyncio.ensure_future(lookups.find(log, 7, 9))
+        await running(log, 1)
+        search.cancel()
+        # Twice: the second interrupts the wait for the thread.
+        await asyncio.sleep(0)
+        search.cancel()
+        await asyncio.gather(search, return_exceptions=True)
+        while not log.ended:
+            await asyncio.sleep(0.001)
+        assert await lookups.find(ShortLog(), 7, 9) == (7, 9)
+        del search
+        gc.collect()
+        assert reported == []
 
     run(scenario)
 
