@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import io
 import json
+import math
 import random
 import struct
 import types
@@ -117,6 +118,8 @@ class RequestMaker:
             return self._records()
         if kafka_type in ("timedelta_i32", "timedelta_i64"):
             return datetime.timedelta(milliseconds=self.random.choice((0, 1, 100)))
+        if kafka_type == "float64":
+            return self.random.choice((0.0, 0.5, 1024.0, -5.0, 1e308, -0.0, math.inf, -math.inf, math.nan))
         return self._number(BITS[kafka_type])
 
     def _number(self, bits: int) -> int:
