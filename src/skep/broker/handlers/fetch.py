@@ -197,7 +197,8 @@ def _begin(services: Services, request: "Request[FetchRequest]") -> Work[tuple[_
     min_bytes, max_bytes = body.min_bytes, min(body.max_bytes, services.config.fetch_max_bytes)
     if throttle is not None:
         max_bytes = throttle.fetch_limit(max_bytes)
-        min_bytes = min(min_bytes, max_bytes)
+        # Whole batches fill at least half of the limit, if there are enough of them. With more, the fetch would wait.
+        min_bytes = min(min_bytes, max_bytes // 2)
     fetch = _Fetch(
         services,
         version,

@@ -1,8 +1,10 @@
 """``kafka-configs`` with Kafka's flags: describe and alter the configs of topics, brokers and groups.
 
+The configs of users, clients and addresses are quotas (``kafka_quotas.py``).
+
 Left out
-    Users, clients, IP addresses, loggers and client metrics, which have no configs in Skep. The controller is reached
-    through any broker, so there is no ``--bootstrap-controller``.
+    Loggers and client metrics, which have no configs in Skep. The controller is reached through any broker, so there is
+    no ``--bootstrap-controller``.
 """
 
 import argparse
@@ -23,7 +25,9 @@ from skep.cli.command_config import read_properties
 from skep.cli.connection import Cluster
 from skep.cli.failures import UsageError, run
 from skep.cli.groups.group_admin import list_groups
+from skep.cli.kafka import kafka_quotas
 from skep.cli.kafka.kafka_flags import KafkaFlags, cluster_from
+from skep.cli.kafka.kafka_quotas import DEFAULT_ENTITY
 from skep.cli.skep_client import skep_client
 from skep.client.cluster_client import ClusterClient
 
@@ -34,9 +38,11 @@ EXAMPLES = """\
   kafka-configs --bootstrap-server localhost:9092 --alter --entity-type brokers --entity-default \\
       --add-config num.partitions=3
   kafka-configs --bootstrap-server localhost:9092 --describe --entity-type brokers --entity-name 1 --all
+  kafka-configs --bootstrap-server localhost:9092 --alter --entity-type users --entity-name alice \\
+      --entity-type clients --entity-default --add-config producer_byte_rate=1048576
 """
 ENTITY_TYPES = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER, "groups": ResourceType.GROUP}
-UNSUPPORTED_TYPES = ("clients", "users", "ips", "broker-loggers", "client-metrics")
+UNSUPPORTED_TYPES = ("broker-loggers", "client-metrics")
 SHORT_FLAGS = {"topic": "topics", "broker": "brokers", "group": "groups"}
 # A comma or equal sign inside square brackets belongs to the value: cleanup.policy=[compact,delete].
 _OUTSIDE_BRACKETS = r"(?=[^\]]*(?:\[|$))"
@@ -48,12 +54,23 @@ def main() -> None:
 
 
 def _parser() -> KafkaFlags:
-    parser = KafkaFlags("kafka-configs", "Describe and alter the configs of topics, brokers and groups.", EXAMPLES)
+    about = "Describe and alter the configs of topics, brokers and groups, and the quotas of clients."
+    parser = KafkaFlags("kafka-configs", about, EXAMPLES)
     parser.add_argument("--describe", action="store_true", help="list the configs of an entity, or of all of a type")
     parser.add_argument("--alter", action="store_true", help="change the configs of an entity")
-    parser.add_argument("--entity-type", metavar="TYPE", help=f"one of {', '.join(ENTITY_TYPES)}")
-    parser.add_argument("--entity-name", metavar="NAME", help="the topic, the id of the broker, or the group")
-    parser.add_argument("--entity-default", action="store_true", help="with brokers: the configs of all brokers")
+    types = ", ".join((*ENTITY_TYPES, *kafka_quotas.ENTITY_TYPES))
+    parser.add_argument("--entity-type", action="append", metavar="TYPE", help=f"one of {types}; users also + clients")
+    parser.add_argument(
+        "--entity-name", action="append", metavar="NAME", help="the topic, id of the broker, group, user, client or ip"
+    )
+    parser.add_argument(
+        "--entity-default",
+        action="append_const",
+        dest="entity_name",
+        const=DEFAULT_ENTITY,
+        help="the configs of all brokers, or the quotas of all users, clients or ips",
+    )
+    kafka_quotas.add_flags(parser)
     for flag, entity_type in SHORT_FLAGS.items():
         parser.add_argument(f"--{flag}", metavar="NAME", help=f"short for --entity-type {entity_type} --entity-name")
     parser.add_argument("--broker-defaults", action="store_true", help="short for brokers and --entity-default")
@@ -71,11 +88,14 @@ def execute(arguments: list[str] | None) -> None:
     flags = _parser().parse(arguments)
     if flags.describe == flags.alter:
         raise UsageError("Command must include exactly one action: --describe, --alter")
-    entity_type, name = entity_of(flags)
     if flags.describe and (flags.add_config or flags.add_config_file or flags.delete_config):
         raise UsageError("--add-config and --delete-config cannot be used with --describe")
     if flags.alter and flags.all:
         raise UsageError("--all cannot be used with --alter")
+    if kafka_quotas.are_asked_for(flags):
+        kafka_quotas.execute(flags, configs_to_add(flags), configs_to_delete(flags))
+        return
+    entity_type, name = entity_of(flags)
     cluster = cluster_from(flags)
     if flags.alter:
         _alter(cluster, flags, entity_type, name)
@@ -86,28 +106,37 @@ def execute(arguments: list[str] | None) -> None:
 
 def entity_of(flags: argparse.Namespace) -> tuple[str, str | None]:
     """Returns the type and the name of the entity: empty for the default of all brokers, None if none is given."""
-    entity_type, name = flags.entity_type, flags.entity_name
+    entity_type, name = _type_and_name(flags)
+    if entity_type is None:
+        raise UsageError("--entity-type must be specified")
+    if entity_type in UNSUPPORTED_TYPES:
+        raise UsageError(f"--entity-type {entity_type}: only {', '.join(ENTITY_TYPES)} have configs here")
+    if entity_type not in ENTITY_TYPES:
+        known = ", ".join((*ENTITY_TYPES, *kafka_quotas.ENTITY_TYPES))
+        raise UsageError(f"Invalid entity type {entity_type}, the entity type must be one of {known}")
+    if name == DEFAULT_ENTITY:
+        if entity_type != "brokers":
+            raise UsageError("--entity-default can only be used with brokers, users, clients and ips, without a name")
+        return entity_type, ALL_BROKERS
+    if entity_type == "brokers" and name is not None and not name.isdecimal():
+        raise UsageError(f"The entity name for brokers must be a valid integer broker id, found: {name}")
+    return entity_type, name
+
+
+def _type_and_name(flags: argparse.Namespace) -> tuple[str | None, str | None]:
+    for values, flag in ((flags.entity_type, "--entity-type"), (flags.entity_name, "--entity-name")):
+        if values is not None and len(values) > 1:
+            raise UsageError(f"{flag} can be repeated only for users and clients")
+    [entity_type], [name] = flags.entity_type or [None], flags.entity_name or [None]
     for flag, plural in SHORT_FLAGS.items():
         if (given := getattr(flags, flag)) is not None:
             if name is not None or entity_type not in (None, plural):
                 raise UsageError(f"--{flag} cannot be used with --entity-name or another --entity-type")
             entity_type, name = plural, given
     if flags.broker_defaults:
-        entity_type, flags.entity_default = entity_type or "brokers", True
-    if entity_type is None:
-        raise UsageError("--entity-type must be specified")
-    if entity_type in UNSUPPORTED_TYPES:
-        raise UsageError(f"--entity-type {entity_type}: only {', '.join(ENTITY_TYPES)} have configs here")
-    if entity_type not in ENTITY_TYPES:
-        raise UsageError(f"Invalid entity type {entity_type}, the entity type must be one of {', '.join(ENTITY_TYPES)}")
-    if flags.entity_default:
-        if name is not None or entity_type != "brokers":
-            raise UsageError("--entity-default can only be used with --entity-type brokers, without a name")
-        return entity_type, ALL_BROKERS
-    if entity_type == "brokers" and name is not None and not name.isdecimal():
-        raise UsageError(f"The entity name for brokers must be a valid integer broker id, found: {name}")
-    if name == "":
-        raise UsageError("--entity-name must not be empty")
+        if name is not None:
+            raise UsageError("--broker-defaults cannot be used with --entity-name or --entity-default")
+        entity_type, name = entity_type or "brokers", DEFAULT_ENTITY
     return entity_type, name
 
 
@@ -125,11 +154,15 @@ def configs_to_add(flags: argparse.Namespace) -> dict[str, str]:
     return configs
 
 
+def configs_to_delete(flags: argparse.Namespace) -> list[str]:
+    return [part.strip() for text in flags.delete_config or () for part in text.split(",") if part.strip()]
+
+
 def _alter(cluster: Cluster, flags: argparse.Namespace, entity_type: str, name: str | None) -> None:
     if name is None:
         raise UsageError("An entity name must be specified with --alter")
     set_to = configs_to_add(flags)
-    unset = [part.strip() for text in flags.delete_config or () for part in text.split(",") if part.strip()]
+    unset = configs_to_delete(flags)
     if not set_to and not unset:
         raise UsageError("At least one of --add-config, --add-config-file or --delete-config must be specified")
     with skep_client(cluster) as client:

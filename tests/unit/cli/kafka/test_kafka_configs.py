@@ -32,7 +32,7 @@ def test_the_flags_name_an_entity(flags: str, entity: tuple[str, str | None]) ->
         ("--describe", "--entity-type must be specified"),
         ("--entity-type topics", "exactly one action"),
         ("--describe --alter --topic orders", "exactly one action"),
-        ("--describe --entity-type users", "only topics, brokers, groups have configs here"),
+        ("--describe --entity-type client-metrics", "only topics, brokers, groups have configs here"),
         ("--describe --entity-type toppics", "Invalid entity type toppics"),
         ("--describe --entity-type topics --entity-default", "--entity-default can only be used with"),
         ("--describe --broker first", "must be a valid integer broker id, found: first"),

@@ -1,0 +1,1 @@
+"""Commands about quotas of users, client ids and addresses."""
