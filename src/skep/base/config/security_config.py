@@ -14,6 +14,7 @@ from skep.base.config.option import (
     OptionType,
     anything,
     at_least,
+    between,
     declared,
     each_of,
     meant,
@@ -48,6 +49,10 @@ _OPERATIONS = (
     "describe_configs",
     "alter_configs",
     "idempotent_write",
+)
+CALLBACK_HANDLERS = tuple(
+    f"org.apache.kafka.common.security.oauthbearer.{name}OAuthBearerValidatorCallbackHandler"
+    for name in ("", "secured.")
 )
 NO_LIMIT = (1 << 31) - 1
 LISTENER_PREFIX = "listener.name."
@@ -117,6 +122,90 @@ class SecurityConfig:
         anything,
         "Users and the broker's own credentials, as Kafka writes them. Set it for a listener and a mechanism: "
         "listener.name.internal.plain.sasl.jaas.config.",
+        type=OptionType.PASSWORD,
+        dynamic=False,
+    )
+    sasl_server_callback_handler_class: str = option(
+        "sasl.server.callback.handler.class",
+        "",
+        one_of("", *CALLBACK_HANDLERS),
+        "Accepted for the sake of Kafka's files, where OAUTHBEARER needs it: the names of Kafka's own class.",
+        dynamic=False,
+    )
+    sasl_oauthbearer_jwks_endpoint_url: str = option(
+        "sasl.oauthbearer.jwks.endpoint.url",
+        "",
+        anything,
+        "Where the identity provider has the public keys of its tokens: an https address. OAUTHBEARER needs it.",
+        dynamic=False,
+    )
+    sasl_oauthbearer_expected_issuer: str = option(
+        "sasl.oauthbearer.expected.issuer",
+        "",
+        anything,
+        "The claim iss that a token must have. OAUTHBEARER needs it.",
+        dynamic=False,
+    )
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = option(
+        "sasl.oauthbearer.expected.audience",
+        (),
+        anything,
+        "The audiences (the claim aud) of which a token must have one. OAUTHBEARER needs it.",
+        dynamic=False,
+    )
+    sasl_oauthbearer_sub_claim_name: str = option(
+        "sasl.oauthbearer.sub.claim.name", "sub", anything, "The claim with the name of the user.", dynamic=False
+    )
+    sasl_oauthbearer_scope_claim_name: str = option(
+        "sasl.oauthbearer.scope.claim.name",
+        "scope",
+        anything,
+        "Accepted for the sake of Kafka's files: scopes mean nothing here, ACLs decide.",
+        dynamic=False,
+    )
+    sasl_oauthbearer_clock_skew_seconds: int = option(
+        "sasl.oauthbearer.clock.skew.seconds",
+        30,
+        between(0, 600),
+        "By how much the clocks of the identity provider and the broker may differ.",
+        dynamic=False,
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = option(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        3_600_000,
+        at_least(1000),
+        "How often the keys are fetched. They are fetched soon after a token with an unknown key, too.",
+        type=OptionType.LONG,
+        dynamic=False,
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = option(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+        100,
+        at_least(1),
+        "The pause after a first failed fetch of the keys. It doubles with each further one.",
+        type=OptionType.LONG,
+        dynamic=False,
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = option(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+        10_000,
+        at_least(1),
+        "The longest pause after failed fetches of the keys.",
+        type=OptionType.LONG,
+        dynamic=False,
+    )
+    first_user: str = option(
+        "skep.first.user",
+        "",
+        anything,
+        "A user that is created at start, before clients are served, unless it exists: skep serve --user.",
+        dynamic=False,
+    )
+    first_user_password_file: str = option(
+        "skep.first.user.password.file",
+        "",
+        anything,
+        "File with the password of that user: skep serve --password-file. It is read only if the user does not exist.",
         type=OptionType.PASSWORD,
         dynamic=False,
     )

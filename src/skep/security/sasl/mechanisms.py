@@ -1,17 +1,13 @@
-"""The mechanisms that a listener offers."""
+"""The mechanisms that a listener offers, and the one that it must not offer everywhere."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
-from skep.base.errors import ErrorCode, KafkaError
-from skep.base.secret import Secret
+from skep.base.errors import ErrorCode, KafkaError, OptionError
 from skep.security.sasl.mechanism import Mechanism
-from skep.security.sasl.password_checks import PasswordChecks
-from skep.security.sasl.plain_mechanism import NOBODY, PlainMechanism
-from skep.security.sasl.scram_mechanism import ScramMechanism, ScramUsers
 from skep.wire.sasl.plain import PLAIN
-from skep.wire.sasl.scram_keys import Scram
 
 Begin = Callable[[], Mechanism]
+"""Begins one login."""
 
 
 class Mechanisms:
@@ -33,9 +29,12 @@ class Mechanisms:
         return self._begin[name]()
 
 
-def plain(passwords: PasswordChecks, listed: Mapping[str, Secret] = NOBODY) -> dict[str, Begin]:
-    return {PLAIN: lambda: PlainMechanism(passwords, listed)}
-
-
-def scram(mechanism: Scram, users: ScramUsers) -> dict[str, Begin]:
-    return {mechanism.name: lambda: ScramMechanism(mechanism, users)}
+def check_plain(
+    listener: str, enabled: Collection[str], *, is_encrypted: bool, is_loopback: bool, insecure: bool
+) -> None:
+    """Refuses PLAIN where others can read the passwords."""
+    if PLAIN in enabled and not (is_encrypted or is_loopback or insecure):
+        raise OptionError(
+            f"the listener {listener} would receive passwords unencrypted (PLAIN with SASL_PLAINTEXT): use SASL_SSL, "
+            "or SCRAM, or say --insecure"
+        )

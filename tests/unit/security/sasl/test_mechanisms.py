@@ -8,7 +8,6 @@ import pytest
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.secret import Secret
 from skep.security.principal import Principal
-from skep.security.sasl import mechanisms
 from skep.security.sasl.mechanism import Authenticated, AuthenticationFailed, Mechanism
 from skep.security.sasl.mechanisms import Mechanisms
 from skep.security.sasl.password_checks import PasswordChecks
@@ -58,7 +57,11 @@ async def login(client: SaslClient, server: Mechanism) -> Authenticated:
 
 def begin(name: str) -> Mechanism:
     return Mechanisms(
-        mechanisms.plain(PASSWORDS) | mechanisms.scram(SCRAM_SHA_256, USERS) | mechanisms.scram(SCRAM_SHA_512, USERS)
+        {
+            "PLAIN": lambda: PlainMechanism(PASSWORDS),
+            "SCRAM-SHA-256": lambda: ScramMechanism(SCRAM_SHA_256, USERS),
+            "SCRAM-SHA-512": lambda: ScramMechanism(SCRAM_SHA_512, USERS),
+        }
     ).begin(name)
 
 
@@ -81,7 +84,7 @@ def test_a_wrong_password_and_an_unknown_user_look_the_same_to_the_client(name):
 
 
 def test_another_mechanism_is_refused_with_the_list():
-    offered = Mechanisms(mechanisms.plain(PASSWORDS))
+    offered = Mechanisms({"PLAIN": lambda: PlainMechanism(PASSWORDS)})
     assert offered.names == ["PLAIN"]
     with pytest.raises(KafkaError, match="enabled SASL mechanisms are PLAIN") as caught:
         offered.begin("GSSAPI")
