@@ -28,7 +28,7 @@ from skep.app import Broker
 from skep.broker.dispatch import Dispatcher
 from skep.broker.services import Services
 from skep.records.builder import NewRecord, build_batch
-from skep.server.listener import Listener
+from skep.server.socket_server import SocketServer
 from skep.wire import apis
 from skep.wire.primitives import INT32
 
@@ -41,9 +41,9 @@ VERSION = 2
 class OpenBroker(Broker):
     """A broker whose dispatcher can be called."""
 
-    def _listener(self, services: Services) -> Listener:
+    def _socket_server(self, services: Services) -> SocketServer:
         self.dispatcher = Dispatcher(services)
-        return super()._listener(services)
+        return super()._socket_server(services)
 
     async def ask(self, frame: bytes) -> Any:
         request = self.dispatcher.decode(memoryview(frame)[INT32.size :], "127.0.0.1")

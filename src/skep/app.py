@@ -17,16 +17,18 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from skep.base.addresses import parse_address
+from skep.base.addresses import show_address
 from skep.base.clock import SystemClock
 from skep.base.config.broker_config import BrokerConfig, config_in_force, read_broker_config
 from skep.base.config.coordinator_config import SHARE_GROUP_STATE
 from skep.base.config.current_config import CurrentConfig
+from skep.base.config.listeners import read_listeners
 from skep.base.config.security_config import NO_LIMIT
 from skep.base.errors import OptionError, StartupError, StorageError, StoreUnavailable
 from skep.base.files.os_files import OsFiles
@@ -67,13 +69,16 @@ from skep.replication.partition.partition import Partition
 from skep.replication.partition.time_lookups import TimeLookups
 from skep.replication.replica_manager import ReplicaManager
 from skep.replication.upkeep.kernel_compilation import compile_missing
+from skep.security.inter_broker import inter_broker_properties, inter_broker_security
 from skep.security.security import Security
-from skep.server.listener import Listener
+from skep.server.listener_set import ListenerSet
+from skep.server.socket_server import SocketServer
 from skep.storage.directory.log_directory import LogDirectory
 
 logger = logging.getLogger(__name__)
 
 CONTROLLED_SHUTDOWN_S = 15.0
+CERTIFICATE_CHECK_MS, DAY_MS = 5_000, 86_400_000
 OTHER_DESCRIPTORS = 64
 """For the store, other brokers, the compaction helper, and files that threads write or sync."""
 
@@ -84,6 +89,10 @@ class Broker:
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._current_config = CurrentConfig(read_broker_config(texts))
         self._texts = dict(texts)
+        self._listeners = read_listeners(self.config)
+        inter_broker = self._listeners.inter_broker
+        self._peer_properties = inter_broker_properties(self.config, inter_broker)
+        self._peer_security = inter_broker_security(self._peer_properties, inter_broker)
         self._stops = contextlib.AsyncExitStack()
         self._node_id = BrokerId(self.config.node_id)
         self.node = BrokerRecord(self._node_id, "", 0)
@@ -119,6 +128,7 @@ class Broker:
             self._threads.reads,
             self._supervisor,
             self._slicer,
+            self._peer_security,
         )
         self._on_stop(lambda: _synchronously(coordinators.stop))
         services = self._services(coordinators)
@@ -128,25 +138,26 @@ class Broker:
         coordinators.fenced_members.end_here = lambda group_id, members: self._slicer.finish(
             services.share_sessions.end_members(group_id, members)
         )
-        listener = self._listener(services)
-        self._catalog.on_change(lambda old, new: self._image_changed(old, new, services, listener))
+        server = self._socket_server(services)
+        self._listener_set = ListenerSet(server, self._listeners, self._security)
+        self._catalog.on_change(lambda old, new: self._image_changed(old, new, services, server))
         self._catalog.on_change(self._following.image_changed)
         self._catalog.on_change(coordinators.image_changed)
         self._catalog.on_change(lambda old, new: self._dead_letters.may_have_changed())
-        self._apply(services, listener)
+        self._apply(services, server)
         # Changes of the image while the logs were recovered were not passed on.
-        self._image_changed(self._loaded, self._catalog.image, services, listener)
+        self._image_changed(self._loaded, self._catalog.image, services, server)
         await self._membership.prepare_restart(
             self._replicas.may_have_lost, has_new_disk=self._directory.may_have_lost_synced_data
         )
         self._directory.losses_settled()
-        await self._join(listener, services)
+        await self._join(server, services)
         # Before the logs are opened, which may take long: an election may wait for these reports.
         self._supervisor.repeat(lambda: 0, self._log_end_reporter.report)
         if (opening := self._replicas.take_roles()) is not None:
             await opening
         coordinators.start()
-        await listener.serve()
+        await server.serve()
         # Stops while the port is still served: it finishes what it is doing.
         self._on_stop(self._worker.stop)
         HeldTopics(
@@ -181,7 +192,7 @@ class Broker:
         store, lingering_s = store_for(config.cluster, directory.path)
         await store.open()
         self._on_stop(store.close)
-        self._catalog = Catalog(store, self._node_id)
+        self._catalog = Catalog(store, self._node_id, self._listeners.inter_broker.name)
         await self._catalog.open()
         self._on_stop(self._catalog.close)
         self.cluster_id = self._catalog.image.cluster_id
@@ -224,10 +235,15 @@ class Broker:
         """Starts what replicates partitions as soon as they have roles."""
         membership, catalog, replicas = self._membership, self._catalog, self._replicas
         self._following = FetcherManager(
-            lambda: membership.node, lambda: catalog.image, self._current_config, self._clock, replicas.quiesce
+            lambda: membership.node,
+            lambda: catalog.image,
+            self._current_config,
+            self._clock,
+            replicas.quiesce,
+            self._peer_security,
         )
         self._on_stop(self._following.stop)
-        leader_inquiry = LeaderInquiry(self._node_id, catalog)
+        leader_inquiry = LeaderInquiry(self._node_id, catalog, self._peer_security)
         self._on_stop(leader_inquiry.close)
         isr_updater = IsrUpdater(self._node_id, catalog, self._current_config, self._clock, leader_inquiry.ask)
         self._supervisor.repeat(lambda: 0, isr_updater.run_pending_checks)
@@ -316,19 +332,20 @@ class Broker:
         self._dead_letters = self._share_partitions.dead_letters = DeadLetterWriter(context)
 
     def _worker_settings(self) -> dict[str, Any]:
-        host = f"[{self.node.host}]" if ":" in self.node.host else self.node.host
         return {
-            "bootstrap": f"{host}:{self.node.port}",
+            "bootstrap": show_address(self.node.host, self.node.port),
+            "security": self._peer_properties,
             "directory": os.path.join(self._directory.path, WORKER_DIRECTORY),
             "node_id": self._node_id,
             "log_format": self.config.log_format,
             "log_level": self.config.log_level,
         }
 
-    def _listener(self, services: Services) -> Listener:
+    def _socket_server(self, services: Services) -> SocketServer:
         dispatcher, quotas = Dispatcher(services), services.security.quotas
-        listener = Listener(
+        server = SocketServer(
             dispatcher,
+            services.security.access,
             self._clock,
             self._slicer,
             self._threads.reads,
@@ -340,16 +357,16 @@ class Broker:
         gate = QuotaGate(dispatcher, quotas, self._clock)
 
         def quotas_changed() -> None:
-            listener.handle = gate.handle if quotas.limits_clients else dispatcher.handle
-            listener.unmute_all()
+            server.handle = gate.handle if quotas.limits_clients else dispatcher.handle
+            server.unmute_all()
 
         def connection_wait_s(host: str) -> float:
             rate = self.config.security.max_connection_creation_rate
             return quotas.connection_wait_s(host, {"": rate} if rate != NO_LIMIT else {})
 
         quotas.on_change = quotas_changed
-        listener.connection_wait_s = connection_wait_s
-        return listener
+        server.connection_wait_s = connection_wait_s
+        return server
 
     def _start_background(self, services: Services) -> None:
         """Starts the controller, the renewal of the registration, and the background checks."""
@@ -374,6 +391,8 @@ class Broker:
             self._slicer,
         )
         self._supervisor.repeat(deletion.interval_ms, deletion.check)
+        self._supervisor.repeat(lambda: CERTIFICATE_CHECK_MS, self._listener_set.check_certificates)
+        self._supervisor.repeat(lambda: DAY_MS, self._listener_set.warn_of_expiry)
         self._housekeeping.on_disk_checked = self._disk_checked
         self._on_stop(self._hand_over)
 
@@ -381,20 +400,22 @@ class Broker:
         """Compiles in the background what the first compaction and the first read of columns would wait for."""
         self._supervisor.spawn("kernel compilation", compile_missing(self._directory.path))
 
-    async def _join(self, listener: Listener, services: Services) -> None:
-        host, port = parse_address("listeners", self.config.listeners)
-        port = await listener.bind(host, port)
-        self._on_stop(listener.stop)
-        advertised = self.config.advertised_listeners
-        if advertised:
-            told_host, told_port = parse_address("advertised.listeners", advertised)
-            host, port = told_host, told_port or port
-        elif host in ("", "0.0.0.0", "::"):
-            host = _host_name()
+    async def _join(self, server: SocketServer, services: Services) -> None:
+        self._on_stop(server.stop)
+        endpoints = await self._listener_set.bind()
+        await self._listener_set.warn_of_expiry()
         rack = self.config.broker_rack or None
-        record = BrokerRecord(self._node_id, host, port, rack, machine=_machine())
+        used = next(one for one in endpoints if one.listener == self._listeners.inter_broker.name)
+        record = BrokerRecord(
+            self._node_id, used.host, used.port, rack, machine=socket.gethostname(), endpoints=endpoints
+        )
         self.node = services.node = await self._membership.join(record)
         self._has_joined = True
+
+    def reload_certificates(self) -> None:
+        """Reads certificates again whose files have changed, without waiting for the next check."""
+        if self._has_joined:
+            self._supervisor.spawn("certificates", self._listener_set.check_certificates())
 
     async def _stay(self, controller: Controller, services: Services) -> None:
         def joined(node: BrokerRecord) -> None:
@@ -429,11 +450,11 @@ class Broker:
         """Returns the options given at start with the overrides of the cluster, then those of this broker."""
         return config_in_force(self._texts, image.broker_config(CLUSTER_DEFAULT), image.broker_config(self._node_id))
 
-    def _image_changed(self, old: ClusterImage, new: ClusterImage, services: Services, listener: Listener) -> None:
+    def _image_changed(self, old: ClusterImage, new: ClusterImage, services: Services, server: SocketServer) -> None:
         if new.broker_configs is not old.broker_configs:
             level = self.config.log_level
             self._current_config.value = self._config_in_force(new)
-            self._apply(services, listener)
+            self._apply(services, server)
             if self.config.log_level != level:
                 set_log_level(self.config.log_level)
             services.replicas.defaults_changed(self.config.topic_defaults)
@@ -442,29 +463,19 @@ class Broker:
         if new.brokers is not old.brokers:
             self._log_end_reporter.recheck()
 
-    def _apply(self, services: Services, listener: Listener) -> None:
+    def _apply(self, services: Services, server: SocketServer) -> None:
         self._threads.resize(self.config.background_threads)
-        self._loop_watch.warn_s = listener.slow_request_s = self.config.loop_delay_warn_ms / 1000
-        listener.max_connections = self.config.max_connections
-        listener.max_descriptors = self._shares.connections
-        listener.max_idle_ms = self.config.connections_max_idle_ms
+        self._loop_watch.warn_s = server.slow_request_s = self.config.loop_delay_warn_ms / 1000
+        server.max_connections = self.config.max_connections
+        server.max_descriptors = self._shares.connections
+        server.max_idle_ms = self.config.connections_max_idle_ms
+        self._listener_set.reconfigure(self.config)
         services.fetch_sessions.max_sessions = self.config.max_incremental_fetch_session_cache_slots
         services.fetch_sessions.max_partitions = self.config.max_fetch_session_partitions
 
 
 async def _synchronously(stop: Callable[[], None]) -> None:
     stop()
-
-
-def _host_name() -> str:
-    import socket
-
-    return socket.gethostname()
-
-
-def _machine() -> str:
-    """Identifies this machine: brokers on the same machine should not hold replicas of the same partition."""
-    return _host_name()
 
 
 class Descriptors(NamedTuple):
@@ -512,6 +523,7 @@ async def serve(
 
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, stop, f"received {signal_number.name}")
+    loop.add_signal_handler(signal.SIGHUP, broker.reload_certificates)
     if stop_at_eof:
         loop.add_reader(sys.stdin.fileno(), stop, "its parent process has closed the pipe")
     await broker.start()
@@ -558,7 +570,9 @@ def run(
 
 def _print_ready(broker: Broker, next_steps: Callable[[str], str]) -> None:
     node, data_dir = broker.node, os.path.abspath(broker.config.log_dirs)
-    address = f"{node.host}:{node.port}"
+    # The first listener is the one for clients.
+    _, host, port = node.endpoints[0]
+    address = f"{host}:{port}"
     ready = f"skep: broker {node.id} ready on {address}, data in {data_dir}, pid {os.getpid()}\n"
     # One write: whoever reads only the first line and closes the pipe must not stop the broker.
     print(ready + next_steps(address), end="", flush=True)

@@ -122,7 +122,7 @@ def test_the_variables_of_the_image_are_options() -> None:
     given, warnings = from_environment(variables)
     assert not warnings
     options = options_from(given)
-    assert options == {"listeners": "0.0.0.0:9092", "log.dirs": DATA}
+    assert options == {"listeners": "0.0.0.0:9092", "skep.insecure": "true", "log.dirs": DATA}
     assert argument("EXPOSE") == options["listeners"].rpartition(":")[2]
 
 

@@ -64,11 +64,8 @@ def test_an_empty_password_may_be_asked_for() -> None:
 TEXT = (OptionType.STRING, OptionType.LIST, OptionType.PASSWORD)
 FREE_TEXTS = {
     "errors.deadletterqueue.topic.name.prefix": "the beginning of a topic's name",
-    "max.connections.per.ip.overrides": "addresses and numbers",
     "ssl.cipher.suites": "names that OpenSSL knows",
-    "ssl.key.password": "decrypts a key",
     "ssl.keystore.certificate.chain": "a certificate itself",
-    "ssl.keystore.key": "a key itself",
     "ssl.keystore.location": "a file that is read as PEM and never shown",
     "ssl.principal.mapping.rules": "patterns, for names in certificates",
     "ssl.truststore.certificates": "certificates themselves",

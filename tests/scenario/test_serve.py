@@ -249,21 +249,28 @@ def test_a_relative_data_directory_is_named_by_its_absolute_path(tmp_path: Path)
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", 70 * "a"])
 def test_a_host_that_nobody_knows(tmp_path: Path, host: str) -> None:
-    line = refused("--data-dir", tmp_path / "data", "--listen", f"{host}:0")
+    line = refused("--data-dir", tmp_path / "data", "--listen", f"{host}:0", "--insecure")
     assert line.startswith(f"skep: cannot listen on {host}:0: ")
     assert "unknown error" not in line
 
 
+@pytest.mark.parametrize("several", [(), ("--brokers", "2")])
+def test_a_broker_that_asks_nobody_listens_to_this_machine_only(tmp_path: Path, several: tuple[str, ...]) -> None:
+    line = refused("--data-dir", tmp_path / "data", "--listen", "0.0.0.0:0", *several)
+    assert "PLAINTEXT on 0.0.0.0:0 would let everybody who reaches it read, write and delete everything" in line
+    assert "--insecure" in line
+
+
 def test_an_address_of_another_machine(tmp_path: Path) -> None:
-    line = refused("--data-dir", tmp_path / "data", "--listen", "192.0.2.1:9092")
+    line = refused("--data-dir", tmp_path / "data", "--listen", "192.0.2.1:9092", "--insecure")
     assert line == "skep: cannot listen on 192.0.2.1:9092: cannot assign requested address"
 
 
-@pytest.mark.parametrize("address", ["9092", "127.0.0.1", "127.0.0.1:many", "127.0.0.1:65536", "SSL://127.0.0.1:0"])
+@pytest.mark.parametrize("address", ["9092", "127.0.0.1", "127.0.0.1:many", "127.0.0.1:65536", "SSL:127.0.0.1/0"])
 @pytest.mark.parametrize(("flag", "option"), [("--listen", "listeners"), ("--advertise", "advertised.listeners")])
 def test_what_is_no_address(tmp_path: Path, flag: str, option: str, address: str) -> None:
     line = refused("--data-dir", tmp_path / "data", "--listen", "127.0.0.1:0", flag, address)
-    assert line.startswith(f"skep: {option}={address}: expected one host:port")
+    assert line.startswith(f"skep: {option}={address}: expected host:port")
 
 
 def test_a_data_directory_that_another_broker_has(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from skep.base.loop.slicer import Work
 from skep.broker.refused_batches import RefusedBatches
 from skep.security.access import FULL_ACCESS, Access
 from skep.security.quotas.client_quotas import ClientQuotas, Throttle
+from skep.security.sasl.sasl_session import SaslSession
 from skep.wire.apis import Api
 from skep.wire.codec import Body
 
@@ -23,6 +24,11 @@ class ClientConnection(Protocol):
     """Whether that has happened. Nobody is called for what begins later."""
     access: Access
     """What the client may do. It is another object after the client has authenticated itself again."""
+    listener_name: str
+    is_local: bool
+    """Whether the client is on this machine, because others cannot reach the listener."""
+    sasl: SaslSession | None
+    """None where clients do not authenticate with SASL."""
     refused_batches: RefusedBatches | None
     """Made by Produce when it refuses the first batch."""
     quotas: ClientQuotas | None
@@ -30,6 +36,10 @@ class ClientConnection(Protocol):
 
     def mute(self, duration_s: float) -> None:
         """Takes no further request for so long. Responses are still sent."""
+        ...
+
+    def end_after_response(self, reason: str) -> None:
+        """Closes the connection when the response to the request that is being handled has been sent."""
         ...
 
 
@@ -62,6 +72,11 @@ class Request(Generic[B]):
     connection: ClientConnection | None = None
     access: Access = FULL_ACCESS
     throttle: Throttle | None = None
+
+    @property
+    def listener_name(self) -> str:
+        """The listener that the client uses. Empty for a request that came over no connection."""
+        return "" if self.connection is None else self.connection.listener_name
 
     def who(self) -> str:
         return (

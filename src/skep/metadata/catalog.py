@@ -59,11 +59,14 @@ class Catalog:
     watch. Operations raise StoreUnavailable, and VersionConflict after too many conflicts in a row.
     """
 
-    def __init__(self, store: MetadataStore, node_id: BrokerId | None = None) -> None:
-        """``node_id`` selects the deletions of one broker; None selects those of all."""
+    def __init__(self, store: MetadataStore, node_id: BrokerId | None = None, listener: str = "") -> None:
+        """``node_id`` selects the deletions of one broker; None selects those of all.
+
+        ``listener`` is the one that brokers use among themselves; empty: the address that each has registered for it.
+        """
         self._store = store
         self._node_id = node_id
-        self._current = CurrentImage(store)
+        self._current = CurrentImage(store, listener)
 
     async def open(self) -> None:
         """Loads the image, creates the cluster id on first use, and finishes deletions that a crash interrupted."""

@@ -96,6 +96,10 @@ class ClusterImage:
             names_by_metric_name=_without(self.names_by_metric_name, metric_name(name)),
         )
 
+    def with_brokers_at(self, listener: str) -> "ClusterImage":
+        """Returns the image with the addresses of brokers at a listener. Those that do not have it keep their own."""
+        return replace(self, brokers={key: broker.at(listener) or broker for key, broker in self.brokers.items()})
+
     def with_broker(self, broker: BrokerRecord) -> "ClusterImage":
         return replace(self, brokers={**self.brokers, broker.id: broker})
 

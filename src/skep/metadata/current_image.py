@@ -36,8 +36,10 @@ class CurrentImage:
     that gap would replace a newer state by an older one.
     """
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, listener: str = "") -> None:
+        """``listener`` is the one that this broker reaches others by. Their records then have its address."""
         self.image = ClusterImage("")
+        self._listener = listener
         self.deletions: dict[uuid.UUID, layout.Deletion] = {}
         self.lock = asyncio.Lock()
         self._store = store
@@ -67,6 +69,8 @@ class CurrentImage:
             await self._load(self.image.cluster_id)
 
     def set_image(self, image: ClusterImage) -> None:
+        if self._listener and image.brokers is not self.image.brokers:
+            image = image.with_brokers_at(self._listener)
         old, self.image = self.image, image
         if image is not old:
             for callback in self._callbacks:

@@ -13,7 +13,7 @@ import base64
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from skep.base.errors import StoreUnavailable
@@ -171,9 +171,20 @@ def _with_recovery(partitions: tuple[PartitionRecord, ...], recovery: Mapping[st
     return tuple(changed)
 
 
+class Endpoint(NamedTuple):
+    """The advertised address of one listener."""
+
+    listener: str
+    host: str
+    port: int
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerRecord:
-    """A live broker and its advertised address. ``epoch`` grows with each registration in the cluster.
+    """A live broker and its advertised addresses. ``epoch`` grows with each registration in the cluster.
+
+    ``host`` and ``port`` are for other brokers, the address of the listener that brokers use among themselves. Clients
+    get the address of the listener that they use (``at``). A record of an earlier version of Skep has no endpoints.
 
     ``machine`` takes the place of the rack if none is set: replicas are placed on different machines if possible. A
     broker that is ``stopping`` wants its leaderships moved, and is not chosen for anything new.
@@ -186,6 +197,16 @@ class BrokerRecord:
     epoch: int = -1
     machine: str = ""
     stopping: bool = False
+    endpoints: tuple[Endpoint, ...] = ()
+
+    def at(self, listener: str) -> "BrokerRecord | None":
+        """Returns the record with the address of a listener as host and port; None if the broker has no such one."""
+        if not self.endpoints:
+            return self
+        for name, host, port in self.endpoints:
+            if name == listener:
+                return self if (host, port) == (self.host, self.port) else replace(self, host=host, port=port)
+        return None
 
     @property
     def place(self) -> str:
@@ -200,6 +221,7 @@ class BrokerRecord:
             epoch=self.epoch,
             machine=self.machine,
             stopping=self.stopping,
+            endpoints=self.endpoints,
         )
 
     @classmethod
@@ -214,8 +236,9 @@ class BrokerRecord:
                 fields["epoch"],
                 fields.get("machine", ""),
                 fields.get("stopping", False),
+                tuple(Endpoint(*endpoint) for endpoint in fields.get("endpoints", ())),
             )
-        except KeyError as error:
+        except (KeyError, TypeError) as error:
             raise UnreadableRecord(f"broker {broker_id}: damaged metadata record ({error!r})") from error
 
 

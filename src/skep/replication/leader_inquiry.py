@@ -17,6 +17,7 @@ from skep.base.errors import KafkaError
 from skep.base.ids import BrokerId, LeaderEpoch
 from skep.client.errors import ClientError
 from skep.client.peer.peers import Peers
+from skep.client.security.client_security import PLAINTEXT, ClientSecurity
 from skep.metadata.catalog import Catalog
 from skep.metadata.model import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
 from skep.wire.apis import METADATA
@@ -29,10 +30,10 @@ TIMEOUT_S = 2.0
 class LeaderInquiry:
     """Owns the connections to the other brokers."""
 
-    def __init__(self, node_id: BrokerId, catalog: Catalog) -> None:
+    def __init__(self, node_id: BrokerId, catalog: Catalog, security: ClientSecurity = PLAINTEXT) -> None:
         self._node_id = node_id
         self._catalog = catalog
-        self._peers = Peers(client_id=f"broker-{node_id}-asking", timeout_s=TIMEOUT_S)
+        self._peers = Peers(f"broker-{node_id}-asking", TIMEOUT_S, security)
 
     async def ask(self, topics: Iterable[str]) -> None:
         """Asks all other brokers. When this returns, later elections in these topics that any of them knows of are in

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from skep.base.clock import Clock
 from skep.base.config.current_config import CurrentConfig
+from skep.base.config.listeners import ListenerOptions
 from skep.base.config.security_config import SecurityConfig
 from skep.metadata.cluster_image import ClusterImage
 from skep.security.access import FULL_ACCESS, Access, FullAccess
@@ -14,6 +15,7 @@ from skep.security.audit.audit_file import AuditFile
 from skep.security.operations import Operation
 from skep.security.principal import ANONYMOUS, Principal
 from skep.security.quotas.quotas import Quotas, Windows
+from skep.security.sasl.mechanisms import Mechanisms
 
 
 class Security:
@@ -36,6 +38,10 @@ class Security:
         if self.authorizer is not None:
             self.authorizer.follow(new)
         self.quotas.image_changed(new)
+
+    def mechanisms(self, listener: ListenerOptions) -> Mechanisms:
+        """Returns the SASL mechanisms of a listener."""
+        return Mechanisms({})
 
     def access(self, principal: Principal, host: str, listener: str = "") -> Access:
         """Returns what a client may do that has authenticated as ``principal``, or as ANONYMOUS not at all."""

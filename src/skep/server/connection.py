@@ -18,23 +18,32 @@ reader of a response of 50 MiB costs no memory.
 import asyncio
 import logging
 import socket
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any, Protocol, cast
 
 from skep.base.clock import Clock
+from skep.base.config.security_config import SecurityConfig
 from skep.base.errors import DecodeError, StorageError
+from skep.base.loop.log_limit import LogLimit
 from skep.broker.refused_batches import RefusedBatches
 from skep.broker.request import AnyRequest, CloseConnection, Parts
 from skep.security.access import FULL_ACCESS, Access
+from skep.security.principal import ANONYMOUS, Principal
 from skep.security.quotas.client_quotas import ClientQuotas
+from skep.security.sasl.mechanisms import Mechanisms
+from skep.security.sasl.sasl_session import SaslSession
 from skep.server.sender import Sender
-from skep.wire.apis import PRODUCE, WRITE_SHARE_GROUP_STATE
+from skep.wire.apis import API_VERSIONS, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE, SERVED, WRITE_SHARE_GROUP_STATE
 from skep.wire.frame_reader import FrameReader, LargeBuffers, ReceiveBudget
 
 logger = logging.getLogger(__name__)
 
+BEFORE_AUTHENTICATION = frozenset({API_VERSIONS.key, SASL_HANDSHAKE.key, SASL_AUTHENTICATE.key})
+REQUESTS_OF_A_STRANGER = 20
+"""The most requests for one authentication. Clients need five."""
 TURN_S = 0.005
 WRITE_BUFFER_BYTES = 1024 * 1024
 LAST_RESPONSES_S = 5.0
@@ -53,6 +62,19 @@ class ConnectionOwner(Protocol):
     scratch: memoryview
     receive_budget: ReceiveBudget
     large_buffers: LargeBuffers
+    log_limit: LogLimit
+
+    def awaits_authentication(self, connection: "Connection") -> None:
+        """From now on the connection has a limited time to authenticate."""
+        ...
+
+    def authenticated(self, connection: "Connection", principal: Principal) -> None:
+        """Raises CloseConnection if the principal has too many connections."""
+        ...
+
+    def access(self, principal: Principal, host: str, listener: str) -> Access:
+        """Returns what a client may do."""
+        ...
 
     def decode(self, frame: memoryview, client_host: str) -> AnyRequest:
         """Raises DecodeError."""
@@ -70,6 +92,25 @@ class ConnectionOwner(Protocol):
 
     def report_slow(self, request: AnyRequest, peer: str, took_s: float) -> None:
         """Logs a request that held the event loop for longer than ``slow_request_s``."""
+        ...
+
+
+class Entrance(Protocol):
+    """The listener through which a client came, as its connection sees it."""
+
+    name: str
+    is_local: bool
+    security: SecurityConfig
+    mechanisms: Callable[[], Mechanisms] | None
+
+
+class FinishedHandshake(Protocol):
+    """A TLS handshake whose client was admitted when it began."""
+
+    def ended(self, connection: "Connection") -> None: ...
+
+    def principal(self, ssl_object: ssl.SSLObject) -> Principal:
+        """Raises CloseConnection."""
         ...
 
 
@@ -113,9 +154,22 @@ class Connection(asyncio.BufferedProtocol):
     waits for each response before it sends the next request, reading is never paused and resumed.
     """
 
-    def __init__(self, owner: ConnectionOwner) -> None:
+    def __init__(
+        self, owner: ConnectionOwner, entrance: Entrance, handshake: "FinishedHandshake | None" = None
+    ) -> None:
+        """``handshake`` is that of TLS, after which the connection is made."""
         self._owner = owner
+        self._entrance = entrance
+        self._handshake = handshake
+        self.listener_name, self.is_local = entrance.name, entrance.is_local
         self._frames = FrameReader(owner.scratch, owner.max_request_bytes, owner.receive_budget, owner.large_buffers)
+        self._decode: Callable[[memoryview, str], AnyRequest] = owner.decode
+        self.sasl: SaslSession | None = None
+        self.principal: Principal | None = None
+        """Who the client has proven to be; None if it did not have to, or has not yet."""
+        self._requests_left = REQUESTS_OF_A_STRANGER
+        self._ends_with: str | None = None
+        self._session_timer: asyncio.TimerHandle | None = None
         self._pending: deque[_PendingResponse] = deque()
         self._exclusive = False
         self._awaits_turn = False
@@ -142,20 +196,56 @@ class Connection(asyncio.BufferedProtocol):
     # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)
-        self._sender = Sender(transport, self._owner.executor, self._resume, self._storage_failed)
+        handshake, self._handshake = self._handshake, None
+        self._begin(cast(asyncio.Transport, transport), is_encrypted=handshake is not None)
+        if handshake is None:
+            if self._owner.admit(self):
+                self._greet(ANONYMOUS)
+            else:
+                self._closed = True
+                self._transport.abort()
+            return
+        handshake.ended(self)
+        try:
+            self._greet(handshake.principal(transport.get_extra_info("ssl_object")))
+        except CloseConnection as error:
+            self._refuse(str(error))
+
+    def _begin(self, transport: asyncio.Transport, *, is_encrypted: bool = False) -> None:
+        self._transport = transport
+        self._sender = Sender(
+            transport, self._owner.executor, self._resume, self._storage_failed, is_encrypted=is_encrypted
+        )
         if address := transport.get_extra_info("peername"):
             self.host, self.peer = address[0], f"{address[0]}:{address[1]}"
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         if (tcp := transport.get_extra_info("socket")) is not None:
             tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not self._owner.admit(self):
-            self._closed = True
-            transport.abort()
+
+    def _greet(self, principal: Principal) -> None:
+        """Decides what the client may send: everything, or only what it needs to authenticate."""
+        if (mechanisms := self._entrance.mechanisms) is not None:
+            security = self._entrance.security
+            self.sasl = SaslSession(mechanisms(), self, security, self._owner.clock)
+            self._decode = self._decode_of_stranger
+            self._frames = FrameReader(
+                self._owner.scratch,
+                security.sasl_server_max_receive_size,
+                self._owner.receive_budget,
+                self._owner.large_buffers,
+                "sasl.server.max.receive.size",
+            )
+            self._owner.awaits_authentication(self)
+        elif principal is not ANONYMOUS:
+            self._enter(principal)
+        else:
+            self.access = self._owner.access(principal, self.host, self.listener_name)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = True
         self._end_mute()
+        if self._session_timer is not None:
+            self._session_timer.cancel()
         self._frames.close()
         self._release_long()
         self._sender.close()
@@ -190,7 +280,8 @@ class Connection(asyncio.BufferedProtocol):
         """
         self._half_closed = True
         self._tell_lost()
-        return not self._is_quiet()
+        # TLS has no half-closed connections.
+        return not self._sender.is_encrypted and not self._is_quiet()
 
     def pause_writing(self) -> None:
         self._sender.pause()
@@ -199,7 +290,51 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._sender.resume()
 
-    # Called by the listener now and then.
+    # Authentication. Before it, and after the end of its session, only three APIs are decoded.
+
+    def _decode_of_stranger(self, frame: memoryview, client_host: str) -> AnyRequest:
+        key = int.from_bytes(frame[:2], "big")
+        if key not in BEFORE_AUTHENTICATION:
+            name = SERVED[key].name if key in SERVED else f"API {key}"
+            why = "the client has not authenticated" if self.principal is None else "its session has ended (KIP-368)"
+            raise DecodeError(
+                f"{name} is refused: {why}; listener {self.listener_name} needs security.protocol="
+                f"{'SASL_SSL' if self._sender.is_encrypted else 'SASL_PLAINTEXT'}"
+            )
+        self._requests_left -= 1
+        if self._requests_left < 0:
+            raise DecodeError(f"{REQUESTS_OF_A_STRANGER} requests, and it has not authenticated")
+        return self._owner.decode(frame, client_host)
+
+    def authenticated(self, principal: Principal, lifetime_ms: int) -> None:
+        """The client is ``principal``, for ``lifetime_ms`` or, if that is 0, for as long as it is connected.
+
+        Raises CloseConnection if the principal has too many connections.
+        """
+        if self.principal is None:
+            self._enter(principal)
+            self._frames.allow(self._owner.max_request_bytes)
+        self._decode = self._owner.decode
+        if self._session_timer is not None:
+            self._session_timer.cancel()
+            self._session_timer = None
+        if lifetime_ms:
+            self._session_timer = asyncio.get_running_loop().call_later(lifetime_ms / 1000, self._session_ended)
+
+    def _session_ended(self) -> None:
+        self._requests_left = REQUESTS_OF_A_STRANGER
+        self._decode = self._decode_of_stranger
+
+    def _enter(self, principal: Principal) -> None:
+        self._owner.authenticated(self, principal)
+        self.principal = principal
+        self.access = self._owner.access(principal, self.host, self.listener_name)
+
+    def end_after_response(self, reason: str) -> None:
+        """Closes the connection when the response to the request that is being handled has been sent."""
+        self._ends_with = reason
+
+    # Called by the socket server now and then.
 
     def idle_since(self, now: float) -> float:
         """Returns when bytes were received last, or the client took bytes of a long response."""
@@ -231,7 +366,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             more = self._takes_requests()
             while more and (frame := frames.next_frame()) is not None:
-                request = owner.decode(frame, self.host)
+                request = self._decode(frame, self.host)
                 if request.undecoded is not None:
                     self._held_bytes = len(frame)
                     owner.receive_budget.hold(self._held_bytes)
@@ -248,7 +383,7 @@ class Connection(asyncio.BufferedProtocol):
                 # Room for a large request is for those whose turn it is.
                 self._has_room = frames.keep_rest(self._resume, begins_large=self._unmuting is None)
         except (DecodeError, CloseConnection) as error:
-            self.hang_up(str(error))
+            self._refuse(str(error))
             return
         self._adjust_reading()
 
@@ -395,6 +530,9 @@ class Connection(asyncio.BufferedProtocol):
             self._exclusive = False
             if self._deferred is None:  # otherwise the deferred request may be the long one
                 self._release_long()
+        if self._ends_with is not None and not self._pending:
+            self._refuse(self._ends_with)
+            return
         self._resume()
 
     def _release_long(self) -> None:
@@ -410,10 +548,19 @@ class Connection(asyncio.BufferedProtocol):
         """Closes and logs why. Responses that were sent before have ``LAST_RESPONSES_S`` to reach the client."""
         if not self._closed:
             logger.warning("closed the connection of %s: %s", self.peer, reason)
-            self._sender.flush()
-            self._closed = True
-            self._transport.close()
-            asyncio.get_running_loop().call_later(LAST_RESPONSES_S, self._transport.abort)
+            self._close()
+
+    def _refuse(self, reason: str) -> None:
+        """As ``hang_up``, for what a client does whom nobody has to know: such lines are limited."""
+        if not self._closed:
+            self._owner.log_limit.warning(logger, "closed the connection of %s: %s", self.peer, reason)
+            self._close()
+
+    def _close(self) -> None:
+        self._sender.flush()
+        self._closed = True
+        self._transport.close()
+        asyncio.get_running_loop().call_later(LAST_RESPONSES_S, self._transport.abort)
 
     def close(self) -> None:
         self._closed = True

@@ -57,6 +57,7 @@ class Sender:
         "_socket",
         "_transport",
         "_unsent",
+        "is_encrypted",
         "region_bytes_sent",
     )
 
@@ -66,8 +67,12 @@ class Sender:
         executor: Executor,
         on_idle: Callable[[], None],
         on_failure: Callable[[StorageError], None],
+        *,
+        is_encrypted: bool = False,
     ) -> None:
+        """Under TLS everything goes through the transport, which encrypts it."""
         self._transport = transport
+        self.is_encrypted = is_encrypted
         self._executor = executor
         self._on_idle = on_idle
         self._on_failure = on_failure
@@ -190,7 +195,7 @@ class Sender:
 
     def _direct_socket(self) -> socket.socket | None:
         """Returns the socket with its second descriptor; None while the transport has something left to write."""
-        if self._transport.get_write_buffer_size():
+        if self.is_encrypted or self._transport.get_write_buffer_size():
             return None
         if self._socket is None:
             try:

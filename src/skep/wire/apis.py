@@ -101,6 +101,7 @@ SERVED: dict[int, Api] = {
         SYNC_GROUP,
         DESCRIBE_GROUPS,
         LIST_GROUPS,
+        SASL_HANDSHAKE,
         API_VERSIONS,
         CREATE_TOPICS,
         DELETE_TOPICS,
@@ -116,6 +117,7 @@ SERVED: dict[int, Api] = {
         ALTER_CONFIGS,
         ALTER_REPLICA_LOG_DIRS,
         DESCRIBE_LOG_DIRS,
+        SASL_AUTHENTICATE,
         CREATE_PARTITIONS,
         DELETE_GROUPS,
         ELECT_LEADERS,
@@ -152,9 +154,6 @@ SERVED: dict[int, Api] = {
         SKEP_COMMAND,
     )
 }
-
-NAMES = {api.key: api.name for api in (*SERVED.values(), SASL_HANDSHAKE, SASL_AUTHENTICATE)}
-"""Of the APIs that are served, and of those that only Skep's own client uses."""
 
 NOT_ADVERTISED = frozenset(
     api.key

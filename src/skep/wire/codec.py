@@ -21,7 +21,7 @@ from kio.static.constants import EntityType
 
 from skep.base.errors import DecodeError, ErrorCode, KafkaError
 from skep.base.loop.slicer import freed
-from skep.wire.apis import NAMES, SERVED, SKEP_COMMAND
+from skep.wire.apis import SERVED, SKEP_COMMAND
 from skep.wire.entities import skep_command
 from skep.wire.entities.encoders import ResponseEncoder, response_encoder
 from skep.wire.entities.large_request_reader import large_request_reader
@@ -63,7 +63,7 @@ def response_class(api_key: int, version: int) -> Any:
 def _payload_class(api_key: int, version: int, kind: Any, suffix: str) -> Any:
     if api_key == SKEP_COMMAND.key:
         return getattr(skep_command, SKEP_COMMAND.name + suffix)
-    entity = getattr(load_payload_module(api_key, version, kind), NAMES[api_key] + suffix)
+    entity = getattr(load_payload_module(api_key, version, kind), SERVED[api_key].name + suffix)
     return with_private_fields(entity)
 
 

@@ -26,6 +26,8 @@ FIRST_GROWTH = 1024 * 1024
 BUFFERS_KEPT = 16
 """Buffers of FIRST_GROWTH bytes each. They are created when needed and then kept."""
 _LENGTH = 4
+_TLS_HANDSHAKE = 0x1603
+"""The first two bytes of TLS: a handshake record, and the upper half of the version."""
 
 
 class ReceiveBudget:
@@ -111,11 +113,30 @@ class FrameReader:
     large frame of ``_need`` bytes.
     """
 
-    __slots__ = ("_budget", "_buffers", "_filled", "_max_bytes", "_need", "_own", "_rest", "_scratch", "_view")
+    __slots__ = (
+        "_budget",
+        "_buffers",
+        "_filled",
+        "_limit_name",
+        "_max_bytes",
+        "_need",
+        "_own",
+        "_rest",
+        "_scratch",
+        "_view",
+    )
 
-    def __init__(self, scratch: memoryview, max_bytes: int, budget: ReceiveBudget, buffers: LargeBuffers) -> None:
+    def __init__(
+        self,
+        scratch: memoryview,
+        max_bytes: int,
+        budget: ReceiveBudget,
+        buffers: LargeBuffers,
+        limit_name: str = "socket.request.max.bytes",
+    ) -> None:
         self._scratch = scratch
         self._max_bytes = max_bytes
+        self._limit_name = limit_name
         self._budget = budget
         self._buffers = buffers
         self._rest = b""
@@ -184,10 +205,17 @@ class FrameReader:
             self._budget.release(len(own), self)
             self._buffers.give_back(own)
 
+    def allow(self, max_bytes: int) -> None:
+        """Allows larger frames, after the client has authenticated."""
+        self._max_bytes, self._limit_name = max_bytes, "socket.request.max.bytes"
+
     def _impossible(self, length: int) -> DecodeError:
-        return DecodeError(
-            f"a request has {length} bytes; at most {self._max_bytes} are allowed (socket.request.max.bytes)"
-        )
+        if length >> 16 == _TLS_HANDSHAKE:
+            return DecodeError(
+                "it began a TLS handshake, and this listener has no TLS; the client needs security.protocol=PLAINTEXT "
+                "or SASL_PLAINTEXT, or another port"
+            )
+        return DecodeError(f"a request has {length} bytes; at most {self._max_bytes} are allowed ({self._limit_name})")
 
     def keep_rest(self, on_room: Callable[[], None], *, begins_large: bool = True) -> bool:
         """Copies the unfinished rest. Must be called after the last frame was taken, before any connection receives.

@@ -35,6 +35,7 @@ class DeadLetterJob:
 
     def __init__(self, settings: Settings) -> None:
         self._client: dict[str, Any] = {
+            **settings.security,
             "bootstrap.servers": settings.bootstrap,
             "client.id": settings.client_id,
             "log_level": 0,

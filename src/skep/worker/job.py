@@ -17,7 +17,7 @@ A job is a class with the methods of ``Job``, and a row in the table of ``__main
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 Message = dict[str, Any]
@@ -32,6 +32,8 @@ class Settings:
     directory: str
     """For files that can be made again from the logs. This process alone uses it."""
     node_id: int
+    security: dict[str, str] = field(default_factory=dict, repr=False)
+    """How brokers log in to each other, under the names of librdkafka."""
     log_format: str = "text"
     log_level: str = "INFO"
 

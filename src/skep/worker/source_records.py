@@ -20,6 +20,7 @@ from skep.client.cluster_client import ClusterClient, Node
 from skep.client.errors import ClientError
 from skep.client.fetch.partition_fetch import fetch_partition
 from skep.client.list_offsets import EARLIEST, list_offsets
+from skep.client.security.client_security import ClientSecurity
 from skep.client.topic_info import find_leader
 from skep.records.batch import BatchHeader
 from skep.records.compression import Codec
@@ -85,7 +86,10 @@ class SourceRecords:
 
     def __init__(self, client: dict[str, Any], group: str) -> None:
         self._cluster = ClusterClient(
-            client["bootstrap.servers"], client_id=client.get("client.id", "skep"), timeout_s=_REQUEST_S
+            client["bootstrap.servers"],
+            client_id=client.get("client.id", "skep"),
+            timeout_s=_REQUEST_S,
+            security=ClientSecurity.of(client),
         )
         self._leader: Node | None = None
         self._place: tuple[UUID, int] | None = None

@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from skep.base.config.security_config import SecurityConfig
 from skep.base.errors import DecodeError
+from skep.base.loop.log_limit import LogLimit
 from skep.broker.request import NO_RESPONSE, CloseConnection, Parts, Request
+from skep.security.access import FULL_ACCESS, Access
+from skep.security.principal import Principal
 from skep.server.connection import TURN_S, Connection
 from skep.wire import apis
 from skep.wire.frame_reader import SCRATCH_SIZE, LargeBuffers, ReceiveBudget
@@ -68,6 +72,7 @@ class FakeListener:
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
         self.receive_budget = ReceiveBudget(10_000)
         self.large_buffers = LargeBuffers()
+        self.log_limit = LogLimit(self.clock)
         self.handled: list[str] = []
         self.waiting: dict[str, asyncio.Future[Parts]] = {}
         self.slow: list[tuple[str, float]] = []
@@ -103,6 +108,15 @@ class FakeListener:
     def admit(self, connection: Connection) -> bool:
         return True
 
+    def access(self, principal: Principal, host: str, listener: str) -> Access:
+        return FULL_ACCESS
+
+    def awaits_authentication(self, connection: Connection) -> None:
+        pass
+
+    def authenticated(self, connection: Connection, principal: Principal) -> None:
+        pass
+
     def forget(self, connection: Connection) -> None:
         pass
 
@@ -110,11 +124,18 @@ class FakeListener:
         self.slow.append((request.body, took_s))
 
 
+class Entrance:
+    name = "PLAINTEXT"
+    is_local = True
+    security = SecurityConfig()
+    mechanisms = None
+
+
 class Client:
     def __init__(self) -> None:
         self.listener = FakeListener()
         self.transport = FakeTransport()
-        self.connection = Connection(self.listener)
+        self.connection = Connection(self.listener, Entrance())
         transport: Any = self.transport
         self.connection.connection_made(transport)
 

@@ -39,13 +39,17 @@ class BrokerConfig:
     node_id: int = option("node.id", 1, at_least(0), "The id of this broker, unique in the cluster.", dynamic=False)
     log_dirs: str = option("log.dirs", "skep-data", anything, "The data directory.", dynamic=False)
     listeners: str = option(
-        "listeners", "127.0.0.1:9092", anything, "host:port to listen on. Port 0 chooses a free port.", dynamic=False
+        "listeners",
+        "127.0.0.1:9092",
+        anything,
+        "What to listen on: host:port, or a list of NAME://host:port. Port 0 chooses a free port.",
+        dynamic=False,
     )
     advertised_listeners: str = option(
         "advertised.listeners",
         "",
         anything,
-        "host:port that clients and other brokers connect to. Empty: the address of listeners.",
+        "What clients and other brokers connect to, as listeners. Empty: the addresses of listeners.",
         dynamic=False,
     )
     broker_rack: str = option(
@@ -58,7 +62,11 @@ class BrokerConfig:
         "default.replication.factor", 1, at_least(1), "The replication factor of a topic that is created without one."
     )
     auto_create_topics_enable: bool = option(
-        "auto.create.topics.enable", True, anything, "Whether a request for a topic that does not exist creates it."
+        "auto.create.topics.enable",
+        True,
+        anything,
+        "Whether a request for a topic that does not exist creates it. For requests of other machines this must "
+        "have been set to true.",
     )
     max_auto_created_topics: int = option(
         "skep.max.auto.created.topics",

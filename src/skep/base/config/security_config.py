@@ -6,7 +6,7 @@ for one SASL mechanism of it, with ``listener.name.<name>.<mechanism in lower ca
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from skep.base.config.option import (
@@ -71,6 +71,14 @@ def _has_no_password(value: str) -> str | None:
     if not value:
         return None
     return f"files in PEM form have no password of their own (ssl.key.password is that of the key). From JKS: {_TO_PEM}"
+
+
+def _are_limits(values: tuple[str, ...]) -> str | None:
+    for pair in values:
+        host, _, number = pair.rpartition(":")
+        if not host or not (number.isascii() and number.isdecimal()):
+            return "must be a list of ADDRESS:NUMBER, e.g. 10.0.0.7:200"
+    return None
 
 
 @dataclass(frozen=True)
@@ -236,7 +244,7 @@ class SecurityConfig:
     max_connections_per_ip_overrides: tuple[str, ...] = option(
         "max.connections.per.ip.overrides",
         (),
-        anything,
+        _are_limits,
         "max.connections.per.ip for some addresses: a list of ADDRESS:NUMBER, for example 10.0.0.7:200.",
     )
     max_connections_per_principal: int = option(
@@ -303,6 +311,7 @@ class SecurityConfig:
         anything,
         "The private key itself, in PEM form (PKCS#8), if it is not in a file.",
         type=OptionType.PASSWORD,
+        dynamic=False,
     )
     ssl_keystore_certificate_chain: str = option(
         "ssl.keystore.certificate.chain",
@@ -317,9 +326,15 @@ class SecurityConfig:
         _has_no_password,
         "For JKS and PKCS12 files, which are not supported.",
         type=OptionType.PASSWORD,
+        dynamic=False,
     )
     ssl_key_password: str = option(
-        "ssl.key.password", "", anything, "The password of an encrypted private key.", type=OptionType.PASSWORD
+        "ssl.key.password",
+        "",
+        anything,
+        "The password of an encrypted private key.",
+        type=OptionType.PASSWORD,
+        dynamic=False,
     )
     ssl_truststore_type: str = option("ssl.truststore.type", "PEM", _is_pem, "The form of the CA certificates.")
     ssl_truststore_location: str = option(
@@ -342,12 +357,14 @@ class SecurityConfig:
         _has_no_password,
         "For JKS and PKCS12 files, which are not supported.",
         type=OptionType.PASSWORD,
+        dynamic=False,
     )
     ssl_client_auth: str = option(
         "ssl.client.auth",
         "none",
         one_of("none", "requested", "required"),
         "Whether clients show a certificate: none, requested, required.",
+        dynamic=False,
     )
     ssl_enabled_protocols: tuple[str, ...] = option(
         "ssl.enabled.protocols",
@@ -441,6 +458,12 @@ class SecurityConfig:
         "How many refusals of one connection the audit log takes in a second; it counts the others.",
         dynamic=False,
     )
+
+
+def connection_limits(overrides: Iterable[str]) -> dict[str, int]:
+    """Returns ``max.connections.per.ip.overrides`` by address."""
+    pairs = (pair.rpartition(":") for pair in overrides)
+    return {host.removeprefix("[").removesuffix("]"): int(number) for host, _, number in pairs}
 
 
 SECURITY_OPTIONS: Mapping[str, Option] = declared(SecurityConfig)

@@ -12,6 +12,7 @@ from skep.base.loop.supervisor import Supervisor
 from skep.broker.cluster.group_progress import GroupProgress
 from skep.broker.cluster.latest_offsets import LatestOffsets
 from skep.client.peer.peers import Peers
+from skep.client.security.client_security import PLAINTEXT, ClientSecurity
 from skep.coordination.coordinator_runtime import CoordinatorRuntime
 from skep.coordination.group_records import decode_group_record
 from skep.coordination.groups.group_coordinator import GroupCoordinator
@@ -53,6 +54,7 @@ class Coordinators:
         executor: Executor,
         supervisor: Supervisor,
         slicer: Slicer,
+        security: ClientSecurity = PLAINTEXT,
     ) -> None:
         self._node_id = node_id
         self._catalog = catalog
@@ -62,10 +64,10 @@ class Coordinators:
         timeout_s = config.value.cluster.replica_socket_timeout_ms / 1000
         # Several connections to each broker: the response to a marker waits for replicas, the progress of a hundred
         # thousand groups takes a while, and no verification of a produce should wait behind them.
-        self._asking = Peers(client_id=f"broker-{node_id}-verifying", timeout_s=timeout_s)
-        self._marking = Peers(client_id=f"broker-{node_id}-markers", timeout_s=timeout_s)
+        self._asking = Peers(f"broker-{node_id}-verifying", timeout_s, security)
+        self._marking = Peers(f"broker-{node_id}-markers", timeout_s, security)
         self.fenced_members = FencedMembers(node_id, lambda: catalog.image, self._asking, supervisor)
-        self._inquiring = Peers(client_id=f"broker-{node_id}-progress", timeout_s=timeout_s)
+        self._inquiring = Peers(f"broker-{node_id}-progress", timeout_s, security)
         leaders = PartitionLeaders(node_id, lambda: catalog.image)
         for_runtimes = (replicas, clock, executor, supervisor, slicer)
         self._group_runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
@@ -98,6 +100,7 @@ class Coordinators:
         self._sharing = Peers(
             client_id=f"broker-{node_id}-share-state",
             timeout_s=SILENT_TIMEOUTS * config.value.coordinator.share_write_timeout_ms / 1000,
+            security=security,
         )
         self.share_persister = RoutedPersister(
             node_id, lambda: catalog.image, self.share, RemoteShareState(self._sharing, supervisor), clock

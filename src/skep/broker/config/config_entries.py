@@ -20,8 +20,10 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
+from skep.base.addresses import NamedAddress, show_address
 from skep.base.config.broker_config import ALIASES, BrokerConfig, topic_defaults_by_broker_name
 from skep.base.config.option import Option, declared, meant, parse_into
+from skep.base.config.security_config import LISTENER_PREFIX, PLAINTEXT, option_of_listener
 from skep.base.config.topic_config import HOUR_MS, TopicConfig
 from skep.base.config.unused_options import is_kept, is_read_at_start, unused_option
 from skep.base.errors import ErrorCode, KafkaError, OptionError
@@ -33,6 +35,7 @@ from skep.broker.services import Services
 from skep.broker.topics.topic_creation import INTERNAL_TOPICS
 from skep.broker.worker.held_topics import HELD_TARGET, check_held, check_held_room
 from skep.metadata.cluster_image import CLUSTER_DEFAULT
+from skep.metadata.model import BrokerRecord
 from skep.security.operations import CLUSTER_NAME
 
 TOPIC_OPTIONS: Mapping[str, Option] = declared(TopicConfig)
@@ -102,6 +105,9 @@ def broker_entries(services: Services) -> list[ConfigEntry]:
     """Returns every option of this broker, and the unused ones that were set for it."""
     image = services.catalog.image
     entries = [broker_entry(services, option) for option in BROKER_OPTIONS.values()]
+    entries += [
+        broker_entry(services, option) for option in map(option_of_listener, services.config.of_listeners) if option
+    ]
     unused = filter(is_kept, {**image.broker_config(CLUSTER_DEFAULT), **image.broker_config(services.node.id)})
     for option in map(unused_option, unused):
         synonyms = _set_at_run_time(services, option.name)
@@ -113,10 +119,12 @@ def default_broker_entries(services: Services) -> list[ConfigEntry]:
     """Returns only the options that were set for all brokers, as Kafka describes the broker with the empty name."""
     return [
         ConfigEntry(
-            BROKER_OPTIONS.get(name) or unused_option(name), text, (Synonym(name, text, Source.DEFAULT_BROKER),)
+            BROKER_OPTIONS.get(name) or option_of_listener(name) or unused_option(name),
+            text,
+            (Synonym(name, text, Source.DEFAULT_BROKER),),
         )
         for name, text in services.catalog.image.broker_config(CLUSTER_DEFAULT).items()
-        if name in BROKER_OPTIONS or is_kept(name)
+        if name in BROKER_OPTIONS or name.startswith(LISTENER_PREFIX) or is_kept(name)
     ]
 
 
@@ -154,11 +162,19 @@ def _default(option: Option, aliases: Mapping[str, int]) -> Synonym:
     return Synonym(option.name, option.show(option.default), Source.DEFAULT)
 
 
+def shown_endpoints(node: BrokerRecord) -> str:
+    """Returns the advertised addresses as the option has them. A single one without TLS and SASL needs no name."""
+    if len(node.endpoints) < 2 and all(name == PLAINTEXT for name, _, _ in node.endpoints):
+        return show_address(node.host, node.port)
+    return ",".join(str(NamedAddress(*endpoint)) for endpoint in node.endpoints)
+
+
 def _in_force(services: Services, option: Option) -> str:
     if option.name == "advertised.listeners":
-        # The empty value means the address of the listener, which is shown instead.
-        host = services.node.host
-        return f"[{host}]:{services.node.port}" if ":" in host else f"{host}:{services.node.port}"
+        # The empty value means the addresses of the listeners, which are shown instead.
+        return shown_endpoints(services.node)
+    if option.name in services.config.of_listeners:
+        return services.config.of_listeners[option.name]
     holder = services.config.topic_defaults if option.name in _TOPIC_DEFAULTS else services.config
     return option.show(option.value_in(holder))
 
@@ -217,18 +233,31 @@ def checked_value(name: str, text: str, options: Mapping[str, Option], kind: str
 def checked_broker_value(name: str, text: str) -> str:
     """Returns the value as it is stored. Raises INVALID_REQUEST for an invalid value, as Kafka does (KAFKA-13609)."""
     if name not in BROKER_OPTIONS:
+        if (of_listener := _option_of_listener(name)) is not None:
+            return _checked_at_run_time(of_listener, text)
         if is_kept(name):
             return _checked(unused_option(name), text, ErrorCode.invalid_request)
         if is_read_at_start(name):
             raise KafkaError(
                 ErrorCode.invalid_request, f"Cannot update these configs dynamically: {name}; Skep does not use it"
             )
-    option = _known(name, BROKER_OPTIONS, "broker")
+    return _checked_at_run_time(_known(name, BROKER_OPTIONS, "broker"), text)
+
+
+def _checked_at_run_time(option: Option, text: str) -> str:
     if not option.dynamic:
         raise KafkaError(
-            ErrorCode.invalid_request, f"Cannot update these configs dynamically: {name}; it is read only at start"
+            ErrorCode.invalid_request,
+            f"Cannot update these configs dynamically: {option.name}; it is read only at start",
         )
     return _checked(option, text, ErrorCode.invalid_request)
+
+
+def _option_of_listener(name: str) -> Option | None:
+    try:
+        return option_of_listener(name)
+    except OptionError as error:
+        raise KafkaError(ErrorCode.invalid_config, str(error)) from None
 
 
 def _known(name: str, options: Mapping[str, Option], kind: str) -> Option:

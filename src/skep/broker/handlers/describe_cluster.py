@@ -20,8 +20,7 @@ from skep.base.errors import ErrorCode
 from skep.broker import authorized_operations
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.broker.topics.current_leaders import controller_id
-from skep.broker.topics.topic_creation import alive_brokers
+from skep.broker.topics.current_leaders import brokers_at, controller_id
 from skep.wire.codec import Body
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def handle(services: Services, request: "Request[DescribeClusterRequest]") -> Bo
                 "rack": broker.rack,
                 "is_fenced": False,
             }
-            for broker in alive_brokers(services).values()
+            for broker in brokers_at(services, request.listener_name).values()
         ],
         "cluster_authorized_operations": operations,
     }

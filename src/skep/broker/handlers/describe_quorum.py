@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 from skep.base.errors import ErrorCode
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.broker.topics.current_leaders import NO_CONTROLLER, controller_id
-from skep.broker.topics.topic_creation import alive_brokers
+from skep.broker.topics.current_leaders import NO_CONTROLLER, brokers_at, controller_id
 from skep.metadata.model import BrokerRecord
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
@@ -39,7 +38,8 @@ def handle(services: Services, request: "Request[DescribeQuorumRequest]") -> Bod
     if leader == NO_CONTROLLER:
         return {**refuse(request, ErrorCode.not_leader_or_follower), "error_message": "There is no controller now."}
     controller = services.catalog.image.controller
-    brokers = list(alive_brokers(services).values())
+    listener = request.listener_name
+    brokers = list(brokers_at(services, listener).values())
     quorum = {
         "partition_index": 0,
         "error_code": ErrorCode.none,
@@ -59,7 +59,7 @@ def handle(services: Services, request: "Request[DescribeQuorumRequest]") -> Bod
     return {
         "error_code": ErrorCode.none,
         "topics": LazyArray(request.body.topics, described),
-        "nodes": [_node(broker) for broker in brokers],
+        "nodes": [_node(broker, listener or LISTENER) for broker in brokers],
     }
 
 
@@ -74,8 +74,8 @@ def _unknown(index: int) -> dict[str, Any]:
     }
 
 
-def _node(broker: BrokerRecord) -> dict[str, Any]:
-    return {"node_id": broker.id, "listeners": [{"name": LISTENER, "host": broker.host, "port": broker.port}]}
+def _node(broker: BrokerRecord, listener: str) -> dict[str, Any]:
+    return {"node_id": broker.id, "listeners": [{"name": listener, "host": broker.host, "port": broker.port}]}
 
 
 def refuse(request: "Request[DescribeQuorumRequest]", code: ErrorCode) -> Body:

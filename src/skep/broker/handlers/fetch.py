@@ -127,6 +127,7 @@ class _Fetch(NamedTuple):
     services: Services
     version: int
     correlation_id: int
+    listener_name: str
     min_bytes: int
     max_bytes: int
     read_committed: bool
@@ -203,6 +204,7 @@ def _begin(services: Services, request: "Request[FetchRequest]") -> Work[tuple[_
         services,
         version,
         request.correlation_id,
+        request.listener_name,
         min_bytes,
         max_bytes,
         body.isolation_level == READ_COMMITTED,
@@ -401,7 +403,9 @@ def _respond(fetch: _Fetch, reading: _Reading) -> Work[Parts]:
         throttle_ms = fetch.throttle.ms
     endpoints: Sequence[NodeEndpoint] = ()
     if reading.ends_wait:
-        endpoints = endpoints_of(fetch.services, (read.fetched.current_leader for read in reading.reads))
+        endpoints = endpoints_of(
+            fetch.services, (read.fetched.current_leader for read in reading.reads), fetch.listener_name
+        )
     topics: dict[TopicKey, list[FetchedPartition]] = {}
     for read in reading.reads:
         topic, fetched = read.wanted.topic, read.fetched

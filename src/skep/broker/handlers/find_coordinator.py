@@ -31,7 +31,7 @@ from skep.broker.permissions import CLUSTER, GROUP, TRANSACTIONAL_ID, check_item
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.broker.topics import internal_topics
-from skep.broker.topics.topic_creation import alive_brokers
+from skep.broker.topics.current_leaders import brokers_at
 from skep.coordination.group_ids import check_group_id
 from skep.coordination.partitioner import partition_for
 from skep.security.operations import CLUSTER_NAME
@@ -64,11 +64,12 @@ async def handle(services: Services, request: "Request[FindCoordinatorRequest]")
         if (refusal := _refusal(services, request, key_type, request.body.key)) is not None:
             return refusal
         await internal_topics.ensure(services, topic)
-        return _coordinator(services, topic, request.body.key)
+        return _coordinator(services, topic, request.body.key, request.listener_name)
     refusals = await services.slicer.finish(_refusals(services, request, key_type))
     if None in refusals.values() or not refusals:
         await internal_topics.ensure(services, topic)
-    return {"coordinators": await services.slicer.finish(_coordinators(services, topic, refusals))}
+    work = _coordinators(services, topic, refusals, request.listener_name)
+    return {"coordinators": await services.slicer.finish(work)}
 
 
 def _refusals(
@@ -82,18 +83,19 @@ def _refusals(
 
 
 def _coordinators(
-    services: Services, topic: str, refusals: Mapping[str, dict[str, Any] | None]
+    services: Services, topic: str, refusals: Mapping[str, dict[str, Any] | None], listener: str
 ) -> Work[list[dict[str, Any]]]:
     coordinators = []
     for key, refusal in refusals.items():
-        coordinators.append({"key": key, **(_coordinator(services, topic, key) if refusal is None else refusal)})
+        found = _coordinator(services, topic, key, listener) if refusal is None else refusal
+        coordinators.append({"key": key, **found})
         yield
     return coordinators
 
 
-def _coordinator(services: Services, topic: str, key: str) -> dict[str, Any]:
+def _coordinator(services: Services, topic: str, key: str, listener: str) -> dict[str, Any]:
     partitions = services.catalog.image.topics[topic].partitions
-    leader = alive_brokers(services).get(partitions[partition_for(key, len(partitions))].leader)
+    leader = brokers_at(services, listener).get(partitions[partition_for(key, len(partitions))].leader)
     if leader is None:
         return _no_coordinator(
             ErrorCode.coordinator_not_available, f"the coordinator's partition of {topic} has no leader"

@@ -6,9 +6,9 @@ Behaviour
     that left a moment ago (``cluster/departed_brokers.py``), though none of them leads.
 
     A topic that does not exist is created if ``auto.create.topics.enable`` and the request (before version 4: always)
-    allow it. It is complete in the response and can be written to at once; Kafka returns LEADER_NOT_AVAILABLE first and
-    lets the client ask again. One request creates at most ``skep.max.auto.created.topics`` topics; the others get
-    LEADER_NOT_AVAILABLE.
+    allow it. For a client of another machine somebody must have set the option. The topic is complete in the response
+    and can be written to at once; Kafka returns LEADER_NOT_AVAILABLE first and lets the client ask again. One request
+    creates at most ``skep.max.auto.created.topics`` topics; the others get LEADER_NOT_AVAILABLE.
 
     The controller is the broker that elects leaders. Clients send it requests that change topics; any other broker
     handles them too.
@@ -48,9 +48,10 @@ from skep.broker import authorized_operations
 from skep.broker.permissions import TOPIC, allowed, is_visible, may_create_topic
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.broker.topics.current_leaders import controller_id
+from skep.broker.topics.current_leaders import brokers_at, controller_id
 from skep.broker.topics.mutation_quota import count_mutations
-from skep.broker.topics.topic_creation import INTERNAL_TOPICS, alive_brokers, auto_create, describe_partitions
+from skep.broker.topics.topic_creation import INTERNAL_TOPICS, auto_create, describe_partitions
+from skep.metadata.cluster_image import CLUSTER_DEFAULT
 from skep.metadata.topic_names import is_topic_name
 from skep.security.access import refusal
 from skep.wire.codec import Body
@@ -75,7 +76,7 @@ def handle(services: Services, request: "Request[MetadataRequest]") -> Body | Aw
     refused: dict[TopicKey, ErrorCode] = {}
     if request.access.is_limited:
         refused = _refusals(services, request, wanted)
-    if services.config.auto_create_topics_enable and getattr(request.body, "allow_auto_topic_creation", True):
+    if _may_create(services, request) and getattr(request.body, "allow_auto_topic_creation", True):
         topics = services.catalog.image.topics
         missing = [
             key
@@ -115,6 +116,17 @@ def _refusals(
         if not allowed(request, TOPIC, str(name)):
             refused[key] = ErrorCode.topic_authorization_failed
     return refused
+
+
+def _may_create(services: Services, request: "Request[MetadataRequest]") -> bool:
+    if not services.config.auto_create_topics_enable:
+        return False
+    if request.connection is None or request.connection.is_local:
+        return True
+    # A mistyped name of anybody on the network would make a topic. Whoever wants that has said so.
+    image = services.catalog.image
+    given = (services.static_config, image.broker_config(CLUSTER_DEFAULT), image.broker_config(services.node.id))
+    return any("auto.create.topics.enable" in texts for texts in given)
 
 
 def _wanted(request: "Request[MetadataRequest]") -> Iterable[TopicKey] | None:
@@ -168,7 +180,7 @@ def _described(
     refused: dict[TopicKey, ErrorCode],
 ) -> Work[Body]:
     image = services.catalog.image
-    alive = alive_brokers(services)
+    alive = brokers_at(services, request.listener_name)
     are_operations_asked = getattr(request.body, "include_topic_authorized_operations", False)
     topics: list[dict[str, Any]] = []
     for key in wanted:
@@ -201,10 +213,12 @@ def _described(
         cluster_operations = authorized_operations.operations_on_cluster(request.access)
     # Producers and consumers name topics; a request about the cluster names none.
     departed = services.departed.recent() if request.body.topics else ()
+    listed = (*alive.values(), *(left for left in departed if left.id not in alive))
+    if departed and request.listener_name:
+        listed = tuple(found for broker in listed if (found := broker.at(request.listener_name)) is not None)
     return {
         "brokers": [
-            {"node_id": broker.id, "host": broker.host, "port": broker.port, "rack": broker.rack}
-            for broker in (*alive.values(), *(left for left in departed if left.id not in alive))
+            {"node_id": broker.id, "host": broker.host, "port": broker.port, "rack": broker.rack} for broker in listed
         ],
         "cluster_id": image.cluster_id,
         "controller_id": controller_id(services),

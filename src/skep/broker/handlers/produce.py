@@ -125,6 +125,7 @@ class _Produce(NamedTuple):
     timeout_s: float
     in_slices: bool
     throttle_ms: int
+    listener_name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,8 +277,16 @@ def _respond_or_wait(
         if type(only) is ProducedPartition and only.error_code == 0:
             topics = ((topic, (only,)),)
             return (encode_produce_response(request.version, request.correlation_id, topics, throttle_ms=throttle_ms),)
-    timeout_s, in_slices = request.body.timeout.total_seconds(), request.is_exclusive
-    produce = _Produce(services, request.version, request.correlation_id, acks, timeout_s, in_slices, throttle_ms)
+    produce = _Produce(
+        services,
+        request.version,
+        request.correlation_id,
+        acks,
+        request.body.timeout.total_seconds(),
+        request.is_exclusive,
+        throttle_ms,
+        request.listener_name,
+    )
     if acks != 0:
         for _, outcome in results:
             if type(outcome) is _Uncommitted:
@@ -483,7 +492,7 @@ def _respond(
     for topic, outcome in results:
         _add(topics, topic, _produced(outcome))
     leaders = [one.current_leader for _, produced in topics for one in produced if one.error_code]
-    endpoints = endpoints_of(produce.services, leaders) if leaders else ()
+    endpoints = endpoints_of(produce.services, leaders, produce.listener_name) if leaders else ()
     return (
         encode_produce_response(
             produce.version,
@@ -507,7 +516,7 @@ def _respond_in_slices(produce: _Produce, results: list[_Result], waited: list[_
         yield
     parts: Parts = NO_RESPONSE
     if produce.acks != 0:
-        endpoints = endpoints_of(produce.services, leaders)
+        endpoints = endpoints_of(produce.services, leaders, produce.listener_name)
         encoding = encode_produce_in_slices(
             produce.version, produce.correlation_id, topics, endpoints, produce.throttle_ms
         )

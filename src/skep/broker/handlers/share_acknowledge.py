@@ -100,7 +100,7 @@ def _response(
         list(topics.items()),
         options.record_lock_duration_ms,
         services.config.max_response_bytes,
-        endpoints_of(services, leaders) if leaders else (),
+        endpoints_of(services, leaders, request.listener_name) if leaders else (),
         0 if request.throttle is None else request.throttle.ms,
     )
     return parts

@@ -463,7 +463,7 @@ def _respond(
         [(topic_id, tuple(of_topic.values())) for topic_id, of_topic in topics.items()],
         # A request names its group, or it has no session.
         services.share_partitions.options(request.body.group_id or "").record_lock_duration_ms,
-        endpoints_of(services, leaders) if any(leaders) else (),
+        endpoints_of(services, leaders, request.listener_name) if any(leaders) else (),
         0 if throttle is None else throttle.ms,
     )
     return parts

@@ -1,12 +1,13 @@
 """The current leader of a partition, for clients that asked the wrong broker (KIP-951), and the controller."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from skep.base.errors import ErrorCode
 from skep.base.ids import BrokerId
 from skep.broker.services import Services
-from skep.metadata.model import NO_LEADER
+from skep.broker.topics.topic_creation import alive_brokers
+from skep.metadata.model import NO_LEADER, BrokerRecord
 from skep.wire.leader_hints import NodeEndpoint
 
 NO_CONTROLLER = BrokerId(-1)
@@ -29,10 +30,22 @@ def current_leader(services: Services, topic: str | UUID, index: int, code: Erro
     return None if partition.leader == NO_LEADER else (partition.leader, partition.leader_epoch)
 
 
-def endpoints_of(services: Services, leaders: Iterable[Leader | None]) -> list[NodeEndpoint]:
-    """Returns the addresses of the leaders."""
-    brokers = services.catalog.image.brokers
+def brokers_at(services: Services, listener: str) -> Mapping[BrokerId, BrokerRecord]:
+    """Returns the live brokers with their addresses at the listener that a client uses.
+
+    A broker without this listener is left out, as in Kafka: the client could not reach it. An empty name stands for the
+    listener that brokers use among themselves.
+    """
+    alive = alive_brokers(services)
+    if not listener:
+        return alive
+    return {key: found for key, broker in alive.items() if (found := broker.at(listener)) is not None}
+
+
+def endpoints_of(services: Services, leaders: Iterable[Leader | None], listener: str) -> list[NodeEndpoint]:
+    """Returns the addresses of the leaders, for a client of this listener."""
     ids = sorted({BrokerId(leader[0]) for leader in leaders if leader is not None})
+    brokers = brokers_at(services, listener) if ids else {}
     return [
         NodeEndpoint(broker.id, broker.host, broker.port, broker.rack)
         for broker_id in ids

@@ -7,8 +7,9 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from skep.base.addresses import parse_address, show_address
+from skep.base.addresses import NamedAddress, parse_addresses, show_address
 from skep.base.config.broker_config import read_broker_config
+from skep.base.config.listeners import read_listeners
 from skep.base.errors import OptionError, StartupError
 from skep.base.reserved_port import ReservedPort
 
@@ -21,10 +22,9 @@ def options_of_brokers(texts: Mapping[str, str], count: int) -> list[dict[str, s
     """Returns the options of each broker: ids and ports count up, directories are separate, metadata is shared."""
     config = read_broker_config(texts)
     directory = os.path.abspath(config.log_dirs)
-    listen = parse_address("listeners", config.listeners)
-    advertised = (
-        parse_address("advertised.listeners", config.advertised_listeners) if config.advertised_listeners else None
-    )
+    read_listeners(config)
+    listen = parse_addresses("listeners", config.listeners)
+    advertised = config.advertised_listeners and parse_addresses("advertised.listeners", config.advertised_listeners)
     brokers = []
     for number in range(count):
         node_id = config.node_id + number
@@ -34,21 +34,25 @@ def options_of_brokers(texts: Mapping[str, str], count: int) -> list[dict[str, s
             "log.dirs": os.path.join(directory, f"broker-{node_id}"),
             "skep.metadata": config.cluster.metadata or f"sqlite:{os.path.join(directory, METADATA_FILE)}",
         }
-        if advertised is not None:
+        if advertised:
             own["advertised.listeners"] = _counted_up("advertised.listeners", advertised, number)
         brokers.append({**texts, **own})
     return brokers
 
 
-def _counted_up(option: str, address: tuple[str, int], number: int) -> str:
-    """Returns the address with the port plus ``number``. Port 0, any free port, stays 0."""
-    host, port = address
-    if port and port + number > 65535:
-        raise OptionError(
-            f"{option}={show_address(host, port)}: broker number {number + 1} would need port {port + number}, and the "
-            f"last port is 65535; choose a lower port"
-        )
-    return show_address(host, port + number if port else 0)
+def _counted_up(option: str, addresses: list[NamedAddress], number: int) -> str:
+    """Returns the addresses with their ports plus ``number``. Port 0, any free port, stays 0.
+
+    Several listeners count up in steps of their number, so that none meets another's port.
+    """
+    more = number * len(addresses)
+    for one in addresses:
+        if one.port and one.port + more > 65535:
+            raise OptionError(
+                f"{option}={one}: broker number {number + 1} would need port {one.port + more}, and the last port is "
+                "65535; choose a lower port"
+            )
+    return ",".join(str(one._replace(port=one.port + more if one.port else 0)) for one in addresses)
 
 
 def with_ports(brokers: list[dict[str, str]]) -> tuple[list[dict[str, str]], list[ReservedPort]]:
@@ -59,14 +63,17 @@ def with_ports(brokers: list[dict[str, str]]) -> tuple[list[dict[str, str]], lis
     reserved = []
     chosen = []
     for broker in brokers:
-        host, port = parse_address("listeners", broker["listeners"])
-        if port == 0:
-            try:
-                reserved.append(ReservedPort(host))
-            except OSError as error:
-                raise StartupError(f"cannot listen on {show_address(host, port)}: {str(error).lower()}") from None
-            port = reserved[-1].number
-        chosen.append({**broker, "listeners": show_address(host, port)})
+        addresses = []
+        for one in parse_addresses("listeners", broker["listeners"]):
+            if one.port == 0:
+                try:
+                    reserved.append(ReservedPort(one.host))
+                except OSError as error:
+                    shown = show_address(one.host, one.port)
+                    raise StartupError(f"cannot listen on {shown}: {str(error).lower()}") from None
+                one = one._replace(port=reserved[-1].number)
+            addresses.append(str(one))
+        chosen.append({**broker, "listeners": ",".join(addresses)})
     return chosen, reserved
 
 

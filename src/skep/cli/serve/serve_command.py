@@ -35,14 +35,19 @@ def serve(
         str | None,
         typer.Option(
             "--listen",
-            metavar="HOST:PORT",
-            help="The address to listen on; port 0 is any free port. [default: 127.0.0.1:9092]",
+            metavar="ADDRESS",
+            help="HOST:PORT to listen on, or a list of NAME://HOST:PORT; port 0 is any free port. "
+            "[default: 127.0.0.1:9092]",
         ),
     ] = None,
     advertise: Annotated[
         str | None,
-        typer.Option("--advertise", metavar="HOST:PORT", help="The address for clients, if it differs from --listen."),
+        typer.Option("--advertise", metavar="ADDRESS", help="The address for clients, if it differs from --listen."),
     ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Allow other machines to connect without authentication."),
+    ] = False,
     node_id: Annotated[
         int | None,
         typer.Option("--node-id", min=0, metavar="ID", help="The broker id, unique in the cluster. [default: 1]"),
@@ -90,8 +95,8 @@ def serve(
     Examples:
       skep serve
       skep serve --brokers 3
-      skep serve --data-dir /var/lib/skep --listen 0.0.0.0:9092 --advertise broker.example.org:9092
-      skep serve --node-id 2 --metadata zk://zk1:2181,zk2:2181,zk3:2181/skep --listen 0.0.0.0:9092
+      skep serve --data-dir /var/lib/skep --listen 0.0.0.0:9092 --advertise broker.example.org:9092 --insecure
+      skep serve --node-id 2 --metadata zk://zk1:2181,zk2:2181,zk3:2181/skep --listen 0.0.0.0:9092 --insecure
       skep serve --log-format json --log-level warning 2> skep.log
       skep serve --set log.flush.interval.messages=1 --set log.retention.hours=24
     """
@@ -99,6 +104,7 @@ def serve(
         "log.dirs": data_dir,
         "listeners": listen,
         "advertised.listeners": advertise,
+        "skep.insecure": "true" if insecure else None,
         "node.id": None if node_id is None else str(node_id),
         "skep.metadata": metadata,
         "skep.log.format": log_format,

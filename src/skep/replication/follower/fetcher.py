@@ -24,6 +24,7 @@ from skep.base.errors import DecodeError, ErrorCode, KafkaError, StorageError
 from skep.base.ids import BrokerId
 from skep.client.errors import ClientError
 from skep.client.peer.peer import Peer
+from skep.client.security.client_security import PLAINTEXT, ClientSecurity
 from skep.metadata.model import BrokerRecord
 from skep.replication.follower.fetch_session_handler import FetchSessionHandler
 from skep.replication.follower.followed_partition import PAST_ALL_LOGS, FollowedPartition
@@ -64,6 +65,7 @@ class Fetcher:
         clock: Clock,
         throttle: Throttle,
         before_truncation: BeforeTruncation,
+        security: ClientSecurity = PLAINTEXT,
     ) -> None:
         self._leader = leader
         self._number = number
@@ -73,6 +75,7 @@ class Fetcher:
         self._clock = clock
         self._throttle = throttle
         self._before_truncation = before_truncation
+        self._security = security
         self._session = FetchSessionHandler(clock)
         self._news = asyncio.Event()
         self._peer: Peer | None = None
@@ -190,7 +193,7 @@ class Fetcher:
         timeout_s = self._config.value.cluster.replica_socket_timeout_ms / 1000
         # The leader tells the fetchers of a follower apart by their client ids.
         client_id = f"broker-{self._node().id}-fetcher-{self._number}"
-        peer = Peer(broker.host, broker.port, client_id=client_id, timeout_s=timeout_s)
+        peer = Peer(broker.host, broker.port, client_id=client_id, timeout_s=timeout_s, security=self._security)
         self._peer, self._connected_to = peer, broker
         await peer.connect()
         return peer

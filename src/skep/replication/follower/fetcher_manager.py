@@ -7,6 +7,7 @@ from skep.base.clock import Clock
 from skep.base.config.current_config import CurrentConfig
 from skep.base.ids import BrokerId
 from skep.base.loop.supervisor import Supervisor
+from skep.client.security.client_security import PLAINTEXT, ClientSecurity
 from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import NO_LEADER, BrokerRecord, PartitionRecord
 from skep.replication.follower.fetcher import Fetcher
@@ -30,12 +31,14 @@ class FetcherManager:
         config: CurrentConfig,
         clock: Clock,
         before_truncation: Callable[[Partition], Awaitable[None]],
+        security: ClientSecurity = PLAINTEXT,
     ) -> None:
         self._node = node
         self._image = image
         self._config = config
         self._clock = clock
         self._before_truncation = before_truncation
+        self._security = security
         self._throttle = Throttle(lambda: config.value.cluster.follower_replication_throttled_rate)
         self._count = config.value.cluster.num_replica_fetchers
         self._fetchers: dict[_Place, Fetcher] = {}
@@ -85,6 +88,7 @@ class FetcherManager:
                 self._clock,
                 self._throttle,
                 self._before_truncation,
+                self._security,
             )
             self._tasks[place] = self._supervisor.spawn(f"fetch from broker {leader}", fetcher.run())
         return fetcher

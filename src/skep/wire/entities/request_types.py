@@ -199,6 +199,10 @@ class ListGroupsRequest:
     types_filter: tuple[str, ...]  # 5 only
 
 
+class SaslHandshakeRequest:
+    mechanism: str
+
+
 class ApiVersionsRequest:
     client_software_name: str  # 3 to 4
     client_software_version: str  # 3 to 4
@@ -382,6 +386,10 @@ class DescribeLogDirsRequest:
         partitions: tuple[int, ...]
 
     topics: tuple[DescribeLogDirsRequest.DescribableLogDirTopic, ...] | None
+
+
+class SaslAuthenticateRequest:
+    auth_bytes: bytes
 
 
 class CreatePartitionsRequest:

@@ -27,6 +27,7 @@ from skep.base.errors import KafkaError as CodeError
 from skep.client.cluster_client import ClusterClient, Node
 from skep.client.errors import ClientError
 from skep.client.fetch.partition_fetch import fetch_partition
+from skep.client.security.client_security import ClientSecurity
 from skep.client.topic_info import find_leader
 from skep.records.record import batches_in, iterate_records
 from skep.wire.apis import OFFSET_FOR_LEADER_EPOCH
@@ -81,7 +82,12 @@ class KafkaLog:
     def __init__(self, settings: Settings, topic: str, topic_id: UUID, partition: int) -> None:
         self._settings = settings
         self._topic, self._topic_id, self._partition = topic, topic_id, partition
-        self._cluster = ClusterClient(settings.bootstrap, client_id=settings.client_id, timeout_s=CALL_TIMEOUT_S)
+        self._cluster = ClusterClient(
+            settings.bootstrap,
+            client_id=settings.client_id,
+            timeout_s=CALL_TIMEOUT_S,
+            security=ClientSecurity(settings.security),
+        )
         self._leader: Node | None = None
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
@@ -99,6 +105,7 @@ class KafkaLog:
             raise Unavailable("this broker does not lead the partition")
         self._producer = Producer(
             {
+                **self._settings.security,
                 "bootstrap.servers": self._settings.bootstrap,
                 "client.id": self._settings.client_id,
                 "transactional.id": f"skep.held.{self._topic_id.hex}-{self._partition}",
@@ -133,6 +140,7 @@ class KafkaLog:
     def read_from(self, offset: int) -> None:
         self._consumer = Consumer(
             {
+                **self._settings.security,
                 "bootstrap.servers": self._settings.bootstrap,
                 "client.id": self._settings.client_id,
                 "group.id": "skep.held",  # needed, and not used: nothing is committed

@@ -31,11 +31,15 @@ def test_a_second_machine_begins_with_its_own_id() -> None:
 
 
 def test_the_address_that_clients_are_told_counts_up_too() -> None:
-    texts = {"listeners": "0.0.0.0:9092", "advertised.listeners": "PLAINTEXT://broker.example.org:19092"}
+    texts = {
+        "listeners": "0.0.0.0:9092",
+        "skep.insecure": "true",
+        "advertised.listeners": "PLAINTEXT://broker.example.org:19092",
+    }
     brokers = options_of_brokers(texts, 2)
     assert [broker["advertised.listeners"] for broker in brokers] == [
-        "broker.example.org:19092",
-        "broker.example.org:19093",
+        "PLAINTEXT://broker.example.org:19092",
+        "PLAINTEXT://broker.example.org:19093",
     ]
 
 

@@ -1,9 +1,10 @@
-"""Whom the listener hangs up on: the idle, and those who keep room from others with requests they never finish."""
+"""Whom the server hangs up on: the idle, and those who keep room from others with requests they never finish."""
 
 import pytest
 
 from skep.base.loop.slicer import Slicer
-from skep.server.listener import STALLED_S, Listener
+from skep.security.access import FULL_ACCESS
+from skep.server.socket_server import STALLED_S, SocketServer
 from tests.manual_clock import ManualClock
 
 
@@ -14,7 +15,8 @@ class FakeConnection:
         self._untaken = untaken
         self._untaken_since = untaken_since
         self.reason = None
-        self.host = "192.0.2.1"
+        self.host = self.peer = "10.0.0.1"
+        self.principal = None
 
     def idle_since(self, now):
         return self._idle_since
@@ -48,8 +50,9 @@ def reap(listener, now):
 @pytest.fixture
 def listener():
     clock = ManualClock()
-    listener = Listener(
+    listener = SocketServer(
         NoDispatch(),
+        lambda principal, host, listener: FULL_ACCESS,
         clock,
         Slicer(clock),
         None,

@@ -1,0 +1,79 @@
+"""The listeners of a broker as its options want them: sockets, certificates, and the addresses that are advertised."""
+
+import asyncio
+import logging
+import socket
+
+from skep.base.config.broker_config import BrokerConfig
+from skep.base.config.listeners import ListenerOptions, Listeners
+from skep.base.config.security_config import connection_limits, security_of_listener
+from skep.base.errors import OptionError
+from skep.metadata.model import Endpoint
+from skep.security.security import Security
+from skep.security.tls.listener_tls import ListenerTls
+from skep.server.acceptor import Acceptor
+from skep.server.socket_server import SocketServer
+
+logger = logging.getLogger(__name__)
+
+EVERYWHERE = ("", "0.0.0.0", "::")
+
+
+class ListenerSet:
+    """Owns an acceptor for each listener, and the certificate of those with TLS."""
+
+    def __init__(self, server: SocketServer, listeners: Listeners, security: Security) -> None:
+        """Raises OptionError or StartupError for certificates that cannot be used."""
+        self._server = server
+        self._listeners = listeners
+        self._tls = {one.name: ListenerTls(one.name, one.security) for one in listeners.all if one.uses_tls}
+        self._acceptors = {one.name: self._acceptor(one, security) for one in listeners.all}
+
+    def _acceptor(self, options: ListenerOptions, security: Security) -> Acceptor:
+        tls = self._tls.get(options.name)
+        return Acceptor(
+            self._server,
+            options,
+            mechanisms=(lambda: security.mechanisms(options)) if options.uses_sasl else None,
+            tls_context=None if tls is None else tls.current,
+        )
+
+    async def bind(self) -> tuple[Endpoint, ...]:
+        """Binds all ports. Returns the advertised addresses, in the order of ``listeners``. Raises StartupError."""
+        endpoints = []
+        for options in self._listeners.all:
+            acceptor = self._acceptors[options.name]
+            # Before it is bound, so that it is closed if another one cannot be.
+            self._server.add(acceptor)
+            port = await acceptor.bind(options.host, options.port)
+            host = socket.gethostname() if options.host in EVERYWHERE else options.host
+            if options.advertised is not None:
+                host, port = options.advertised[0], options.advertised[1] or port
+            endpoints.append(Endpoint(options.name, host, port))
+        return tuple(endpoints)
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Takes options that have changed at run time."""
+        security = config.security
+        self._server.max_connections_per_host = security.max_connections_per_ip
+        self._server.max_connections_by_host = connection_limits(security.max_connections_per_ip_overrides)
+        self._server.max_connections_per_principal = security.max_connections_per_principal
+        self._server.max_unauthenticated = security.max_unauthenticated_connections
+        self._server.handshake_timeout_ms = security.handshake_timeout_ms
+        for options in self._listeners.all:
+            own = security_of_listener(security, config.of_listeners, options.name)
+            try:
+                self._acceptors[options.name].reconfigure(own)
+            except OptionError as error:
+                logger.error("listener %s keeps its options: %s", options.name, error)
+                continue
+            if (tls := self._tls.get(options.name)) is not None:
+                tls.reconfigure(own)
+
+    async def check_certificates(self) -> None:
+        """Reads certificates again whose files have changed."""
+        await asyncio.gather(*(tls.check_files() for tls in self._tls.values()))
+
+    async def warn_of_expiry(self) -> None:
+        for tls in self._tls.values():
+            tls.warn_of_expiry()
