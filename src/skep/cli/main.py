@@ -25,6 +25,7 @@ COMMANDS = {
     "queues": ("skep.cli.queues.queue_commands", "Show share groups, redrive dead letters, recall messages."),
     "transactions": ("skep.cli.transactions.transaction_commands", "List transactions, find hanging ones, abort them."),
     "cluster": ("skep.cli.cluster.cluster_commands", "Show brokers and partitions, move replicas, set options."),
+    "users": ("skep.cli.users.user_commands", "Create, list and delete users, change their passwords."),
     "quotas": ("skep.cli.quotas.quota_commands", "Limit what users, client ids and addresses may use."),
     "tls": ("skep.cli.tls.tls_commands", "Make and show certificates for TLS."),
     "health": ("skep.cli.cluster.health_command", "Tell in one line whether the cluster is healthy."),

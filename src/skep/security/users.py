@@ -8,13 +8,18 @@ An entry of the kind USERS has the credentials of one user by mechanism, as JSON
 A user exists as long as it has a credential.
 """
 
+import asyncio
 import base64
+import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from skep.base.errors import ErrorCode, KafkaError
+from skep.base.config.security_config import SecurityConfig
+from skep.base.errors import ErrorCode, KafkaError, OptionError
+from skep.base.password_file import read_password_file
 from skep.base.secret import Secret
 from skep.metadata.catalog import Catalog
 from skep.metadata.cluster_image import SECRETS, USERS, ClusterImage, Fields
@@ -24,6 +29,9 @@ from skep.wire.sasl.password_hash import PasswordHash, hash_password, password_h
 from skep.wire.sasl.plain import MAX_NAME_BYTES, PLAIN
 from skep.wire.sasl.scram_keys import SCRAMS, Scram, ScramKeys
 
+logger = logging.getLogger(__name__)
+
+FIRST_USER, PASSWORD_FILE = "skep.first.user", "skep.first.user.password.file"
 DEFAULT_ITERATIONS = 8192
 SALT_BYTES = 16
 MAX_USERS = 100_000
@@ -139,18 +147,23 @@ async def alter_user(catalog: Catalog, name: str, changes: Mapping[str, Fields |
     await catalog.alter_entry(USERS, name, edit)
 
 
-async def create_first_user(catalog: Catalog, name: str, credentials: Credentials) -> bool:
-    """Creates a user unless there is one with this name. Returns whether it did."""
-    check_name(name)
-    was_there = False
-
-    def edit(before: Fields | None) -> Fields | None:
-        nonlocal was_there
-        was_there = before is not None
-        return credentials if before is None else before
-
-    await catalog.alter_entry(USERS, name, edit)
-    return not was_there
+async def ensure_first_user(catalog: Catalog, config: SecurityConfig) -> None:
+    """Creates the user that the options name, with all mechanisms, unless it exists. Raises OptionError."""
+    name, path = config.first_user, config.first_user_password_file
+    if bool(name) != bool(path):
+        raise OptionError(f"{FIRST_USER} (--user) and {PASSWORD_FILE} (--password-file) belong together")
+    if not name or name in catalog.image.entries_of(USERS):
+        return
+    try:
+        check_name(name)
+    except KafkaError as error:
+        raise OptionError(f"{FIRST_USER}: {error}") from None
+    password = await asyncio.to_thread(read_password_file, Path(path), PASSWORD_FILE)
+    credentials = await asyncio.to_thread(credentials_of, password)
+    # Another broker that starts at the same time may be first.
+    stored = await catalog.alter_entry(USERS, name, lambda before: before or credentials)
+    if stored == credentials:
+        logger.info("created user %s", name)
 
 
 async def ensure_secret(catalog: Catalog) -> None:

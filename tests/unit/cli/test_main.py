@@ -15,6 +15,7 @@ GROUPS_OF_COMMANDS = {
     "groups": ["list", "describe", "reset-offsets", "export", "delete", "delete-offsets"],
     "queues": ["list", "describe", "retry", "dead", "redrive", "scheduled", "recall"],
     "queues config": ["list", "set", "delete"],
+    "users": ["create", "list", "describe", "passwd", "delete"],
     "quotas": ["list", "set", "remove"],
     "transactions": ["list", "describe", "producers", "find-hanging", "abort"],
     "cluster": ["describe", "wait", "reassign", "elect", "drain", "unregister"],

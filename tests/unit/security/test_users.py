@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from skep.base.errors import ErrorCode, KafkaError
+from skep.base.config.security_config import SecurityConfig
+from skep.base.errors import ErrorCode, KafkaError, OptionError
 from skep.base.secret import Secret
 from skep.metadata.catalog import Catalog
 from skep.metadata.cluster_image import SECRETS, USERS, ClusterImage
@@ -14,8 +15,8 @@ from skep.security import users as users_module
 from skep.security.users import (
     Users,
     alter_user,
-    create_first_user,
     credentials_of,
+    ensure_first_user,
     ensure_secret,
     scram_fields,
     users_with_revoked_credentials,
@@ -134,13 +135,38 @@ def test_there_is_a_most_of_users(with_catalog, monkeypatch):
     with_catalog(work)
 
 
-def test_the_first_user_is_created_once(with_catalog):
+def first_user(name, path) -> SecurityConfig:
+    return SecurityConfig(first_user=name, first_user_password_file=str(path))
+
+
+def test_the_first_user_is_created_once(with_catalog, tmp_path):
+    (tmp_path / "password").write_text("pencil\n")
+
     async def work(catalog):
-        assert await create_first_user(catalog, "admin", ALICE)
-        assert not await create_first_user(catalog, "admin", {"SCRAM-SHA-256": fields_of("other")})
-        assert catalog.image.entries_of(USERS)["admin"] == ALICE
+        await ensure_first_user(catalog, first_user("admin", tmp_path / "password"))
+        stored = catalog.image.entries_of(USERS)["admin"]
+        assert set(stored) == {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}
+        assert Users(lambda: catalog.image).password_hash("admin").matches(Secret("pencil"))
+        await ensure_first_user(catalog, first_user("admin", "/nowhere"))
+        assert catalog.image.entries_of(USERS)["admin"] == stored
+        await ensure_first_user(catalog, SecurityConfig())
 
     with_catalog(work)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "complaint"),
+    [
+        ("admin", "", "belong together"),
+        ("", "/nowhere", "belong together"),
+        ("admin", "/nowhere", "skep.first.user.password.file /nowhere: No such file"),
+        ("admin", "/dev/null", "skep.first.user.password.file /dev/null: it is empty"),
+        ("a" * 300, "/nowhere", "skep.first.user: Username is longer than 255 bytes"),
+    ],
+)
+def test_a_first_user_that_cannot_be_is_told(with_catalog, name, path, complaint):
+    with pytest.raises(OptionError, match=complaint):
+        with_catalog(lambda catalog: ensure_first_user(catalog, first_user(name, path)))
 
 
 def test_the_secret_of_unknown_users_is_made_once(with_catalog):

@@ -1,6 +1,7 @@
 """``kafka-configs`` with Kafka's flags: describe and alter the configs of topics, brokers and groups.
 
-The configs of users, clients and addresses are quotas (``kafka_quotas.py``).
+The configs of users, clients and addresses are quotas (``kafka_quotas.py``), and those of users also SCRAM credentials
+(``kafka_users.py``).
 
 Left out
     Loggers and client metrics, which have no configs in Skep. The controller is reached through any broker, so there is
@@ -40,6 +41,8 @@ EXAMPLES = """\
   kafka-configs --bootstrap-server localhost:9092 --describe --entity-type brokers --entity-name 1 --all
   kafka-configs --bootstrap-server localhost:9092 --alter --entity-type users --entity-name alice \\
       --entity-type clients --entity-default --add-config producer_byte_rate=1048576
+  kafka-configs --bootstrap-server localhost:9092 --alter --entity-type users --entity-name alice \\
+      --add-config 'SCRAM-SHA-512=[iterations=8192,password=secret]'
 """
 ENTITY_TYPES = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER, "groups": ResourceType.GROUP}
 UNSUPPORTED_TYPES = ("broker-loggers", "client-metrics")

@@ -1,4 +1,4 @@
-"""The part of ``kafka-configs`` for users, clients and addresses: their quotas.
+"""The part of ``kafka-configs`` for users, clients and addresses: their quotas, and with them credentials of users.
 
 Several entity types name one entity, each with the name or the default at the same place: ``--entity-type users
 --entity-name alice --entity-type clients --entity-default`` are the clients of alice without a quota of their own.
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from skep.cli import output
 from skep.cli.failures import UsageError
+from skep.cli.kafka import kafka_users
 from skep.cli.kafka.kafka_flags import cluster_from
 from skep.cli.quotas.quota_admin import ClientQuota, alter_quotas, describe_quotas
 from skep.cli.skep_client import skep_client
@@ -53,9 +54,19 @@ def execute(flags: argparse.Namespace, set_to: Mapping[str, str], unset: Sequenc
     if not set_to and not unset:
         raise UsageError("At least one of --add-config, --add-config-file or --delete-config must be specified")
     entity = {ENTITY_TYPES[plural]: name or None for plural, name in zip(types, names, strict=True)}
-    changes = _changes(entity, set_to, unset)
+    scram = {name: text for name, text in set_to.items() if kafka_users.is_scram(name)}
+    removed = [name for name in unset if kafka_users.is_scram(name)]
+    user = entity.get(USER) if len(entity) == 1 else None
+    if (scram or removed) and user is None:
+        raise UsageError("SCRAM credentials are those of one user: --entity-type users --entity-name NAME")
+    changes = _changes(
+        entity, {k: v for k, v in set_to.items() if k not in scram}, [k for k in unset if k not in removed]
+    )
     with skep_client(cluster_from(flags)) as client:
-        alter_quotas(client, entity, changes)
+        if user is not None:
+            kafka_users.alter_credentials(client, user, scram, removed)
+        if changes:
+            alter_quotas(client, entity, changes)
     first, name = types[0], names[0]
     if name == DEFAULT_ENTITY:
         output.line(f"Completed updating default config for {first} in the cluster.")
@@ -102,6 +113,8 @@ def _describe(flags: argparse.Namespace, types: Sequence[str], names: Sequence[s
     with skep_client(cluster_from(flags)) as client:
         for quota in describe_quotas(client, components, is_strict=True):
             output.line(quota_row(quota))
+        if list(types) == ["users"] and names != [DEFAULT_ENTITY]:
+            kafka_users.describe_credentials(client, names[0] if names else None)
 
 
 def quota_row(quota: ClientQuota) -> str:

@@ -1,0 +1,1 @@
+"""``skep users``: users and their passwords."""
