@@ -2,7 +2,8 @@
 
 ``skep_broker``          one broker for the whole test run; use different topic names in each test
 ``skep_fresh_broker``    a broker for a single test, to kill and restart
-``skep_broker_options``  override it to set options of both
+``skep_secured_broker``  one broker for the whole test run, with TLS and SASL; its ``client_config`` is for clients
+``skep_broker_options``  override it to set options of all three
 ``skep_cluster``         three brokers for a single test, to kill, pause and restart one by one
 ``skep_cluster_options`` override it to set arguments of ``EmbeddedCluster``, e.g. ``{"brokers": 5}``
 
@@ -44,6 +45,14 @@ def skep_broker(skep_broker_options: dict[str, str]) -> "Iterator[EmbeddedBroker
     from skep.testing import EmbeddedBroker
 
     with EmbeddedBroker(options=skep_broker_options) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def skep_secured_broker(skep_broker_options: dict[str, str]) -> "Iterator[EmbeddedBroker]":
+    from skep.testing import EmbeddedBroker
+
+    with EmbeddedBroker(options=skep_broker_options, security="sasl_ssl") as broker:
         yield broker
 
 

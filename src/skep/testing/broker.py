@@ -18,6 +18,7 @@ from types import TracebackType
 
 from skep.base.reserved_port import ReservedPort
 from skep.broker_process import command, first_line, ready_address
+from skep.testing.embedded_security import EmbeddedSecurity
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
@@ -34,12 +35,25 @@ class EmbeddedBroker:
     ``options`` are broker options with Kafka's names: ``EmbeddedBroker(options={"num.partitions": "4"})``. One default
     differs from that of a broker: a new group does not wait for more members (``group.initial.rebalance.delay.ms=0``),
     because a test has one consumer most of the time.
+
+    ``security`` is ``"sasl_ssl"``, ``"ssl"`` or ``"sasl_plaintext"``: the broker has certificates and a user, and
+    ``client_config`` has the settings of clients. Brokers of a cluster share an ``EmbeddedSecurity``.
     """
 
-    def __init__(self, *, data_dir: str | Path | None = None, options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        data_dir: str | Path | None = None,
+        options: Mapping[str, str] | None = None,
+        security: str | EmbeddedSecurity | None = None,
+    ) -> None:
+        self._own_security = EmbeddedSecurity(security) if isinstance(security, str) else None
+        self.security = self._own_security if isinstance(security, str) else security
         self._own_directory = tempfile.mkdtemp(prefix="skep-") if data_dir is None else None
         self.data_dir = Path(data_dir if data_dir is not None else os.path.join(str(self._own_directory), "data"))
         self.options = {name: str(text) for name, text in (options or {}).items()}
+        if self.security is not None:
+            self.options = self.security.options(self.options)
         self._reserved = ReservedPort(HOST)
         self._address = (HOST, self._reserved.number)
         self._process: subprocess.Popen[bytes] | None = None
@@ -50,6 +64,13 @@ class EmbeddedBroker:
         """``host:port``; it does not change over restarts."""
         host, port = self._address
         return f"{host}:{port}"
+
+    @property
+    def client_config(self) -> dict[str, str]:
+        """The settings of a client, for confluent-kafka: the address and, with ``security``, TLS and SASL."""
+        if self.security is None:
+            return {"bootstrap.servers": self.bootstrap_servers}
+        return self.security.client_config(self.bootstrap_servers)
 
     @property
     def pid(self) -> int:
@@ -81,7 +102,8 @@ class EmbeddedBroker:
         if self._process is not None:
             raise RuntimeError("the broker is already running")
         started.add(self)
-        listen = f"{HOST}:{self._reserved.number}"
+        protocol = "" if self.security is None else f"{self.security.protocol}://"
+        listen = f"{protocol}{HOST}:{self._reserved.number}"
         options = {"listeners": listen, **TEST_DEFAULTS, **self.options, "log.dirs": str(self.data_dir)}
         self._process = subprocess.Popen(
             command(options),
@@ -154,6 +176,8 @@ class EmbeddedBroker:
             started.discard(self)
             self._log_file.close()
             self._reserved.release()
+            if self._own_security is not None:
+                self._own_security.close()
             if self._own_directory is not None:
                 shutil.rmtree(self._own_directory, ignore_errors=True)
 

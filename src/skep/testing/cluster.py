@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from skep.client.connection import Connection
 from skep.client.errors import ClientError
+from skep.client.security.client_security import PLAINTEXT
 from skep.testing.broker import START_TIMEOUT_S, EmbeddedBroker
+from skep.testing.embedded_security import EmbeddedSecurity
 from skep.wire.apis import METADATA
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ class EmbeddedCluster:
     id: ``{2: {"broker.rack": "b"}}``. By default topics have three replicas (``default.replication.factor``) and a
     paused broker is fenced after two seconds (``zookeeper.session.timeout.ms``).
 
+    ``security`` is that of ``EmbeddedBroker``, also between the brokers; ``client_config`` has the settings of clients.
+
     Owns the processes and, unless ``data_dir`` is given, a temporary directory. ``i`` is a broker's id everywhere.
     """
 
@@ -47,9 +51,11 @@ class EmbeddedCluster:
         broker_config: Mapping[int, Mapping[str, str]] | None = None,
         data_dir: str | Path | None = None,
         zookeeper_servers: int = 1,
+        security: str | None = None,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, not {brokers}")
+        self.security = None if security is None else EmbeddedSecurity(security)
         self._own_directory = tempfile.mkdtemp(prefix="skep-") if data_dir is None else None
         self.data_dir = Path(self._own_directory or data_dir or "")
         self.zookeeper: ZooKeeperEnsemble | None = None
@@ -71,6 +77,13 @@ class EmbeddedCluster:
     def bootstrap_servers(self) -> str:
         """The addresses of all brokers, including stopped ones; they do not change while the cluster exists."""
         return ",".join(self.brokers.values())
+
+    @property
+    def client_config(self) -> dict[str, str]:
+        """The settings of a client, for confluent-kafka: the addresses and, with ``security``, TLS and SASL."""
+        if self.security is None:
+            return {"bootstrap.servers": self.bootstrap_servers}
+        return self.security.client_config(self.bootstrap_servers)
 
     @property
     def brokers(self) -> dict[int, str]:
@@ -173,7 +186,8 @@ class EmbeddedCluster:
     def _new_broker(self) -> int:
         i = max(self._brokers, default=0) + 1
         options = {**self._config, **self._broker_config.get(i, {}), "node.id": str(i), "skep.metadata": self._store()}
-        self._brokers[i] = EmbeddedBroker(data_dir=self.data_dir / f"broker-{i}", options=options)
+        folder = self.data_dir / f"broker-{i}"
+        self._brokers[i] = EmbeddedBroker(data_dir=folder, options=options, security=self.security)
         return i
 
     @property
@@ -249,12 +263,17 @@ class EmbeddedCluster:
     def _ask_metadata(self, i: int, topics: "list[str] | tuple[str, ...] | None") -> Any:
         host, _, port = self._brokers[i].bootstrap_servers.rpartition(":")
         named = None if topics is None else [{"name": topic} for topic in topics]
-        with Connection(host, int(port), client_id="skep-testing", timeout_s=_ASK_TIMEOUT_S) as connection:
+        security = PLAINTEXT if self.security is None else self.security.of_client
+        with Connection(
+            host, int(port), client_id="skep-testing", timeout_s=_ASK_TIMEOUT_S, security=security
+        ) as connection:
             return connection.ask(METADATA, {"topics": named, "allow_auto_topic_creation": False})
 
     def close(self) -> None:
         """Stops all brokers and removes the temporary directory. A second call does nothing."""
         with contextlib.ExitStack() as stops:
+            if self.security is not None:
+                stops.callback(self.security.close)
             if self._own_directory is not None:
                 stops.callback(shutil.rmtree, self._own_directory, ignore_errors=True)
             if self.zookeeper is not None:
