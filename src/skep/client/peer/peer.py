@@ -121,15 +121,16 @@ class Peer(asyncio.BufferedProtocol):
             self._connecting = None
 
     async def _authenticate(self) -> None:
-        exchange = self._security.login(self.address)
-        if exchange is None:
+        if self._security.mechanism is None:
             return
+        # In a thread: OAUTHBEARER may ask for a token, and SCRAM derives a key from the password.
+        exchange = await asyncio.to_thread(self._security.login, self.address)
+        assert exchange is not None
         request: tuple[Api, Body] | None = exchange.first()
         while request is not None:
             api, body = request
             version = self.version_of(api)
             response = decode_response(api, version, await self._send(api, version, body, None))[1]
-            # In a thread: SCRAM derives a key from the password.
             request = await asyncio.to_thread(exchange.next, response)
         self._renew_later(exchange)
 

@@ -45,6 +45,9 @@ _RENAMED = {
     "ssl.truststore.certificates": "ssl.ca.pem",
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",
     "ssl.keystore.key": "ssl.key.pem",
+    # Kafka's names since 4.1 (KIP-1139).
+    "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
 }
 _ONLY_JAVA = frozenset(
     {
@@ -91,7 +94,8 @@ _READ = frozenset(
         "ssl.key.pem",
     }
 )
-_FAMILIES = ("sasl.kerberos.", "sasl.login.", "sasl.oauthbearer.", "ssl.engine.")
+_VERIFICATION = "enable.ssl.certificate.verification"
+_FAMILIES = ("https.ca.", "sasl.kerberos.", "sasl.login.", "sasl.oauthbearer.", "ssl.engine.")
 
 
 def check_known(names: Iterable[str]) -> None:
@@ -103,7 +107,7 @@ def check_known(names: Iterable[str]) -> None:
 
 
 def is_security_setting(name: str) -> bool:
-    return name.startswith(("security.", "sasl.", "ssl.")) or name == "enable.ssl.certificate.verification"
+    return name.startswith(("security.", "sasl.", "ssl.", "https.ca.")) or name == _VERIFICATION
 
 
 def is_secret(name: str) -> bool:
@@ -128,6 +132,9 @@ def librdkafka_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
         found["ssl.certificate.location"] = found["ssl.key.location"] = _pem_file("ssl.keystore.location", keystore)
     if jaas := properties.get("sasl.jaas.config"):
         found.update(_login(jaas))
+    if str(found.get("sasl.oauthbearer.token.endpoint.url", "")).startswith("http"):
+        # librdkafka asks an endpoint only if it is told to.
+        found.setdefault("sasl.oauthbearer.method", "oidc")
     return found
 
 

@@ -7,7 +7,7 @@ settings are equal, can be pickled, and show no secret: Spark sends them to its 
 import ssl
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from skep.base.errors import OptionError
 from skep.base.secret import Secret
@@ -16,7 +16,10 @@ from skep.client.security.client_properties import check_known, is_security_sett
 from skep.client.security.sasl_exchange import SaslExchange
 from skep.client.security.tls_context import client_context
 from skep.wire.sasl.oauth_bearer import OAUTHBEARER
-from skep.wire.sasl.sasl_client import MECHANISMS, password_client
+from skep.wire.sasl.sasl_client import MECHANISMS, password_client, token_client
+
+if TYPE_CHECKING:
+    from skep.client.security.oauth_tokens import TokenSource
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
@@ -31,6 +34,7 @@ class ClientSecurity:
         if self.protocol not in PROTOCOLS:
             raise BadSetting(f"security.protocol={self.protocol}: expected one of {', '.join(PROTOCOLS)}")
         self.mechanism: str | None = None
+        self._tokens: TokenSource | None = None
         if self.protocol.startswith("SASL_"):
             self.mechanism = self._settings.get("sasl.mechanisms", "").strip().upper()
             self._check_login(self.mechanism)
@@ -55,9 +59,14 @@ class ClientSecurity:
         return client_context(self._settings) if self.wants_tls else None
 
     def login(self, address: str) -> SaslExchange | None:
-        """Begins the exchange of one connection; None without SASL."""
+        """Begins the exchange of one connection; None without SASL.
+
+        It may ask an endpoint for a token: on an event loop it belongs in a thread.
+        """
         if self.mechanism is None:
             return None
+        if self._tokens is not None:
+            return SaslExchange(self.mechanism, "by token", token_client(self._tokens.token()), address)
         user = self._settings["sasl.username"]
         client = password_client(self.mechanism, user, Secret(self._settings["sasl.password"]))
         return SaslExchange(self.mechanism, f"of user '{user}'", client, address)
@@ -65,8 +74,14 @@ class ClientSecurity:
     def _check_login(self, mechanism: str) -> None:
         if not mechanism:
             raise BadSetting(f"security.protocol={self.protocol} needs sasl.mechanism: one of {', '.join(MECHANISMS)}")
-        if mechanism not in MECHANISMS or mechanism == OAUTHBEARER:
+        if mechanism not in MECHANISMS:
             raise BadSetting(f"sasl.mechanism={mechanism}: expected one of {', '.join(MECHANISMS)}")
+        if mechanism == OAUTHBEARER:
+            # Imported here: it imports a client of HTTP.
+            from skep.client.security.oauth_tokens import TokenSource
+
+            self._tokens = TokenSource(self._settings)
+            return
         for name in ("sasl.username", "sasl.password"):
             if not self._settings.get(name):
                 raise BadSetting(f"sasl.mechanism={mechanism} needs {name}, or both in sasl.jaas.config")
