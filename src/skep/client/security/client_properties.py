@@ -67,7 +67,6 @@ _ONLY_JAVA = frozenset(
     }
 )
 """Read by Java only. What a login or a store needs of them has been read before they are dropped."""
-_TRANSLATED = ("sasl.jaas.config", "ssl.truststore.location", "ssl.keystore.location")
 _JAAS_OAUTH = {
     "clientId": "sasl.oauthbearer.client.id",
     "clientSecret": "sasl.oauthbearer.client.secret",
@@ -116,26 +115,35 @@ def is_secret(name: str) -> bool:
 
 
 def librdkafka_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns all properties, those of security under librdkafka's names. Raises BadSetting."""
+    """Returns all properties, those of security under librdkafka's names. Raises BadSetting.
+
+    Of two names for the same the later one wins: what the command line says comes behind what a file says.
+    """
     found: dict[str, Any] = {}
     for name, value in properties.items():
-        if name not in _ONLY_JAVA and name not in _TRANSLATED:
-            found[_RENAMED.get(name, name)] = value
-    if "ssl.endpoint.identification.algorithm" in found:
-        algorithm = found["ssl.endpoint.identification.algorithm"].strip().lower()
-        found["ssl.endpoint.identification.algorithm"] = algorithm or "none"
-    if "security.protocol" in found:
-        found["security.protocol"] = found["security.protocol"].strip().upper()
-    if truststore := properties.get("ssl.truststore.location"):
-        found["ssl.ca.location"] = _pem_file("ssl.truststore.location", truststore)
-    if keystore := properties.get("ssl.keystore.location"):
-        found["ssl.certificate.location"] = found["ssl.key.location"] = _pem_file("ssl.keystore.location", keystore)
-    if jaas := properties.get("sasl.jaas.config"):
-        found.update(_login(jaas))
+        if name not in _ONLY_JAVA:
+            found.update(_translated(name, value))
     if str(found.get("sasl.oauthbearer.token.endpoint.url", "")).startswith("http"):
         # librdkafka asks an endpoint only if it is told to.
         found.setdefault("sasl.oauthbearer.method", "oidc")
     return found
+
+
+def _translated(name: str, value: Any) -> dict[str, Any]:
+    match name:
+        case "sasl.jaas.config":
+            return _login(value) if value else {}
+        case "ssl.truststore.location":
+            return {"ssl.ca.location": _pem_file(name, value)} if value else {}
+        case "ssl.keystore.location":
+            return (
+                dict.fromkeys(("ssl.certificate.location", "ssl.key.location"), _pem_file(name, value)) if value else {}
+            )
+        case "ssl.endpoint.identification.algorithm":
+            return {name: value.strip().lower() or "none"}
+        case "security.protocol":
+            return {name: value.strip().upper()}
+    return {_RENAMED.get(name, name): value}
 
 
 def _login(text: str) -> dict[str, str]:
