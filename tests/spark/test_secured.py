@@ -41,9 +41,14 @@ def options(secured: EmbeddedBroker) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in {**java, "bootstrap.servers": secured.bootstrap_servers}.items()}
 
 
+def create(secured: EmbeddedBroker, topic: str) -> None:
+    admin = AdminClient(secured.client_config)
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(60)
+
+
 @pytest.fixture
 def filled(secured: EmbeddedBroker, topic: str) -> str:
-    AdminClient(secured.client_config).create_topics([NewTopic(topic, 2, 1)])[topic].result(60)
+    create(secured, topic)
     producer = Producer(secured.client_config)
     for number in range(20):
         producer.produce(topic, b"%d" % number, partition=number % 2)
@@ -77,7 +82,7 @@ def test_a_batch_reads_and_writes_and_its_plan_has_no_secret(
 def test_a_stream_reads_and_writes_and_nothing_it_leaves_has_a_secret(
     spark: SparkSession, secured: EmbeddedBroker, options: dict[str, str], filled: str, tmp_path: Path
 ) -> None:
-    AdminClient(secured.client_config).create_topics([NewTopic(f"{filled}-copy", 1, 1)])[f"{filled}-copy"].result(60)
+    create(secured, f"{filled}-copy")
     rows = (
         spark.readStream.format("skep")
         .options(**options)
