@@ -105,36 +105,35 @@ class Cluster:
                 if error.args[0].code() not in _UNREACHABLE:
                     raise
                 self.admin.poll(0)
-            if self._was_refused() or self._is_insecure():
+            if self._was_refused():
                 break
-        raise CommandError(self._what_is_insecure() or unreachable_text(self.bootstrap, self._errors))
+            if (why := self._what_is_insecure()) is not None:
+                raise CommandError(why)
+        raise CommandError(unreachable_text(self.bootstrap, self._errors))
 
     def _was_refused(self) -> bool:
         """Returns whether nobody listens at any address, so that waiting is useless."""
         failures = [error.str() for error in self._errors if error.code() == KafkaError._TRANSPORT]
         return bool(failures) and all("Connection refused" in text for text in failures)
 
-    def _is_insecure(self) -> bool:
-        """Returns whether librdkafka has reported that TLS or the login failed, or thinks so."""
-        return any(
-            error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL) or "security.protocol" in error.str()
-            for error in self._errors
-        )
-
     def _what_is_insecure(self) -> str | None:
-        """Returns what is wrong with TLS or the login, in the words of Skep's own client, which are clearer."""
-        if not self._is_insecure():
-            return None
+        """Returns what is wrong with TLS or the login, in the words of Skep's own client; None if it is not that.
+
+        librdkafka is not always told: a broker with TLS closes a connection without TLS, as one that stops would do.
+        """
         from skep.client.cluster_client import ClusterClient
-        from skep.client.errors import ClientError
+        from skep.client.errors import BadSetting, ClientError, SecurityFailure
         from skep.client.security.client_security import ClientSecurity
+        from skep.client.security.tls_failure import NO_TLS_THERE, TLS_EXPECTED
 
         try:
             security = ClientSecurity.of(self.properties)
-            with ClusterClient(self.bootstrap, timeout_s=CONNECT_TIMEOUT_S, security=security) as client:
+            with ClusterClient(self.bootstrap, timeout_s=REFUSAL_TIMEOUT_S, security=security) as client:
                 client.nodes()
-        except ClientError as error:
+        except (BadSetting, SecurityFailure) as error:
             return str(error)
+        except ClientError as error:
+            return str(error) if TLS_EXPECTED in str(error) or NO_TLS_THERE in str(error) else None
         return None
 
     def answers(self, timeout_s: float) -> bool:
