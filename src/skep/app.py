@@ -69,7 +69,7 @@ from skep.replication.partition.partition import Partition
 from skep.replication.partition.time_lookups import TimeLookups
 from skep.replication.replica_manager import ReplicaManager
 from skep.replication.upkeep.kernel_compilation import compile_missing
-from skep.security.inter_broker import inter_broker_properties, inter_broker_security
+from skep.security.inter_broker import check_own_rights, inter_broker_properties, inter_broker_security
 from skep.security.security import Security
 from skep.server.listener_set import ListenerSet
 from skep.server.socket_server import SocketServer
@@ -151,6 +151,9 @@ class Broker:
             self._replicas.may_have_lost, has_new_disk=self._directory.may_have_lost_synced_data
         )
         self._directory.losses_settled()
+        if any(one.uses_sasl for one in self._listeners.all):
+            await self._security.start(self._catalog, self._supervisor)
+        check_own_rights(self.config, self._listeners.inter_broker, self._peer_properties, self._security)
         await self._join(server, services)
         # Before the logs are opened, which may take long: an election may wait for these reports.
         self._supervisor.repeat(lambda: 0, self._log_end_reporter.report)
@@ -459,6 +462,7 @@ class Broker:
                 set_log_level(self.config.log_level)
             services.replicas.defaults_changed(self.config.topic_defaults)
         self._security.image_changed(old, new)
+        self._listener_set.image_changed(old, new)
         services.replicas.image_changed(old, new)
         if new.brokers is not old.brokers:
             self._log_end_reporter.recheck()

@@ -5,13 +5,22 @@ the user of ``listener.name.<name>.<mechanism>.sasl.jaas.config``. The worker pr
 the same settings.
 """
 
+import ssl
+from collections.abc import Mapping
+
 from skep.base.config.broker_config import BrokerConfig
 from skep.base.config.listeners import ListenerOptions
 from skep.base.config.security_config import security_of_listener
-from skep.base.errors import OptionError
+from skep.base.errors import OptionError, StartupError
 from skep.client.errors import BadSetting
 from skep.client.security.client_properties import librdkafka_properties
 from skep.client.security.client_security import ClientSecurity
+from skep.security.operations import CLUSTER_NAME, Operation, ResourceType
+from skep.security.principal import ANONYMOUS, Principal
+from skep.security.security import Security
+from skep.security.tls.distinguished_name import subject_of
+from skep.security.tls.mapping_rules import MappingRules
+from skep.security.tls.server_context import certificate_chain, first_certificate
 
 _SHARED = (
     "ssl.keystore.location",
@@ -50,6 +59,30 @@ def inter_broker_properties(config: BrokerConfig, listener: ListenerOptions) -> 
         return librdkafka_properties(texts)
     except BadSetting as error:
         raise OptionError(f"listener {listener.name}, which brokers use among themselves: {error}") from None
+
+
+def check_own_rights(
+    config: BrokerConfig, listener: ListenerOptions, properties: Mapping[str, str], security: Security
+) -> None:
+    """Raises StartupError if other brokers would refuse this one. A single broker talks to nobody."""
+    if security.authorizer is None or not config.cluster.metadata:
+        return
+    principal = _own_principal(listener, properties)
+    access = security.access(principal, "127.0.0.1", listener.name)
+    if not access.allows(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
+        raise StartupError(
+            f"brokers are {principal} to each other, on listener {listener.name}, and may do nothing there: add "
+            f"{principal} to super.users, or allow it CLUSTER_ACTION on the cluster"
+        )
+
+
+def _own_principal(listener: ListenerOptions, properties: Mapping[str, str]) -> Principal:
+    if listener.uses_sasl:
+        return Principal(properties.get("sasl.username") or properties.get("sasl.oauthbearer.client.id", ""))
+    if not listener.uses_tls or listener.security.ssl_client_auth == "none":
+        return ANONYMOUS
+    certificate = ssl.PEM_cert_to_DER_cert(first_certificate(certificate_chain(listener.security)))
+    return MappingRules(listener.security.ssl_principal_mapping_rules).principal(subject_of(certificate))
 
 
 def inter_broker_security(properties: dict[str, str], listener: ListenerOptions) -> ClientSecurity:

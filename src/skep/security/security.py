@@ -5,17 +5,21 @@ from collections.abc import Callable
 from skep.base.clock import Clock
 from skep.base.config.current_config import CurrentConfig
 from skep.base.config.listeners import ListenerOptions
-from skep.base.config.security_config import SecurityConfig
+from skep.base.config.security_config import SecurityConfig, security_of_listener
+from skep.base.loop.supervisor import Supervisor
+from skep.metadata.catalog import Catalog
 from skep.metadata.cluster_image import ClusterImage
 from skep.security.access import FULL_ACCESS, Access, FullAccess
 from skep.security.acls.authorizer import Authorizer, host_of, parse_super_users
 from skep.security.acls.cached_access import CachedAccess
 from skep.security.audit.audit import NO_AUDIT, Audit
 from skep.security.audit.audit_file import AuditFile
+from skep.security.authenticator import Authenticator
 from skep.security.operations import Operation
 from skep.security.principal import ANONYMOUS, Principal
 from skep.security.quotas.quotas import Quotas, Windows
 from skep.security.sasl.mechanisms import Mechanisms
+from skep.security.users import ensure_secret
 
 
 class Security:
@@ -32,6 +36,7 @@ class Security:
         self.authorizer = _authorizer(config)
         self.audit = _audit(config, clock)
         self.quotas = Quotas(clock, Windows.of(config))
+        self.authenticator = Authenticator(image, clock)
 
     def image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
         """Called after each change of the image and of the options in force."""
@@ -40,8 +45,19 @@ class Security:
         self.quotas.image_changed(new)
 
     def mechanisms(self, listener: ListenerOptions) -> Mechanisms:
-        """Returns the SASL mechanisms of a listener."""
-        return Mechanisms({})
+        """Returns the SASL mechanisms of a listener. Raises OptionError."""
+        config = self._current_config.value
+
+        def options_of(mechanism: str) -> SecurityConfig:
+            return security_of_listener(config.security, config.of_listeners, listener.name, mechanism)
+
+        enabled = listener.security.sasl_enabled_mechanisms
+        return self.authenticator.mechanisms(listener.name, options_of, enabled)
+
+    async def start(self, catalog: Catalog, supervisor: Supervisor) -> None:
+        """Prepares for logins, after the mechanisms of all listeners are known."""
+        await ensure_secret(catalog)
+        self.authenticator.start(supervisor)
 
     def access(self, principal: Principal, host: str, listener: str = "") -> Access:
         """Returns what a client may do that has authenticated as ``principal``, or as ANONYMOUS not at all."""
@@ -52,6 +68,7 @@ class Security:
 
     def close(self) -> None:
         """Writes the rest of the audit log, for at most two seconds."""
+        self.authenticator.close()
         self.audit.close()
 
 

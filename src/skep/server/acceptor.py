@@ -35,7 +35,7 @@ class Acceptor:
         owner: AcceptorOwner,
         options: ListenerOptions,
         *,
-        mechanisms: Callable[[], Mechanisms] | None = None,
+        mechanisms: Mechanisms | None = None,
         tls_context: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         """``mechanisms`` are those of SASL, None without it; ``tls_context`` returns the current one."""

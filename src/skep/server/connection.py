@@ -101,7 +101,7 @@ class Entrance(Protocol):
     name: str
     is_local: bool
     security: SecurityConfig
-    mechanisms: Callable[[], Mechanisms] | None
+    mechanisms: Mechanisms | None
 
 
 class FinishedHandshake(Protocol):
@@ -226,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
         """Decides what the client may send: everything, or only what it needs to authenticate."""
         if (mechanisms := self._entrance.mechanisms) is not None:
             security = self._entrance.security
-            self.sasl = SaslSession(mechanisms(), self, security, self._owner.clock)
+            self.sasl = SaslSession(mechanisms, self, security, self._owner.clock)
             self._decode = self._decode_of_stranger
             self._frames = FrameReader(
                 self._owner.scratch,

@@ -8,9 +8,12 @@ from skep.base.config.broker_config import BrokerConfig
 from skep.base.config.listeners import ListenerOptions, Listeners
 from skep.base.config.security_config import connection_limits, security_of_listener
 from skep.base.errors import OptionError
+from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import Endpoint
+from skep.security.principal import Principal
 from skep.security.security import Security
 from skep.security.tls.listener_tls import ListenerTls
+from skep.security.users import users_with_revoked_credentials
 from skep.server.acceptor import Acceptor
 from skep.server.socket_server import SocketServer
 
@@ -31,10 +34,11 @@ class ListenerSet:
 
     def _acceptor(self, options: ListenerOptions, security: Security) -> Acceptor:
         tls = self._tls.get(options.name)
+        mechanisms = security.mechanisms(options) if options.uses_sasl else None
         return Acceptor(
             self._server,
             options,
-            mechanisms=(lambda: security.mechanisms(options)) if options.uses_sasl else None,
+            mechanisms=mechanisms,
             tls_context=None if tls is None else tls.current,
         )
 
@@ -69,6 +73,11 @@ class ListenerSet:
                 continue
             if (tls := self._tls.get(options.name)) is not None:
                 tls.reconfigure(own)
+
+    def image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
+        """Hangs up on users whose password was changed or who are gone: they no longer prove what they have proven."""
+        for user in users_with_revoked_credentials(old, new):
+            self._server.hang_up_on(Principal(user), "its credentials have changed")
 
     async def check_certificates(self) -> None:
         """Reads certificates again whose files have changed."""

@@ -217,6 +217,11 @@ class SocketServer:
                 self.max_descriptors,
             )
 
+    def hang_up_on(self, principal: Principal, reason: str) -> None:
+        for connection in list(self._connections):
+            if connection.principal == principal and connection.sasl is not None:
+                connection.hang_up(reason)
+
     def unmute_all(self) -> None:
         """Takes requests of all clients again: their quotas have changed."""
         for connection in list(self._connections):

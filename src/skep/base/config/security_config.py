@@ -116,6 +116,7 @@ class SecurityConfig:
         (SCRAM_SHA_512,),
         each_of(*MECHANISMS),
         "The SASL mechanisms that clients may use: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.",
+        dynamic=False,
     )
     sasl_mechanism_inter_broker_protocol: str = option(
         "sasl.mechanism.inter.broker.protocol",

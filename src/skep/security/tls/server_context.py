@@ -41,6 +41,14 @@ def certificate_chain(security: SecurityConfig) -> bytes:
     return _pem(security.ssl_keystore_certificate_chain).encode()
 
 
+def first_certificate(pem: bytes) -> str:
+    """Returns the first certificate of a PEM text, which may have a key before it."""
+    found = re.search(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", pem.decode(), re.DOTALL)
+    if found is None:
+        raise OptionError("ssl.keystore.location: there is no certificate in PEM form")
+    return found[0]
+
+
 def _load_certificate(context: ssl.SSLContext, security: SecurityConfig) -> None:
     location, password = security.ssl_keystore_location, security.ssl_key_password
 
