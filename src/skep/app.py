@@ -133,6 +133,7 @@ class Broker:
         self._on_stop(lambda: _synchronously(coordinators.stop))
         services = self._services(coordinators)
         self._security: Security = services.security
+        self._on_stop(lambda: asyncio.to_thread(services.security.close))
         self._write_dead_letters(services)
         coordinators.share_persister.create_topic = lambda: internal_topics.ensure(services, SHARE_GROUP_STATE)
         coordinators.fenced_members.end_here = lambda group_id, members: self._slicer.finish(

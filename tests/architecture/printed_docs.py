@@ -18,7 +18,7 @@ from skep.wire.apis import ADVERTISED_NEWEST, ADVERTISED_OLDEST, NOT_ADVERTISED,
 DOCS = Path(__file__).parents[2] / "docs"
 
 NOT_SERVED = {
-    "Security": "29 30 31 38 39 40 41",
+    "Security": "38 39 40 41",
     "Streams groups": "88 89",
     "Between brokers and a KRaft controller": "56 58 62 63 67 73 80 81 82",
     "KRaft's own": "52 53 54 57 59 70",

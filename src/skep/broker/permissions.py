@@ -124,6 +124,9 @@ PERMISSIONS: Mapping[int, Permission] = {
     apis.END_TXN.key: Permission((_WRITE_ID,)),
     apis.WRITE_TXN_MARKERS.key: Permission(check=_check_write_markers),
     apis.TXN_OFFSET_COMMIT.key: Permission((_WRITE_ID, _READ_GROUP), (_READ_TOPIC,)),
+    apis.DESCRIBE_ACLS.key: _on_cluster(DESCRIBE),
+    apis.CREATE_ACLS.key: _on_cluster(ALTER),
+    apis.DELETE_ACLS.key: _on_cluster(ALTER),
     apis.DESCRIBE_CONFIGS.key: Permission(
         items=(Need(DESCRIBE_CONFIGS, TOPIC), Need(DESCRIBE_CONFIGS, GROUP), Need(DESCRIBE_CONFIGS, CLUSTER))
     ),

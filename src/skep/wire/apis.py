@@ -44,6 +44,9 @@ ADD_OFFSETS_TO_TXN = Api(25, "AddOffsetsToTxn", 0, 4, 3)
 END_TXN = Api(26, "EndTxn", 0, 5, 3)
 WRITE_TXN_MARKERS = Api(27, "WriteTxnMarkers", 1, 2, 1)
 TXN_OFFSET_COMMIT = Api(28, "TxnOffsetCommit", 0, 5, 3)
+DESCRIBE_ACLS = Api(29, "DescribeAcls", 1, 3, 2)
+CREATE_ACLS = Api(30, "CreateAcls", 1, 3, 2)
+DELETE_ACLS = Api(31, "DeleteAcls", 1, 3, 2)
 DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", 1, 4, 4)
 ALTER_CONFIGS = Api(33, "AlterConfigs", 0, 2, 2)
 ALTER_REPLICA_LOG_DIRS = Api(34, "AlterReplicaLogDirs", 1, 2, 2)
@@ -113,6 +116,9 @@ SERVED: dict[int, Api] = {
         END_TXN,
         WRITE_TXN_MARKERS,
         TXN_OFFSET_COMMIT,
+        DESCRIBE_ACLS,
+        CREATE_ACLS,
+        DELETE_ACLS,
         DESCRIBE_CONFIGS,
         ALTER_CONFIGS,
         ALTER_REPLICA_LOG_DIRS,

@@ -91,6 +91,7 @@ class AlterBody(Protocol[R_co]):
     def validate_only(self) -> bool: ...
 
 
+_AUDITED = {TOPIC_RESOURCE: "config of topic", GROUP_RESOURCE: "config of group"}
 MakeEdit = Callable[[Target, R], Edit]
 """Makes the edit that a resource of a request wants. Raises KafkaError if the request is invalid."""
 
@@ -111,7 +112,7 @@ async def alter_configs(services: Services, request: AnyRequest, body: AlterBody
             if body.validate_only:
                 edit(target.overrides)
             else:
-                await target.write(edit)
+                await _write_and_tell(services, request, target, resource, edit)
         except RESPONSE_ERRORS as error:
             code, message = code_of(error), message_of(error)
         responses.append(
@@ -123,6 +124,27 @@ async def alter_configs(services: Services, request: AnyRequest, body: AlterBody
             }
         )
     return {"responses": responses}
+
+
+async def _write_and_tell(
+    services: Services, request: AnyRequest, target: Target, resource: Resource, edit: Edit
+) -> None:
+    """Writes a change, and tells the audit of it."""
+    hidden = {name for name, option in target.options.items() if option.is_sensitive}
+    versions: list[dict[str, str | None]] = []
+
+    def edit_and_remember(overrides: Mapping[str, str]) -> Mapping[str, str]:
+        changed = edit(overrides)
+        versions[:] = [
+            {name: None if name in hidden else text for name, text in some.items()} for some in (overrides, changed)
+        ]
+        return changed
+
+    await target.write(edit_and_remember)
+    old, new = versions
+    services.security.audit.changed(
+        request, _AUDITED.get(resource.resource_type, "config of broker"), resource.resource_name, old, new
+    )
 
 
 def _named_twice(resources: Iterable[Resource]) -> Work[set[tuple[int, str]]]:

@@ -41,7 +41,7 @@ async def handle(services: Services, request: "Request[AlterShareGroupOffsetsReq
     ]
     image = services.catalog.image
     try:
-        results = await services.share_groups.alter_offsets(group_id, offsets)
+        results = {} if refused and not offsets else await services.share_groups.alter_offsets(group_id, offsets)
     except KafkaError as error:
         return {"error_code": error.code, "error_message": message_of(error), "responses": []}
 

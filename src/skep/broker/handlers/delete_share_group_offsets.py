@@ -33,7 +33,9 @@ async def handle(services: Services, request: "Request[DeleteShareGroupOffsetsRe
     refused = {name for name in names if not allowed(request, TOPIC, name)}
     ids = {name: image.topics[name].topic_id for name in names if name in image.topics and name not in refused}
     try:
-        results = await services.share_groups.delete_offsets(request.body.group_id, frozenset(ids.values()))
+        results = {}
+        if ids or not refused:
+            results = await services.share_groups.delete_offsets(request.body.group_id, frozenset(ids.values()))
     except KafkaError as error:
         return {"error_code": error.code, "error_message": message_of(error), "responses": []}
 

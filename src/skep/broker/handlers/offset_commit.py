@@ -68,6 +68,8 @@ def handle(services: Services, request: "Request[OffsetCommitRequest]") -> Parts
         services.groups.check_id(body.group_id, may_be_empty=True)
         return commit_in_pieces(services, request, functools.partial(_commit, services, request))
     refused, offsets = wanted_offsets(services, request)
+    if is_refused(refused, offsets):
+        return response(request, refused, [])
     codes: Any = _commit(services, request, offsets)
     if type(codes) is not list:
         return _response_later(request, refused, codes)
@@ -109,6 +111,11 @@ def wanted_offsets(services: Services, request: "_AnyCommit") -> tuple[list[Erro
         if not code:
             offsets += _offsets(name, topic.partitions)
     return refused, offsets
+
+
+def is_refused(refused: list[ErrorCode], offsets: list[AnyOffset]) -> bool:
+    """Returns whether nothing is left to commit that the client may: the coordinator is not asked then."""
+    return not offsets and ErrorCode.topic_authorization_failed in refused
 
 
 def _code_and_name(services: Services, request: "_AnyCommit", topic: "_Topic") -> tuple[ErrorCode, str]:
@@ -206,6 +213,8 @@ async def commit_in_pieces(
     finish = services.slicer.finish
     refused, offsets = await finish(_wanted_offsets(services, request))
     codes: Codes = []
+    if is_refused(refused, offsets):
+        return await finish(_response(request, refused, codes))
     while len(codes) < len(offsets):
         piece = offsets[len(codes) : len(codes) + OFFSETS_AT_ONCE]
         try:

@@ -54,6 +54,8 @@ def handle(services: Services, request: "Request[TxnOffsetCommitRequest]") -> Bo
             code_for_client=lambda code: _code_for_client(request, code),
         )
     refused, offsets = offset_commit.wanted_offsets(services, request)
+    if offset_commit.is_refused(refused, offsets):
+        return offset_commit.response(request, refused, [])
     codes = _commit(services, request, offsets)
     if isinstance(codes, list):
         return offset_commit.response(request, refused, codes)

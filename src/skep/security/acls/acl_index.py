@@ -27,9 +27,11 @@ class PatternRules:
     def __init__(self, pattern: ResourcePattern, fields: Fields) -> None:
         self.pattern = pattern
         self.fields = fields
+        self.count = 0
         self._by_principal: dict[str, list[Rule]] = {}
         for rule in rules_of(fields):
             self._by_principal.setdefault(rule.principal, []).append(rule)
+            self.count += 1
 
     def rules(self) -> Iterator[Rule]:
         for rules in self._by_principal.values():
@@ -52,26 +54,50 @@ class Found(NamedTuple):
 
 
 class AclIndex:
-    """All ACLs. Never changes: ``updated`` returns another one, which shares the patterns that are the same."""
+    """All ACLs. Does not change: ``updated`` returns another one, which shares the patterns that are the same."""
 
-    def __init__(self, entries: Mapping[str, Fields], before: "AclIndex | None" = None) -> None:
-        known = {} if before is None else before._by_entry
+    def __init__(self) -> None:
+        self.count = 0
         self._by_entry: dict[str, PatternRules] = {}
         self._literal: dict[tuple[ResourceType, str], PatternRules] = {}
         self._prefixed: dict[tuple[ResourceType, str], PatternRules] = {}
+        self._lengths: dict[ResourceType, list[int]] = {}
+
+    def updated(self, entries: Mapping[str, Fields]) -> "AclIndex":
+        """Returns the index of other entries. Most of them are the same objects, and are only compared."""
+        known = self._by_entry
+        changed = {
+            name: fields
+            for name, fields in entries.items()
+            if (one := known.get(name)) is None or one.fields is not fields
+        }
+        after = AclIndex()
+        after._by_entry, after._literal, after._prefixed = known.copy(), self._literal.copy(), self._prefixed.copy()
+        after.count = self.count
+        for name in known.keys() - entries.keys():
+            after._remove(name)
+        for name, fields in changed.items():
+            if name in after._by_entry:
+                after._remove(name)
+            after._add(name, PatternRules(pattern_of(name), fields))
         lengths: dict[ResourceType, set[int]] = {}
-        for name, fields in entries.items():
-            one = known.get(name)
-            if one is None or one.fields is not fields:
-                one = PatternRules(pattern_of(name), fields)
-            self._by_entry[name] = one
-            pattern = one.pattern
-            if pattern.pattern_type is PatternType.PREFIXED:
-                self._prefixed[pattern.type, pattern.name] = one
-                lengths.setdefault(pattern.type, set()).add(len(pattern.name))
-            else:
-                self._literal[pattern.type, pattern.name] = one
-        self._lengths = {kind: sorted(some, reverse=True) for kind, some in lengths.items()}
+        for kind, prefix in after._prefixed:
+            lengths.setdefault(kind, set()).add(len(prefix))
+        after._lengths = {kind: sorted(some, reverse=True) for kind, some in lengths.items()}
+        return after
+
+    def _add(self, entry: str, one: PatternRules) -> None:
+        self._by_entry[entry] = one
+        self._of(one)[one.pattern.type, one.pattern.name] = one
+        self.count += one.count
+
+    def _remove(self, entry: str) -> None:
+        one = self._by_entry.pop(entry)
+        del self._of(one)[one.pattern.type, one.pattern.name]
+        self.count -= one.count
+
+    def _of(self, one: PatternRules) -> dict[tuple[ResourceType, str], PatternRules]:
+        return self._prefixed if one.pattern.pattern_type is PatternType.PREFIXED else self._literal
 
     def acls(self, wanted: AclFilter | None = None) -> Iterator[Acl]:
         for one in self._by_entry.values():

@@ -36,15 +36,23 @@ class Authorizer:
         self.allow_everyone = allow_everyone
         self.only_logs = only_logs
         self.version = 0
-        self.index = AclIndex(NO_ENTRIES)
+        self._index = AclIndex()
         self._entries: Mapping[str, Fields] = NO_ENTRIES
+        self._is_index_old = False
+
+    @property
+    def index(self) -> AclIndex:
+        """The ACLs. The index follows when it is needed: many changes in a row cost one update."""
+        if self._is_index_old:
+            self._index = self._index.updated(self._entries)
+            self._is_index_old = False
+        return self._index
 
     def follow(self, image: ClusterImage) -> None:
         """Takes over the ACLs of the image."""
         entries = image.entries_of(ACLS)
         if entries is not self._entries:
-            self.index = AclIndex(entries, self.index)
-            self._entries = entries
+            self._entries, self._is_index_old = entries, True
             self.version += 1
 
     def decide(

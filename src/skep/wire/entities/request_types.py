@@ -343,6 +343,42 @@ class TxnOffsetCommitRequest:
     group_instance_id: str | None  # 3 to 5
 
 
+class DescribeAclsRequest:
+    resource_type_filter: int
+    resource_name_filter: str | None
+    pattern_type_filter: int
+    principal_filter: str | None
+    host_filter: str | None
+    operation: int
+    permission_type: int
+
+
+class CreateAclsRequest:
+    class AclCreation:
+        resource_type: int
+        resource_name: str
+        resource_pattern_type: int
+        principal: str
+        host: str
+        operation: int
+        permission_type: int
+
+    creations: tuple[CreateAclsRequest.AclCreation, ...]
+
+
+class DeleteAclsRequest:
+    class Filter:
+        resource_type_filter: int
+        resource_name_filter: str | None
+        pattern_type_filter: int
+        principal_filter: str | None
+        host_filter: str | None
+        operation: int
+        permission_type: int
+
+    filters: tuple[DeleteAclsRequest.Filter, ...]
+
+
 class DescribeConfigsRequest:
     class Resource:
         resource_type: int
