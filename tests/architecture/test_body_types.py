@@ -41,7 +41,17 @@ NOT_FIELDS = {
     "DescribeConfigs": {""},  # the resource that stands for all brokers
     "Produce": {"uncompressed"},  # a value of compression.type
     "SkepCommand": {
-        *("alter_plain_user", "commands", "delay", "deliveries", "end_members", "plain_users", "renew", "reopen"),
+        *(
+            "alter_plain_user",
+            "check_access",
+            "commands",
+            "delay",
+            "deliveries",
+            "end_members",
+            "plain_users",
+            "renew",
+            "reopen",
+        ),
         "topic_needs",
     },
 }

@@ -177,6 +177,7 @@ PERMISSIONS: Mapping[int, Permission] = {
 
 COMMAND_NEEDS: Mapping[str, tuple[Need, ...]] = {
     "alter_plain_user": (Need(ALTER, CLUSTER),),
+    "check_access": (Need(DESCRIBE, CLUSTER),),
     "commands": (),
     "delay": (Need(READ, GROUP, "group"), Need(READ, TOPIC, "topic")),
     "deliveries": (Need(DESCRIBE, GROUP, "group"), Need(DESCRIBE, TOPIC, "topic")),

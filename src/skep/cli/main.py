@@ -26,6 +26,7 @@ COMMANDS = {
     "transactions": ("skep.cli.transactions.transaction_commands", "List transactions, find hanging ones, abort them."),
     "cluster": ("skep.cli.cluster.cluster_commands", "Show brokers and partitions, move replicas, set options."),
     "users": ("skep.cli.users.user_commands", "Create, list and delete users, change their passwords."),
+    "acls": ("skep.cli.acls.acl_commands", "Say who may do what, and see which rule decides."),
     "quotas": ("skep.cli.quotas.quota_commands", "Limit what users, client ids and addresses may use."),
     "tls": ("skep.cli.tls.tls_commands", "Make and show certificates for TLS."),
     "health": ("skep.cli.cluster.health_command", "Tell in one line whether the cluster is healthy."),

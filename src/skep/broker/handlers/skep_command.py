@@ -12,6 +12,7 @@ Behaviour
     ``deliveries``: what a share group has in flight of a partition. For the leader of the partition.
     ``plain_users``: the users that have such a password.
     ``renew``: a member goes on with records that it holds. For the leader of the partition.
+    ``check_access``: whether a principal may do something, and which rule decides. For any broker.
     ``topic_needs``: how far the groups that this broker coordinates are in topics. Between brokers.
     ``reopen``: opens finished records of a partition again for a share group. For the leader of the partition.
 
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.commands import (
     alter_plain_user,
+    check_access,
     delay,
     deliveries,
     end_members,
@@ -57,6 +59,7 @@ def _commands(_services: Services, _arguments: Mapping[str, Any]) -> dict[str, d
 
 COMMANDS: dict[str, Command] = {
     "alter_plain_user": alter_plain_user.COMMAND,
+    "check_access": check_access.COMMAND,
     "commands": Command(_commands, {}),
     "delay": delay.COMMAND,
     "deliveries": deliveries.COMMAND,

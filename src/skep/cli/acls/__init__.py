@@ -1,0 +1,1 @@
+"""Commands about ACLs: who may do what."""
