@@ -28,9 +28,12 @@ def show(report: Report) -> None:
     for what, count in sorted(report.done.items(), key=lambda item: -item[1]):
         print(f"  {count:>10,}  {what.replace('_', ' ')}")
     print(f"  {report.frames:>10,}  frames")
-    print(f"  {report.rounds:>10,}  rounds of the witness, the slowest {report.slowest_round_s * 1000:.0f} ms")
-    before, grown = (size / (1 << 20) for size in (report.rss_bytes, report.grown_bytes))
-    print(f"  {grown:>10.1f}  MiB that the broker grew, from {before:.1f}", flush=True)
+    slowest_ms, cpu_ms = report.slowest_round_s * 1000, report.slowest_round_cpu_s * 1000
+    print(
+        f"  {report.rounds:>10,}  rounds of the witness, the slowest {slowest_ms:.0f} ms, {cpu_ms:.0f} ms CPU at most"
+    )
+    before, grown, late = (size / (1 << 20) for size in (report.rss_bytes, report.grown_bytes, report.grown_late_bytes))
+    print(f"  {grown:>10.1f}  MiB that the broker grew, from {before:.1f}; {late:.1f} in the second half", flush=True)
     for failure in report.failures:
         print(f"fuzz: FAILED with seed {report.seed}, mode {report.mode}: {failure}", file=sys.stderr)
 

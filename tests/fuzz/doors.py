@@ -26,6 +26,8 @@ class Door:
     """A listener without authentication."""
 
     kinds: ClassVar[Mapping[str, int]] = REQUESTS
+    leaves: ClassVar[float] = 0.02
+    """How often a connection is dropped after a message."""
 
     def __init__(self, address: tuple[str, int], source: random.Random) -> None:
         self._address = address
@@ -85,6 +87,8 @@ class TlsGarbage(Door):
     """A listener with TLS, and no TLS."""
 
     kinds = TLS
+    # Most damage looks like a handshake whose rest is still to come.
+    leaves = 0.3
 
 
 class InsideTls(BeforeAuthentication):

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import select
 import socket
 import ssl
 import struct
@@ -12,6 +13,8 @@ from tests.fuzz.doors import Door, Line
 from tests.fuzz.messages import ENDING, Messages
 
 CONNECTIONS = 8
+LISTENS, PATIENCE_S = 0.05, 0.02
+"""How often a connection waits for what the broker has to say, and how long."""
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -53,9 +56,11 @@ class Hostility:
         self.done[kind] += 1
         for piece in self._pieces(self._messages.make(kind, line.dialog)):
             line.socket.send(piece)
-        if kind in ENDING or self._random.random() < 0.02:
+        if kind in ENDING or self._random.random() < door.leaves:
             self._drop(place)
         elif self._random.random() < 0.8:
+            if self._random.random() < LISTENS:
+                select.select([line.socket], [], [], PATIENCE_S)
             self._read(line.socket)
 
     def close(self) -> None:

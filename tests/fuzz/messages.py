@@ -18,7 +18,9 @@ POOL = 600
 """Well-formed requests that are used again and again, each replaced now and then: making one takes longer than to
 damage it, and than the broker takes to read it."""
 RENEWED_PER_USE = 0.05
-BURST = 24
+BURST = 48
+DAMAGED = 0.1
+"""Of the frames of a burst."""
 
 
 @dataclass
@@ -65,7 +67,11 @@ class Messages:
     def _burst(self, dialog: Dialog) -> bytes:
         count = self.random.randint(2, BURST)
         self.frames += count - 1
-        return b"".join(framed(mutated(self.random, self._frame())) for _ in range(count))
+        # Few are damaged: at the first that cannot be read the connection ends, and the rest is never looked at.
+        return b"".join(framed(self._perhaps_mutated(self._frame())) for _ in range(count))
+
+    def _perhaps_mutated(self, frame: bytes) -> bytes:
+        return mutated(self.random, frame) if self.random.random() < DAMAGED else frame
 
     def _mutated_stream(self, dialog: Dialog) -> bytes:
         count = self.random.randint(1, 5)

@@ -62,6 +62,7 @@ def secured_broker(options: Mapping[str, str] | None = None) -> Iterator[Secured
             "ssl.keystore.location": str(authority.sign_broker(LOCAL_HOSTS)),
             "ssl.truststore.location": str(authority.certificate_file),
             "authorizer.class.name": AUTHORIZER,
+            "connections.max.reauth.ms": "3600000",
             "super.users": f"User:ANONYMOUS;User:{USER}",
         }
         broker = stack.enter_context(EmbeddedBroker(options={**secured, **(options or {})}))

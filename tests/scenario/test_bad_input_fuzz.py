@@ -2,25 +2,28 @@
 
 import pytest
 
-from tests.fuzz.run import Report, run
+from tests.fuzz.run import MODES, Report, run
+
+SEED = 20_261
 
 
-@pytest.mark.parametrize("seed", [20_261])
-def test_five_seconds_of_hostile_bytes_harm_nobody(seed: int) -> None:
-    report = unharmed(5, seed)
+@pytest.mark.parametrize("mode", MODES)
+def test_five_seconds_of_hostile_bytes_harm_nobody(mode: str) -> None:
+    report = unharmed(5, SEED, mode)
     if not _has_met_enough(report):
         # A machine that does other things needs longer for as much.
-        report = unharmed(60, seed)
+        report = unharmed(60, SEED, mode)
     assert _has_met_enough(report), report
 
 
-def unharmed(seconds: float, seed: int) -> Report:
-    report = run(seconds, seed)
+def unharmed(seconds: float, seed: int, mode: str) -> Report:
+    report = run(seconds, seed, mode)
     if report.failures:
         # Not an assertion, which pytest would shorten: the broker's log lines are printed whole.
-        pytest.fail("\n".join([f"python -m tests.fuzz {seconds} {seed}", *report.failures]), pytrace=False)
+        command = f"python -m tests.fuzz {seconds} {seed} --mode {mode}"
+        pytest.fail("\n".join([command, *report.failures]), pytrace=False)
     return report
 
 
 def _has_met_enough(report: Report) -> bool:
-    return report.rounds > 10 and sum(report.done.values()) > 200 and report.done.get("closed by the broker", 0) > 0
+    return report.rounds > 10 and report.frames > 200 and report.done.get("closed by the broker", 0) > 0
