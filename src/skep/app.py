@@ -29,7 +29,6 @@ from skep.base.config.broker_config import BrokerConfig, config_in_force, read_b
 from skep.base.config.coordinator_config import SHARE_GROUP_STATE
 from skep.base.config.current_config import CurrentConfig
 from skep.base.config.listeners import read_listeners
-from skep.base.config.security_config import NO_LIMIT
 from skep.base.errors import OptionError, StartupError, StorageError, StoreUnavailable
 from skep.base.files.os_files import OsFiles
 from skep.base.ids import BrokerId, Offset, TopicPartition
@@ -364,12 +363,8 @@ class Broker:
             server.handle = gate.handle if quotas.limits_clients else dispatcher.handle
             server.unmute_all()
 
-        def connection_wait_s(host: str) -> float:
-            rate = self.config.security.max_connection_creation_rate
-            return quotas.connection_wait_s(host, {"": rate} if rate != NO_LIMIT else {})
-
         quotas.on_change = quotas_changed
-        server.connection_wait_s = connection_wait_s
+        server.connection_wait_s = quotas.connection_wait_s
         return server
 
     def _start_background(self, services: Services) -> None:

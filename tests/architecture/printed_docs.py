@@ -175,7 +175,7 @@ NOTES = """## Differences from Kafka
   when it is on the disk. With other values a sync is begun in the background when it is due.
 - Quotas are measured with a leaky bucket, not with eleven samples: a client may use the quota of half a second at once
   (a twentieth of `quota.window.*`), where Kafka lets it use that of ten seconds and then stops it for as long. A fetch
-  gets no more than that, so a large batch of a slow consumer is delivered, and paid for afterwards. Each broker counts
+  gets no more than half of that, or one batch, which is paid for afterwards. Each broker counts
   controller mutations itself. `request_percentage` is a share of the one event loop: 100 is all of it; work after a
   wait is not counted. Connections above `connection_creation_rate` wait and are then served, where Kafka closes them.
 - Consumer groups (KIP-848). A regular expression finds internal topics only if it has `__` in it; `\\b` and classes of

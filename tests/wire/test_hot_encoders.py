@@ -1,5 +1,6 @@
 """The hand-written Produce and Fetch responses say, byte for byte, what kio says, for every version served."""
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +21,7 @@ int16 = st.integers(-(2**15), 2**15 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
 names = st.text(max_size=200).filter(lambda text: len(text.encode()) < 2**15)
+throttle_times = st.just(0) | st.integers(0, 2**31 - 1)
 codes = st.sampled_from([code.value for code in ErrorCode])
 # Kio reads a timestamp as a date: -1 is none, and a whole second is what its type can hold.
 append_times = st.one_of(st.just(-1), st.integers(0, 4_000_000_000).map(lambda seconds: seconds * 1000))
@@ -63,9 +65,10 @@ def by_kio(api: Api, version: int, correlation_id: int, body: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("version", range(PRODUCE.oldest, PRODUCE.newest + 1))
-@given(correlation_id=int32, topics=produced_topics, nodes=st.just([]) | endpoints)
-def test_a_produce_response_equals_kios(version, correlation_id, topics, nodes):
+@given(correlation_id=int32, topics=produced_topics, nodes=st.just([]) | endpoints, throttle_ms=throttle_times)
+def test_a_produce_response_equals_kios(version, correlation_id, topics, nodes, throttle_ms):
     body = {
+        "throttle_time": timedelta(milliseconds=throttle_ms),
         "node_endpoints": [node._asdict() for node in nodes],
         "responses": [
             {
@@ -88,13 +91,22 @@ def test_a_produce_response_equals_kios(version, correlation_id, topics, nodes):
         ],
     }
     expected = by_kio(PRODUCE, version, correlation_id, body)
-    assert encode_produce_response(version, correlation_id, topics, node_endpoints=nodes) == expected
+    encoded = encode_produce_response(version, correlation_id, topics, node_endpoints=nodes, throttle_ms=throttle_ms)
+    assert encoded == expected
 
 
 @pytest.mark.parametrize("version", range(FETCH.oldest, FETCH.newest + 1))
-@given(correlation_id=int32, topics=fetched_topics, session_id=int32, code=codes, nodes=st.just([]) | endpoints)
-def test_a_fetch_response_equals_kios(version, correlation_id, topics, session_id, code, nodes):
+@given(
+    correlation_id=int32,
+    topics=fetched_topics,
+    session_id=int32,
+    code=codes,
+    nodes=st.just([]) | endpoints,
+    throttle_ms=throttle_times,
+)
+def test_a_fetch_response_equals_kios(version, correlation_id, topics, session_id, code, nodes, throttle_ms):
     body = {
+        "throttle_time": timedelta(milliseconds=throttle_ms),
         "node_endpoints": [node._asdict() for node in nodes],
         "error_code": ErrorCode(code),
         "session_id": session_id,
@@ -125,7 +137,13 @@ def test_a_fetch_response_equals_kios(version, correlation_id, topics, session_i
     }
     expected = by_kio(FETCH, version, correlation_id, body)
     parts = encode_fetch_response(
-        version, correlation_id, topics, session_id=session_id, error_code=code, node_endpoints=nodes
+        version,
+        correlation_id,
+        topics,
+        session_id=session_id,
+        error_code=code,
+        node_endpoints=nodes,
+        throttle_ms=throttle_ms,
     )
     assert b"".join(parts) == expected
 

@@ -12,8 +12,8 @@ then. With quotas, the gate first finds those of the client, which its connectio
 
 A client that is over one of its quotas is muted: its connection takes no further request until the time is over.
 
-Requests that brokers send each other are not throttled: fetches of followers, and the APIs in ``EXEMPT``. How fast
-replicas are copied is up to ``leader.replication.throttled.rate``.
+Requests that brokers send each other are not throttled: fetches of followers, and the APIs in ``EXEMPT``, which also
+has those of authentication. How fast replicas are copied is up to ``leader.replication.throttled.rate``.
 """
 
 from collections.abc import Awaitable
@@ -36,6 +36,8 @@ EXEMPT = frozenset(
         apis.DELETE_SHARE_GROUP_STATE,
         apis.READ_SHARE_GROUP_STATE_SUMMARY,
         apis.SKEP_COMMAND,
+        apis.SASL_HANDSHAKE,
+        apis.SASL_AUTHENTICATE,
     )
 )
 LONGEST_REQUEST_WAIT_S = 1.0

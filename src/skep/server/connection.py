@@ -380,8 +380,10 @@ class Connection(asyncio.BufferedProtocol):
                     break
             if not self._closed:
                 self._sender.flush()
-                # Room for a large request is for those whose turn it is.
-                self._has_room = frames.keep_rest(self._resume, begins_large=self._unmuting is None)
+                if self._unmuting is None:
+                    self._has_room = frames.keep_rest(self._resume)
+                else:  # room for a large request is for those whose turn it is
+                    self._has_room = frames.keep_rest(self._resume, begins_large=False)
         except (DecodeError, CloseConnection) as error:
             self._refuse(str(error))
             return

@@ -6,7 +6,7 @@ import socket
 
 from skep.base.config.broker_config import BrokerConfig
 from skep.base.config.listeners import ListenerOptions, Listeners
-from skep.base.config.security_config import connection_limits, security_of_listener
+from skep.base.config.security_config import NO_LIMIT, connection_limits, security_of_listener
 from skep.base.errors import OptionError
 from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import Endpoint
@@ -64,6 +64,7 @@ class ListenerSet:
         self._server.max_connections_per_principal = security.max_connections_per_principal
         self._server.max_unauthenticated = security.max_unauthenticated_connections
         self._server.handshake_timeout_ms = security.handshake_timeout_ms
+        self._server.connection_rates = {one.name: self._connection_rates(config, one) for one in self._listeners.all}
         for options in self._listeners.all:
             own = security_of_listener(security, config.of_listeners, options.name)
             try:
@@ -78,6 +79,21 @@ class ListenerSet:
         """Hangs up on users whose password was changed or who are gone: they no longer prove what they have proven."""
         for user in users_with_revoked_credentials(old, new):
             self._server.hang_up_on(Principal(user), "its credentials have changed")
+
+    def _connection_rates(self, config: BrokerConfig, options: ListenerOptions) -> dict[str, float]:
+        """Returns the rates for a listener's connections by who shares them: the listener's own, and the broker's.
+
+        Brokers must reach each other, so as in Kafka a listener of theirs has only its own.
+        """
+        general = config.security.max_connection_creation_rate
+        own = security_of_listener(config.security, config.of_listeners, options.name).max_connection_creation_rate
+        is_for_brokers = len(self._listeners.all) > 1 and options is self._listeners.inter_broker
+        rates: dict[str, float] = {}
+        if general != NO_LIMIT and not is_for_brokers:
+            rates[""] = general
+        if own not in (NO_LIMIT, general):
+            rates[options.name] = own
+        return rates
 
     async def check_certificates(self) -> None:
         """Reads certificates again whose files have changed."""

@@ -97,8 +97,10 @@ class SocketServer:
         self.max_idle_ms = -1
         self.queued_max_response_bytes = queued_max_response_bytes
         self.slow_request_s = float("inf")
-        self.connection_wait_s: Callable[[str], float] = lambda host: 0.0
+        self.connection_wait_s: Callable[[str, Mapping[str, float]], float] = lambda host, rates: 0.0
         """Returns how long a new connection from this host has to wait before its first request is taken."""
+        self.connection_rates: Mapping[str, Mapping[str, float]] = {}
+        """The ``max.connection.creation.rate`` that apply to each listener: the broker's and its own."""
         self.receive_budget = ReceiveBudget(queued_max_request_bytes)
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
         self.large_buffers = LargeBuffers()
@@ -126,7 +128,7 @@ class SocketServer:
         if not self._has_room(connection):
             return False
         self._connections.add(connection)
-        if wait_s := self.connection_wait_s(connection.host):
+        if wait_s := self._wait_s(connection):
             connection.mute(wait_s)
         return True
 
@@ -142,8 +144,11 @@ class SocketServer:
         if not self._has_room(newcomer):
             return False
         self._newcomers[newcomer] = self.clock.monotonic()
-        newcomer.wait_s = self.connection_wait_s(newcomer.host)
+        newcomer.wait_s = self._wait_s(newcomer)
         return True
+
+    def _wait_s(self, newcomer: Newcomer) -> float:
+        return self.connection_wait_s(newcomer.host, self.connection_rates.get(newcomer.listener_name, {}))
 
     def forget_newcomer(self, newcomer: Newcomer) -> None:
         if self._newcomers.pop(newcomer, None) is not None:

@@ -56,6 +56,7 @@ class HandshakeOwner(Protocol):
 class TlsEntrance(Protocol):
     """The listener as a handshake sees it."""
 
+    name: str
     security: SecurityConfig
     mapping_rules: MappingRules
     tls_context: Callable[[], ssl.SSLContext] | None
@@ -69,6 +70,7 @@ class TlsHandshake:
     def __init__(self, owner: HandshakeOwner, entrance: TlsEntrance, accepted: socket.socket) -> None:
         self._owner = owner
         self._entrance = entrance
+        self.listener_name = entrance.name
         self._socket = accepted
         self._task: asyncio.Task[None] | None = None
         self._is_over = False

@@ -16,6 +16,7 @@ class FakeConnection:
         self._untaken_since = untaken_since
         self.reason = None
         self.host = self.peer = "10.0.0.1"
+        self.listener_name = "PLAINTEXT"
         self.principal = None
 
     def idle_since(self, now):

@@ -472,7 +472,8 @@ SECURITY_OPTIONS: Mapping[str, Option] = declared(SecurityConfig)
 _LISTENER_WIDE = frozenset(
     name
     for name in SECURITY_OPTIONS
-    if name.startswith(("sasl.", "ssl.", "connections.", "connection.")) and not name.endswith("inter.broker.protocol")
+    if name.startswith(("sasl.", "ssl.", "connections.", "connection.", "max.connection."))
+    and not name.endswith("inter.broker.protocol")
 )
 """The options that a listener may have for itself."""
 _MECHANISMS = "|".join(re.escape(name.lower()) for name in MECHANISMS)

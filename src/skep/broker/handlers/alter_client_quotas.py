@@ -27,8 +27,8 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.metadata.cluster_image import QUOTAS
-from skep.security.quotas.entities import IP, changed, checked_changes, checked_entity, entity_name
+from skep.metadata.cluster_image import QUOTAS, Fields
+from skep.security.quotas.entities import IP, changed, checked_changes, checked_entity, entity_name, values_of
 from skep.security.quotas.quotas import canonical_address
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
@@ -44,7 +44,7 @@ async def handle(services: Services, request: "Request[AlterClientQuotasRequest]
         await asyncio.sleep(0)  # a request may name very many entities; others are served in between
         code, message = ErrorCode.none, None
         try:
-            await _alter(services, entry, seen, validate_only=request.body.validate_only)
+            await _alter(services, request, entry, seen)
         except RESPONSE_ERRORS as error:
             code, message = code_of(error), message_of(error)
         entries.append(_response(entry, code, message))
@@ -52,7 +52,10 @@ async def handle(services: Services, request: "Request[AlterClientQuotasRequest]
 
 
 async def _alter(
-    services: Services, entry: "AlterClientQuotasRequest.EntryData", seen: set[str], *, validate_only: bool
+    services: Services,
+    request: "Request[AlterClientQuotasRequest]",
+    entry: "AlterClientQuotasRequest.EntryData",
+    seen: set[str],
 ) -> None:
     entity = checked_entity((one.entity_type, one.entity_name) for one in entry.entity)
     changes = checked_changes(entity, ((op.key, None if op.remove else op.value) for op in entry.ops))
@@ -62,8 +65,17 @@ async def _alter(
     seen.add(name)
     sets_something = any(value is not None for value in changes.values())
     addresses = await _addresses(entity.get(IP)) if sets_something else ()
-    if not validate_only:
-        await services.catalog.alter_entry(QUOTAS, name, lambda before: changed(before, changes, addresses))
+    if request.body.validate_only:
+        return
+    before: Fields | None = None
+
+    def edit(fields: Fields | None) -> Fields | None:
+        nonlocal before
+        before = fields
+        return changed(fields, changes, addresses)
+
+    after = await services.catalog.alter_entry(QUOTAS, name, edit)
+    services.security.audit.changed(request, "quota", name, dict(values_of(before or {})), dict(values_of(after or {})))
 
 
 async def _addresses(host: str | None) -> tuple[str, ...]:

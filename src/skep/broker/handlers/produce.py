@@ -270,13 +270,11 @@ def _respond_or_wait(
     services: Services, request: "Request[ProduceRequest]", results: list[_Result]
 ) -> Parts | Awaitable[Parts]:
     acks = request.body.acks
-    throttle_ms = 0 if request.throttle is None else request.throttle.ms
-    if len(results) == 1 and acks != 0:
+    if len(results) == 1 and acks != 0 and request.throttle is None:
         # Nearly all requests: one batch, appended, and nothing to wait for.
         [(topic, only)] = results
         if type(only) is ProducedPartition and only.error_code == 0:
-            topics = ((topic, (only,)),)
-            return (encode_produce_response(request.version, request.correlation_id, topics, throttle_ms=throttle_ms),)
+            return (encode_produce_response(request.version, request.correlation_id, ((topic, (only,)),)),)
     produce = _Produce(
         services,
         request.version,
@@ -284,7 +282,7 @@ def _respond_or_wait(
         acks,
         request.body.timeout.total_seconds(),
         request.is_exclusive,
-        throttle_ms,
+        0 if request.throttle is None else request.throttle.ms,
         request.listener_name,
     )
     if acks != 0:

@@ -63,9 +63,12 @@ class Throttle:
         return self.ms > 0
 
     def fetch_limit(self, max_bytes: int) -> int:
-        """Returns the size of a response that is not too large for the quota of the consumer, at most ``max_bytes``."""
+        """Returns how large a response may be: half of what a consumer may use at once, at most ``max_bytes``.
+
+        The last response counts on top of burst and rate, and together they must stay within 10 % over ten seconds.
+        """
         consumer = self.quotas.consumer
-        return max_bytes if consumer is None else min(max_bytes, max(1, int(consumer.burst)))
+        return max_bytes if consumer is None else min(max_bytes, max(1, int(consumer.burst / 2)))
 
     def consumed(self, size: int, now: float) -> None:
         """Counts the records of a response."""

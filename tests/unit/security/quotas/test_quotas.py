@@ -174,7 +174,7 @@ def test_a_consumer_over_its_quota_gets_no_records(scene):
     now = scene.clock.monotonic()
     throttle = Throttle(scene.quotas.of(ALICE, "app"), 0)
     assert not throttle.refuses_records(now)
-    assert throttle.fetch_limit(10_000) == 500
+    assert throttle.fetch_limit(10_000) == 250
     throttle.consumed(700, now)
     assert throttle.ms == 200
     following = Throttle(scene.quotas.of(ALICE, "app"), 0)
