@@ -30,18 +30,22 @@ topics = st.lists(st.tuples(st.uuids(), partitions), max_size=3)
 endpoints = st.lists(st.builds(NodeEndpoint, int32, st.text(max_size=20), int32, texts), max_size=2)
 
 
-@example(1, 4711, [(UUID(int=7), [AcknowledgedPartition(3)])], 30, [])
-@example(2, 4711, [(UUID(int=7), [AcknowledgedPartition(3)])], 30, [])
-@given(st.sampled_from([1, 2]), int32, topics, st.integers(0, 1000), endpoints)
+@example(1, 4711, [(UUID(int=7), [AcknowledgedPartition(3)])], 30, [], 5)
+@example(2, 4711, [(UUID(int=7), [AcknowledgedPartition(3)])], 30, [], 0)
+@given(st.sampled_from([1, 2]), int32, topics, st.integers(0, 1000), endpoints, st.integers(0, 1000))
 def test_the_bytes_are_those_of_the_generated_encoder(
     version: int,
     correlation_id: int,
     results: list[tuple[UUID, list[AcknowledgedPartition]]],
     lock_s: int,
     nodes: list[NodeEndpoint],
+    throttle_s: int,
 ) -> None:
-    parts = run_at_once(encode_share_acknowledge(version, correlation_id, results, 1000 * lock_s, 1 << 30, nodes))
+    parts = run_at_once(
+        encode_share_acknowledge(version, correlation_id, results, 1000 * lock_s, 1 << 30, nodes, 1000 * throttle_s)
+    )
     body = {
+        "throttle_time": seconds(throttle_s),
         "error_code": 0,
         "acquisition_lock_timeout": seconds(lock_s),
         "responses": [{"topic_id": topic_id, "partitions": list(map(_partition, of))} for topic_id, of in results],

@@ -38,7 +38,7 @@ def test_kio_reads_what_the_encoder_writes(version: int) -> None:
         )
     ]
     endpoints = [NodeEndpoint(2, "two.example", 9093, "shed"), NodeEndpoint(3, "three.example", 9094)]
-    parts = run_at_once(encode_share_fetch(version, 4711, topics, 30_000, endpoints))
+    parts = run_at_once(encode_share_fetch(version, 4711, topics, 30_000, endpoints, 2000))
     assert any(isinstance(part, Region) for part in parts), "records are passed on, not copied"
     frame = b"".join(BATCHES if isinstance(part, Region) else bytes(part) for part in parts)  # type: ignore[call-overload]
     entity = response_class(SHARE_FETCH.key, version)
@@ -47,6 +47,7 @@ def test_kio_reads_what_the_encoder_writes(version: int) -> None:
     assert header.correlation_id == 4711
     assert position + size == len(frame)
     assert response.acquisition_lock_timeout == seconds(30)
+    assert response.throttle_time == seconds(2)
     [topic] = response.responses
     assert topic.topic_id == TOPIC_ID
     first, second, third = topic.partitions
