@@ -169,7 +169,7 @@ def test_functions_work_and_answer(servers: str, config: dict[str, str], secured
     resource = ConfigResource(ResourceType.GROUP, topic, incremental_configs=[entry])
     admin = AdminClient(config)
     admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
-    producer = Producer(config)
+    producer = Producer({**config, "log_level": 0})
     producer.produce(topic, b"job")
     assert producer.flush(PATIENCE_S) == 0
     seen: list[skep.Message] = []
@@ -210,7 +210,7 @@ def test_a_wrong_setting_is_one_clear_line_for_every_client(
     here = ("-b", servers, "--command-config", tmp_path / "wrong.properties")
     said = [failed("topics", "list", *here), failed("cluster", "describe", *here)]
     with pytest.raises(ClientError) as refused:
-        skep.read_arrow(servers, topic, config=wrong, timeout_s=10)
+        skep.read_arrow(servers, topic, config=wrong, timeout_s=2)
     if "PLAINTEXT" not in wrong["security.protocol"]:
         assert isinstance(refused.value, SecurityFailure), "it is not tried again"
     for text in (*said, str(refused.value)):
@@ -225,7 +225,7 @@ def test_a_broker_of_another_protocol_survives_a_kill(security: str, topic: str)
         config = broker.client_config
         assert ("sasl.username" in config) is (security == "sasl_plaintext")
         assert ("ssl.key.location" in config) is (security == "ssl")
-        producer = Producer(config)
+        producer = Producer({**config, "log_level": 0})
         producer.produce(topic, b"before")
         assert producer.flush(PATIENCE_S) == 0
         broker.kill()
@@ -237,7 +237,7 @@ def test_a_broker_of_another_protocol_survives_a_kill(security: str, topic: str)
 def test_a_client_outlives_its_sessions(topic: str) -> None:
     with EmbeddedBroker(security="sasl_ssl", options={"connections.max.reauth.ms": "300"}) as broker:
         config, (host, port) = broker.client_config, broker.bootstrap_servers.split(":")
-        producer = Producer(config)
+        producer = Producer({**config, "log_level": 0})
         producer.produce(topic, b"first")
         assert producer.flush(PATIENCE_S) == 0
 
@@ -256,7 +256,7 @@ def test_a_client_outlives_its_sessions(topic: str) -> None:
 
 def test_a_cluster_is_secured_between_its_brokers_too(topic: str) -> None:
     with EmbeddedCluster(brokers=3, security="sasl_ssl") as cluster:
-        producer = Producer({**cluster.client_config, "acks": "all"})
+        producer = Producer({**cluster.client_config, "acks": "all", "log_level": 0})
         producer.produce(topic, b"before")
         assert producer.flush(PATIENCE_S) == 0
         cluster.wait_until_in_sync()
