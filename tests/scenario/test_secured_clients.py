@@ -94,12 +94,12 @@ def test_arrow_tables_are_written_and_read(
     make(topic)
     settings = config if form == "librdkafka" else java_form(config)
     # Some MB, so that writes and reads are in many pieces.
-    table = pa.table({"value": [b"%06d" % number * 100 for number in range(20_000)]})
-    assert skep.write_arrow(servers, topic, table, config=settings, compression="none").rows == 20_000
+    table = pa.table({"value": [b"%06d" % number * 100 for number in range(8_000)]})
+    assert skep.write_arrow(servers, topic, table, config=settings, compression="none").rows == 8_000
     in_one = skep.write_arrow(servers, topic, table.slice(0, 10), config=settings, transactional_id=f"{topic}-tx")
     assert in_one.rows == 10
     read = skep.read_arrow(servers, topic, config=settings)
-    assert read.num_rows == 20_010
+    assert read.num_rows == 8_010
     assert sorted(set(read["value"].to_pylist())) == table["value"].to_pylist()
 
 

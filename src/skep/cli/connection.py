@@ -126,9 +126,13 @@ class Cluster:
         from skep.client.security.client_security import ClientSecurity
         from skep.client.security.tls_failure import NO_TLS_THERE, TLS_EXPECTED
 
+        insecure = (KafkaError._AUTHENTICATION, KafkaError._SSL)
+        # One request takes a third of it. If librdkafka knows that it is security, the answer is worth waiting for.
+        known = any(error.code() in insecure for error in self._errors)
+        timeout_s = 3 * REQUEST_TIMEOUT_S if known else CONNECT_TIMEOUT_S
         try:
             security = ClientSecurity.of(self.properties)
-            with ClusterClient(self.bootstrap, timeout_s=REFUSAL_TIMEOUT_S, security=security) as client:
+            with ClusterClient(self.bootstrap, timeout_s=timeout_s, security=security) as client:
                 client.nodes()
         except (BadSetting, SecurityFailure) as error:
             return str(error)
