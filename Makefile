@@ -22,12 +22,12 @@ run: $(VENV)/.run ## Start a broker on 127.0.0.1:9092, data in ./skep-data; prin
 test: $(VENV)/.dev system-packages ## Run every test
 	$(BIN)/python -m pytest $(IN_PROCESSES) --durations=25 $(ARGS)
 
-test-kafka: $(VENV)/.dev java maven ## Test with Apache Kafka's own tools and Spark's Kafka connector, which Maven downloads
+test-kafka: $(VENV)/.dev jdk maven ## Test with Apache Kafka's own tools and Spark's Kafka connector, which Maven downloads
 	$(BIN)/python -m pytest -m kafka tests/kafka_tools $(ARGS)
 
-test-clients: $(VENV)/.dev java maven ## Test with the share consumers of franz-go (needs Go) and Java (from Maven)
+test-clients: $(VENV)/.dev jdk maven ## Test with the share consumers of franz-go (needs Go) and Java (from Maven)
 	@command -v go >/dev/null || [ -x /usr/local/go/bin/go ] || echo "skep: Go is missing, so franz-go is left out: https://go.dev/dl" >&2
-	$(BIN)/python -m pytest -m "clients or kafka" tests/clients tests/kafka_tools/test_java_share_consumer.py $(ARGS)
+	$(BIN)/python -m pytest -m "clients or kafka" tests/clients tests/kafka_tools/test_java_share_consumer.py tests/kafka_tools/test_java_share_member.py $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, layers, fast tests
 	$(BIN)/ruff format --check src tests bench pipelines
@@ -111,7 +111,7 @@ endef
 
 # Debian packages: kcat is a client that the tests use, openssl makes their certificates, PostgreSQL is the database of a
 # transaction with one (the tests start a server of their own), Spark runs on Java 17 or newer.
-.PHONY: system-packages java maven
+.PHONY: system-packages java jdk maven
 system-packages: java
 	@$(call debian-package,kcat,command -v kcat)
 	@$(call debian-package,openssl,command -v openssl)
@@ -119,6 +119,9 @@ system-packages: java
 
 java:
 	@$(call debian-package,default-jre-headless,[ "$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p')" -ge 17 ])
+
+jdk: java
+	@$(call debian-package,default-jdk-headless,command -v javac)
 
 maven:
 	@$(call debian-package,maven,command -v mvn)

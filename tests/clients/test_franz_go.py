@@ -21,6 +21,7 @@ from skep.testing import EmbeddedBroker, EmbeddedCluster
 from skep.wire import apis
 from tests.compat.test_share_consumer import OPTIONS, configure, create
 from tests.raw_client import RawClient
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.clients
 
@@ -86,6 +87,14 @@ def lag(servers: str, group: str) -> int:
     return sum(row.lag for topic in found.topics for row in topic.partitions)
 
 
+def members(servers: str, group: str) -> int:
+    """Those that have an assignment: the coordinator does not compute one for each that comes."""
+    with RawClient(servers) as client:
+        body = {"group_ids": [group], "include_authorized_operations": False}
+        [found] = client.ask(apis.SHARE_GROUP_DESCRIBE, 1, **body).groups
+    return sum(bool(member.assignment.topic_partitions) for member in found.members)
+
+
 @pytest.mark.parametrize("mode", ["implicit", "explicit", "mark"])
 def test_each_record_is_delivered_once_and_accepted(broker: EmbeddedBroker, program: Path, mode: str) -> None:
     servers, topic = broker.bootstrap_servers, f"accept-{mode}"
@@ -139,9 +148,14 @@ def test_the_record_limit_is_exact(broker: EmbeddedBroker, program: Path) -> Non
 def test_many_members_share_a_topic(broker: EmbeddedBroker, program: Path) -> None:
     servers, topic = broker.bootstrap_servers, "crowd"
     create(servers, topic, PARTITIONS)
-    values = write(servers, topic, 10 * RECORDS)
-    flags = ["-until", str(10 * RECORDS), "-members", "12"]
-    got = deliveries(printed(started(program, servers, topic, "explicit", *flags)))
+    process = started(program, servers, topic, "explicit", "-until", str(10 * RECORDS), "-members", "12")
+    try:
+        # Members first: on a busy machine those that come later would find nothing left.
+        wait_until(lambda: members(servers, topic) == 12, lambda: f"all are there: {members(servers, topic)}")
+        values = write(servers, topic, 10 * RECORDS)
+        got = deliveries(printed(process))
+    finally:
+        process.kill()
     assert Counter(one["value"] for one in got) == Counter(values)
     assert len({one["member"] for one in got}) > 6
     assert lag(servers, topic) == 0

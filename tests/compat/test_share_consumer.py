@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import AcknowledgeType, Message, ShareConsumer
+from confluent_kafka import AcknowledgeType, KafkaError, Message, ShareConsumer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -155,6 +155,61 @@ def test_what_was_accepted_does_not_come_again_to_the_next_member(servers: str, 
     more = write(servers, group, 6, first=40)
     with consumer(servers, group) as member:
         assert Counter(map(text, poll_until(member, 6))) == Counter(more)
+
+
+class Committed:
+    """What the callback of a member was told: which offsets, and the code of the error."""
+
+    def __init__(self, member: ShareConsumer) -> None:
+        self.told: dict[int, int | None] = {}
+        member.set_acknowledgement_commit_callback(self._add)
+
+    def _add(self, offsets: Any, error: Any) -> None:
+        code = None if error is None else error.args[0].code()
+        self.told |= {offset: code for some in offsets.values() for offset in some}
+
+
+def test_the_callback_is_told_of_each_acknowledgement_that_was_committed_meanwhile(servers: str, group: str) -> None:
+    values = write(servers, group, 6)
+    with consumer(servers, group, explicit=True) as member:
+        committed = Committed(member)
+        held: list[Message] = []
+        wait_until(lambda: held.extend(polled(member)) or len(held) == 6, "it has all records")
+        kinds = [AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT] * 2
+        for message, kind in zip(held, kinds, strict=True):
+            member.acknowledge(message, kind)
+        member.commit_async()
+        again: list[Message] = []
+        wait_until(
+            lambda: again.extend(polled(member)) or (len(committed.told) == 6 and len(again) == 2),
+            lambda: f"all are confirmed, two come again: {committed.told} {again}",
+        )
+        assert committed.told == dict.fromkeys(range(6))
+        assert [(text(message), message.delivery_count()) for message in again] == [(values[1], 2), (values[4], 2)]
+        for message in again:
+            member.acknowledge(message)
+        committed.told.clear()
+        # Nothing is polled again: close serves the callback, too.
+        member.commit_async()
+    assert committed.told == dict.fromkeys([1, 4])
+    more = write(servers, group, 1, first=6)
+    with consumer(servers, group) as member:
+        assert Counter(map(text, poll_until(member, 1))) == Counter(more)
+
+
+def test_the_callback_is_told_when_an_acknowledgement_is_too_late(servers: str, group: str) -> None:
+    configure(servers, group, "share.record.lock.duration.ms", "1000")
+    write(servers, group, 2)
+    with consumer(servers, group, explicit=True) as sleeper, consumer(servers, group) as other:
+        committed = Committed(sleeper)
+        held: list[Message] = []
+        wait_until(lambda: held.extend(polled(sleeper)) or len(held) == 2, "it has both records")
+        assert len(poll_until(other, 2)) == 2
+        for message in held:
+            sleeper.acknowledge(message)
+        sleeper.commit_async()
+        wait_until(lambda: polled(sleeper) or len(committed.told) == 2, lambda: f"it is told: {committed.told}")
+        assert committed.told == dict.fromkeys(range(2), KafkaError.INVALID_RECORD_STATE)
 
 
 def test_a_record_that_is_released_comes_again_and_one_that_is_rejected_does_not(servers: str, group: str) -> None:

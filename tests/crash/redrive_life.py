@@ -6,9 +6,9 @@ producer, the leader of the partition, the reader of the dead-letter topic. The 
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from skep.base.config.broker_config import BrokerConfig
 from skep.base.config.current_config import CurrentConfig
@@ -30,6 +30,7 @@ from skep.coordination.share.share_coordinator import ShareCoordinator
 from skep.coordination.share.share_records import decode_share_record
 from skep.coordination.share.share_shard import ShareShard
 from skep.coordination.share.share_state import SharePartitionKey
+from skep.metadata.model import TopicRecord
 from skep.records.batch import read_header
 from skep.records.builder import NewRecord, build_batch
 from skep.records.record import Record
@@ -46,14 +47,35 @@ ACCEPT, REJECT = 1, 3
 T = TypeVar("T")
 
 
-class RedriveLife(TransactionLife):
-    """With the share coordinator and share partitions."""
+class ReachedLife(TransactionLife):
+    """With clients, for whom a death in the background is one, too."""
 
     turns = 300
 
+    def __init__(self, files: MemoryFiles, config: TopicConfig, more: Sequence[TopicRecord]) -> None:
+        super().__init__(files, config, more)
+        self._files = files
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        try:
+            await super().until(condition)
+        except AssertionError:
+            # The task that has died is one of which nobody waits for the end, but for what it would have done.
+            if self._files.is_stopped:
+                raise Crashed("in a task") from None
+            raise
+
+    async def write(self, place: TopicPartition, records: list[NewRecord]) -> None:
+        batch = build_batch(records)
+        _, synced = self.replicas.partition(*place).append(batch, read_header(batch))
+        await self.settled(synced)
+
+
+class RedriveLife(ReachedLife):
+    """With the share coordinator and share partitions."""
+
     def __init__(self, files: MemoryFiles, config: TopicConfig) -> None:
         super().__init__(files, config, [STATE, SOURCE, LETTERS])
-        self._files = files
         # The copies of a redrive that did not commit them are not read.
         self.catalog.image = self.catalog.image.with_group_config(GROUP, {"share.isolation.level": "read_committed"})
         current = CurrentConfig(BrokerConfig())
@@ -86,24 +108,10 @@ class RedriveLife(TransactionLife):
             slicer=slicer,
         )
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        try:
-            await super().until(condition)
-        except AssertionError:
-            # The task that has died is one of which nobody waits for the end, but for what it would have done.
-            if self._files.is_stopped:
-                raise Crashed("in a task") from None
-            raise
-
     async def start(self) -> None:
         await super().start()
         self.states.follow(STATE, HERE)
         await self.until(lambda: not self.states.is_loading)
-
-    async def write(self, place: TopicPartition, records: list[NewRecord]) -> None:
-        batch = build_batch(records)
-        _, synced = self.replicas.partition(*place).append(batch, read_header(batch))
-        await self.settled(synced)
 
     async def loaded(self) -> SharePartition:
         share = self.shares.find(*KEY)
@@ -125,23 +133,25 @@ class RedriveLife(TransactionLife):
         return found
 
 
-class Machine:
+L = TypeVar("L", bound=ReachedLife)
+
+
+class BrokerMachine(Generic[L]):
     """``run`` lets the present broker do something; Crashed if it dies meanwhile. ``revive`` starts the next one."""
 
-    def __init__(self, config: TopicConfig, survivors: Survivors, before_request: Callable[[], None]) -> None:
+    def __init__(
+        self, make_life: Callable[[MemoryFiles, TopicConfig], L], config: TopicConfig, survivors: Survivors
+    ) -> None:
         self.files = MemoryFiles()
-        self._config, self._survivors = config, survivors
-        self.before_request = before_request
-        self.is_revived_at_once = False
-        """Whether the command lives on when the broker dies, and finds the next one."""
+        self._make_life, self._config, self._survivors = make_life, config, survivors
         self._begin()
 
     def _begin(self) -> None:
         self._runner = asyncio.Runner()
         self.life = self._runner.run(self._started())
 
-    async def _started(self) -> RedriveLife:
-        life = RedriveLife(self.files, self._config)
+    async def _started(self) -> L:
+        life = self._make_life(self.files, self._config)
         await life.start()
         return life
 
@@ -164,7 +174,15 @@ class Machine:
         with contextlib.suppress(BaseException):
             self._runner.close()
 
-    # What the command reaches.
+
+class Machine(BrokerMachine[RedriveLife]):
+    """What the command reaches."""
+
+    def __init__(self, config: TopicConfig, survivors: Survivors, before_request: Callable[[], None]) -> None:
+        super().__init__(RedriveLife, config, survivors)
+        self.before_request = before_request
+        self.is_revived_at_once = False
+        """Whether the command lives on when the broker dies, and finds the next one."""
 
     def command(
         self,

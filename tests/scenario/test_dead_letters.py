@@ -32,6 +32,10 @@ def lag(queue: Queue) -> int:
     return int(as_json(queue.servers, "queues", "describe", queue.name)["lag"])
 
 
+def waiting(queue: Queue) -> int:
+    return int(as_json(queue.servers, "queues", "describe", queue.name)["waiting"]) if described(queue) else 0
+
+
 def test_rejected_records_and_those_that_fail_too_often_get_a_letter_each(queue: Queue) -> None:
     queue.create_dlq(partitions=3)
     queue.write(b"good", b"bad", b"slow", b"good", key=b"k", headers=[("trace", b"7")])
@@ -119,6 +123,25 @@ def test_a_record_that_is_deleted_before_its_letter_is_written_has_one_all_the_s
     queue.create_dlq()
     assert {letter.copy for letter in queue.wait_for_letters(2)} == {DELETED}
     assert queue.offsets() == [(0, 0), (0, 1)]
+
+
+def test_a_record_that_is_deleted_while_it_waits_for_its_next_delivery_gets_a_letter(queue: Queue) -> None:
+    queue.create_dlq()
+    queue.configure(**{"skep.share.retry.backoff": "1h"})
+    queue.write(b"good", b"later", b"later")
+    said = {b"good": ACCEPT, b"later": RELEASE}
+    queue.work(lambda message: said[message.value() or b""], lambda: waiting(queue) == 2)
+    deleted = queue.admin.delete_records([ClientPartition(queue.name, 0, 3)])
+    next(iter(deleted.values())).result(PATIENCE_S)
+    with queue.member() as member:  # lets the leader see that the records are gone
+        wait_until(lambda: [member.poll(0.2), len(queue.letters()) == 2][1], "both have a letter")
+    letters = queue.letters()
+    assert [(letter.offset, letter.delivery_count, letter.copy) for letter in letters] == [
+        (1, 1, DELETED),
+        (2, 1, DELETED),
+    ]
+    assert {letter.reason for letter in letters} == {"Deleted from its topic (retention) before it was done with."}
+    wait_until(lambda: lag(queue) == 0, "all records are finished")
 
 
 def test_a_record_that_is_too_old_gets_a_letter_without_a_delivery(queue: Queue) -> None:

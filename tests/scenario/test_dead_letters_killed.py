@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka import TopicPartition as ClientPartition
 
 from skep.testing import EmbeddedBroker
 from tests.lengths import times
-from tests.scenario.dead_letter_scene import OPTIONS, REJECT, SOON_AGAIN, Queue, kill_workers
+from tests.scenario.dead_letter_scene import OPTIONS, REJECT, RELEASE, SOON_AGAIN, Queue, kill_workers
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.long]
@@ -43,10 +44,11 @@ class Rejecting:
         assert self._failures == []
 
 
-def letters_of(queue: Queue, count: int) -> None:
+def letters_of(queue: Queue, count: int, meanwhile: Callable[[], object] = lambda: None) -> None:
     """Waits for all letters, and fails if one is there twice."""
 
     def found() -> bool:
+        meanwhile()
         counts = Counter(queue.offsets())
         twice = [offset for offset, number in counts.items() if number > 1]
         assert not twice, f"{twice} have more than one letter"
@@ -79,6 +81,30 @@ def test_each_dead_record_has_one_letter_although_workers_die(topic: str) -> Non
 
         write_and_kill(queue, kill, seed=1)
         assert "Traceback" not in broker.log
+
+
+def release_all(queue: Queue) -> None:
+    seen: set[int | None] = set()
+    queue.work(lambda message: seen.add(message.offset()) or RELEASE, lambda: len(seen) == AT_A_TIME)
+
+
+def test_each_record_that_is_deleted_while_it_waits_has_one_letter_although_brokers_die(topic: str) -> None:
+    with EmbeddedBroker(options=OPTIONS) as broker:
+        queue = Queue(broker.bootstrap_servers, topic)
+        queue.create_dlq()
+        queue.configure(**{"skep.share.retry.backoff": "1h"})
+        chosen = random.Random(3)
+        for number in range(1, KILLS + 1):
+            queue.write(*[b"later"] * AT_A_TIME)
+            release_all(queue)
+            with queue.member(**SOON_AGAIN) as member:
+                deleted = queue.admin.delete_records([ClientPartition(topic, 0, number * AT_A_TIME)])
+                next(iter(deleted.values())).result(PATIENCE_S)
+                member.poll(chosen.uniform(0, 0.4))
+                broker.kill()
+                broker.restart()
+                letters_of(queue, number * AT_A_TIME, meanwhile=lambda: member.poll(0.2))
+        assert queue.offsets() == [(0, offset) for offset in range(KILLS * AT_A_TIME)]
 
 
 def test_each_dead_record_has_one_letter_although_brokers_die(topic: str) -> None:

@@ -18,6 +18,7 @@ from skep.cli.sql.topic_tables import TopicTables
 from skep.testing import EmbeddedBroker
 from tests.spark.conftest import Topics
 from tests.spark.pipelining import skep
+from tests.unit.cli.sql.test_query_text import RIGHT, WRONG
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -196,12 +197,23 @@ def test_a_query_is_parsed_before_topics_are_looked_at(
     assert asked == [orders]
 
 
+def test_spark_agrees_with_what_is_refused_before_it_starts(spark: SparkSession) -> None:
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    for query in RIGHT:
+        parser.parsePlan(query)
+    for query in WRONG:
+        with pytest.raises(CommandError, match=r"Syntax error|[Cc]omment|end of input"), query_errors(KNOWN):
+            parser.parsePlan(query)
+
+
 def test_what_is_wrong_without_spark_is_told_before_it_starts(broker: EmbeddedBroker, orders: str) -> None:
     there, nowhere = ("--bootstrap", broker.bootstrap_servers), ("--bootstrap", "127.0.0.1:1")
     query = f"SELECT * FROM `{orders}`"
     for arguments, code, told in (
         (("SELECT 1", "--schema", "x=id INT", *there), 2, "--schema x=...: the query does not use topic 'x'"),
         ((query, "--schema", f"{orders}=id", *there), 2, "a type for the field id is missing at the end"),
+        (("SELEC 1", *there), 1, "syntax error: no statement begins with SELEC; SELECT does"),
+        ((f"SELECT (1 FROM `{orders}`", *there), 1, "syntax error: a ( is not closed"),
         ((f"SELECT * FROM `{orders}s`", *there), 1, f"there is no topic '{orders}s'"),
         ((query, *nowhere), 1, "no broker answers at 127.0.0.1:1 (is it running? start one with: skep serve)"),
     ):

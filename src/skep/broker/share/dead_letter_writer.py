@@ -28,8 +28,7 @@ from skep.base.loop.supervisor import Supervisor
 from skep.broker.share.dead_letter_topic import DeadLetterPartition, Unsuitable, dead_letter_partition
 from skep.broker.worker.worker_process import WorkerFailed
 from skep.coordination.share.delivery_runs import OffsetRange
-from skep.coordination.share.share_state import Reason, SharePartitionKey
-from skep.coordination.share.share_window import DeadLetters
+from skep.coordination.share.share_state import DeadLetters, Reason, SharePartitionKey
 from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import TopicRecord
 
@@ -48,6 +47,7 @@ REASONS = {
     Reason.REJECTED: "Offset rejected by client.",
     Reason.LIMIT: "Offset delivery count exceeded the threshold.",
     Reason.EXPIRED: "The record is older than skep.share.record.ttl.ms.",
+    Reason.DELETED: "Deleted from its topic (retention) before it was done with.",
 }
 """What a letter says if no member has said more. The first two are Kafka's texts."""
 

@@ -75,6 +75,7 @@ class KeyReader:
 
         Raises KafkaError and StorageError when the log cannot be read.
         """
+        self.keys.skip_to(self._partition.log.log_start_offset)
         for _ in range(_LITTLE_AT_ONCE):
             position = self.keys.next_unknown(self._window)
             if self._is_reading or position is None or position >= up_to:

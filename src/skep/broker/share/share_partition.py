@@ -41,6 +41,7 @@ from skep.coordination.share.delivery_rules import DeliveryRules
 from skep.coordination.share.delivery_runs import Hint, OffsetRange
 from skep.coordination.share.share_state import (
     UNINITIALIZED,
+    DeadLetters,
     DeliveryState,
     SharePartitionKey,
     SharePersister,
@@ -48,7 +49,7 @@ from skep.coordination.share.share_state import (
     StateBatch,
     generation_text,
 )
-from skep.coordination.share.share_window import DeadLetters, ShareWindow
+from skep.coordination.share.share_window import ShareWindow
 from skep.replication.partition.delayed_fetch import DelayedFetch
 from skep.replication.partition.partition import Partition
 from skep.replication.partition.time_lookups import TimeLookups
@@ -315,11 +316,13 @@ class SharePartition:
         window = self.window
         if window is None:
             return None
-        self._follow_log_start(window)
         self._follow_options(window, options)
+        self._follow_log_start(window)
         window.wake(self._context.clock.now_ms())
         position, up_to = window.next_fetch_offset, self._up_to(options)
         if position >= up_to or not window.can_acquire or self._breaker.most_records(window) == 0:
+            return None
+        if window.is_passing_deleted:
             return None
         only = self._free(window, options, max_records)
         if only is not None:
@@ -401,7 +404,10 @@ class SharePartition:
     def _follow_log_start(self, window: ShareWindow) -> None:
         log_start_offset = self.partition.log.log_start_offset
         if log_start_offset > window.start_offset:
-            window.log_start_moved(log_start_offset)
+            if given_up := window.log_start_moved(log_start_offset):
+                self._writes.changed(given_up)
+            if window.is_passing_deleted:
+                self._context.check_at(self, self._now_ms())
 
     # Results.
 
@@ -416,8 +422,8 @@ class SharePartition:
         window, options = self.window, self.options
         if window is None:
             raise KafkaError(ErrorCode.invalid_record_state, "nothing of the partition was delivered by this leader")
-        self._follow_log_start(window)
         window.rules = self._rules_of(options)
+        self._follow_log_start(window)
         due_ms = self._now_ms() + options.record_lock_duration_ms
         now_ms = self._context.clock.now_ms()
         ranges = window.acknowledge(member, batches, due_ms, now_ms=now_ms, can_renew=options.renew_acknowledge_enable)
@@ -440,7 +446,9 @@ class SharePartition:
             self.window.rules = self._rules_now()
             self._released(self.window.expire(self._now_ms(), now_ms=self._context.clock.now_ms()))
             self._breaker.watch(self.window)
-            if self._breaker.most_records(self.window) == 1:
+            is_passing_deleted = self.window.is_passing_deleted
+            self._follow_log_start(self.window)
+            if is_passing_deleted or self._breaker.most_records(self.window) == 1:
                 self._wake()
             self._check_later(self.window)
             if self._writes.unwritten:

@@ -7,6 +7,7 @@ strings. Spark and DuckDB write names and strings differently, hence the dialect
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from skep.cli.failures import CommandError, UsageError
 
@@ -114,6 +115,63 @@ def _defined(tokens: list[tuple[str, str]]) -> set[str]:
         for before, name, after in zip(texts, texts[1:], texts[2:], strict=False)
         if before in ("with", "recursive", ",") and after in ("as", "(")
     }
+
+
+_BEGINNINGS = ("select", "with", "values", "describe", "explain", "insert", "create")
+_PAIRS = {")": "(", "]": "["}
+_CLOSES = {"text": "string", "name": "name", "comment": "comment"}
+_UNSURE = re.compile(r"\\|\$\$|/\*(?:(?!\*/).)*/\*|\b[rR]['\"]", re.DOTALL)
+"""Escapes, which an option of Spark changes; strings in dollars, or raw ones; comments within comments."""
+
+
+def syntax_error(query: str) -> str | None:
+    """Returns what is wrong with a query, if that is certain before Spark's own parser has seen it; None otherwise.
+
+    Found are an empty query, a first word that is nearly one with which statements begin, and in SELECT and WITH a
+    string, name, comment or bracket that is not closed. Other statements may have any text, as SET does.
+    """
+    tokens = list(_raw_tokens(query))
+    words = [text for kind, text in tokens if kind != "comment" and not text.isspace()]
+    if not words:
+        return "the query is empty"
+    first = words[0].lower()
+    if first not in ("select", "with"):
+        near = get_close_matches(first, _BEGINNINGS, 1, 0.8) if first.isalpha() and first not in _BEGINNINGS else []
+        return f"no statement begins with {words[0]}; {near[0].upper()} does" if near else None
+    if _UNSURE.search(query):
+        return None
+    opened: list[str] = []
+    for kind, text in tokens:
+        if kind in _CLOSES and not _is_closed(text):
+            return f"the {_CLOSES[kind]} that begins with {_shortened(text)} is not closed"
+        if kind == "sign" and text in _PAIRS.values():
+            opened.append(text)
+        elif kind == "sign" and text in _PAIRS and (not opened or opened.pop() != _PAIRS[text]):
+            return f"a {text} has no {_PAIRS[text]} before it"
+    return f"a {opened[-1]} is not closed" if opened else None
+
+
+def _raw_tokens(query: str) -> Iterator[tuple[str, str]]:
+    """Yields (kind, text), with quotes."""
+    start = 0
+    for kind, _, end in SPARK.tokens(query):
+        yield kind, query[start:end]
+        start = end
+
+
+def _is_closed(token: str) -> bool:
+    if token.startswith("--"):
+        return True
+    if token.startswith("/*"):
+        return len(token) > 3 and token.endswith("*/")
+    # A quote is written twice within quotes, so those at the end are an odd number if the last one closes.
+    inner = token[1:]
+    return (len(inner) - len(inner.rstrip(token[0]))) % 2 == 1
+
+
+def _shortened(token: str) -> str:
+    line = token.split("\n", 1)[0]
+    return line if len(line) <= 20 and line == token else f"{line[:20]}..."
 
 
 def statements(text: str, dialect: Dialect = SPARK) -> tuple[list[str], str]:

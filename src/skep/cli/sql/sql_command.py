@@ -15,7 +15,7 @@ from skep.cli.spark.spark_driver import check_java, import_pyspark
 from skep.cli.sql.pipeline_tables import PipelineTables
 from skep.cli.sql.prompt import Engine, Prompt, completions
 from skep.cli.sql.query_result import QueryResult, print_csv, print_json, print_table
-from skep.cli.sql.query_text import Dialect, given_schemas, missing_table, tables_named
+from skep.cli.sql.query_text import Dialect, given_schemas, missing_table, syntax_error, tables_named
 from skep.cli.sql.table_catalog import TableCatalog
 from skep.cli.sql.topic_tables import TopicTables
 from skep.cli.sql.value_schema import shown_name
@@ -125,6 +125,8 @@ def _engine(name: EngineName, catalog: TableCatalog, master: str) -> Engine:
 
 def _check(query: str, engine: EngineName, catalog: TableCatalog, schemas: Iterable[str], dialect: Dialect) -> None:
     """Checks what can be checked before the engine starts. Raises CommandError."""
+    if engine is EngineName.spark and (error := syntax_error(query)) is not None:
+        raise CommandError(f"syntax error: {error}")
     named = tables_named(query, catalog.names(), dialect).values()
     for topic in schemas:
         if topic not in named:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from skep.base.config.retry_backoff import RetryBackoff
 from skep.base.config.share_group_config import ShareGroupConfig
-from skep.coordination.share.delivery_runs import Outcome, Run
+from skep.coordination.share.delivery_runs import DONE, Outcome, Run
 from skep.coordination.share.share_state import DeliveryState, Reason
 
 CRASH_FACTOR = 4
@@ -62,6 +62,12 @@ class DeliveryRules(NamedTuple):
         if self.has_dead_letters:
             return Outcome(DeliveryState.ARCHIVING, failures, reason=reason)
         return Outcome(DeliveryState.ARCHIVED)
+
+    def outlives_its_record(self, run: Run) -> bool:
+        """Whether records that are deleted from the log still need something: a dead letter, or the word of whoever
+        holds them."""
+        is_tried = run.delivery_count > 0 and run.state not in DONE
+        return run.outcome.state is DeliveryState.ARCHIVING or (is_tried and self.has_dead_letters)
 
     def isolated_size(self, run: Run) -> int | None:
         """Returns how many records of the run may be delivered, with nothing else; None if that is not limited.

@@ -47,9 +47,22 @@ class Reason(enum.IntEnum):
     """Its deliveries are used up."""
     EXPIRED = 3
     """It is older than the group wants (``skep.share.record.ttl.ms``)."""
+    DELETED = 4
+    """It was deleted from the log, mostly by retention, after it was delivered and before it was done with."""
 
 
 REASONS = {reason.value: reason for reason in Reason}
+
+
+class DeadLetters(NamedTuple):
+    """Records whose dead letter is not written yet."""
+
+    first: int
+    last: int
+    reason: Reason
+    delivery_count: int
+    text: str = ""
+    """What a member has said about the failure, if this broker has been told."""
 
 
 class SharePartitionKey(NamedTuple):

@@ -27,7 +27,6 @@ next leader has to know it.
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import NamedTuple
 
 from skep.base.loop.slicer import Work, run_at_once
 from skep.coordination.share.acknowledgement import Acknowledgement, AcknowledgeType
@@ -48,7 +47,7 @@ from skep.coordination.share.delivery_runs import (
 from skep.coordination.share.departed_locks import GONE, DepartedLocks
 from skep.coordination.share.held_records import check_held, check_not_done, wrong_state
 from skep.coordination.share.run_schedule import RunSchedule
-from skep.coordination.share.share_state import DeliveryState, Reason, StateBatch
+from skep.coordination.share.share_state import DeadLetters, DeliveryState, Reason, StateBatch
 from skep.coordination.share.window_state import Write, changed_state, restored_runs, whole_state
 
 _AVAILABLE, _ACQUIRED = DeliveryState.AVAILABLE, DeliveryState.ACQUIRED
@@ -71,23 +70,13 @@ TIDY_AFTER = 1_000
 """After so many more runs, neighbours that are done with become one, although their counts differ."""
 
 
-class DeadLetters(NamedTuple):
-    """Records whose dead letter is not written yet."""
-
-    first: int
-    last: int
-    reason: Reason
-    delivery_count: int
-    text: str = ""
-    """What a member has said about the failure, if this broker has been told."""
-
-
 class ShareWindow:
     """Owns the runs. ``rules`` are the group's options; they may change between calls."""
 
     __slots__ = (
         "_accepted",
         "_deleted_below",
+        "_deleted_from",
         "_departed",
         "_died",
         "_dropped",
@@ -109,6 +98,8 @@ class ShareWindow:
         self._dropped: list[OffsetRange] = []
         self._opened_from: int | None = None
         self._accepted = self._died = self._deleted_below = 0
+        self._deleted_from: int | None = None
+        """From here to ``_deleted_below`` there may be records that are available, and not in the log."""
         self._tidy_above = TIDY_AFTER
         self._tidied: list[OffsetRange] = []
 
@@ -434,6 +425,8 @@ class ShareWindow:
     def _settled(self, run: Run, outcome: Outcome) -> Run:
         if outcome.not_before_ms:
             self._times.add(outcome.not_before_ms, run.first, run.last)
+        if run.first < self._deleted_below and outcome.state is _AVAILABLE:
+            self._deleted_from = run.first if self._deleted_from is None else min(run.first, self._deleted_from)
         return settled(run, outcome)
 
     def roll_back(self, ranges: Sequence[OffsetRange], now: float, *, now_ms: int = 0) -> list[OffsetRange]:
@@ -499,32 +492,45 @@ class ShareWindow:
 
     def archive(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """The dead letters of these offsets are written. Returns those of them that were not archived before."""
-        changed = [
-            (run.first, run.last)
-            for first, last in merged(ranges)
-            for run in self._runs.walk(first, last)
-            if run.state is _ARCHIVING
-        ]
+        walked = (run for first, last in merged(ranges) for run in self._runs.walk(first, last))
+        changed = [(run.first, run.last) for run in walked if run.state is _ARCHIVING]
         self._change_each(changed, archived)
         self._advance()
         return changed
 
-    def log_start_moved(self, log_start_offset: int) -> None:
-        """The records below are deleted. Whoever holds one may still acknowledge it.
+    @property
+    def is_passing_deleted(self) -> bool:
+        """Whether ``log_start_moved`` has to be called again before records are acquired."""
+        return self._deleted_from is not None
 
-        The window goes on from there, or from the first record below that needs a dead letter: it gets one, without
-        the record.
+    def log_start_moved(self, log_start_offset: int) -> list[OffsetRange]:
+        """The records below are deleted. Returns offsets whose result has to be written.
+
+        If the group has dead letters, a record that was delivered and is not done with is given up and gets one,
+        without the record. Whoever holds one keeps it and may acknowledge it; if it comes back, the next call gives it
+        up. Records that were never delivered get no letter: a group that is far behind would have millions. The window
+        begins with what is left, or at the log start. Of very many, one call passes a part (``is_passing_deleted``).
         """
-        self._deleted_below = max(self._deleted_below, log_start_offset)
         runs = self._runs
-        below = runs.walk(runs.start, log_start_offset - 1)
-        kept = next((run.first for run in below if run.outcome.state is _ARCHIVING), log_start_offset)
-        runs.drop_below(kept)
-        if kept < log_start_offset:
+        if log_start_offset > self._deleted_below:
+            self._deleted_below = log_start_offset
+            needed = filter(self.rules.outlives_its_record, runs.walk(runs.start, log_start_offset - 1))
+            runs.drop_below(next((run.first for run in needed), log_start_offset))
             if runs.end < log_start_offset:
                 runs.append(Run(runs.end, log_start_offset - 1, _ARCHIVED))
-            self._archive_available(kept, log_start_offset - 1)
+            self._deleted_from = runs.start
+        if self._deleted_from is None:
+            return []
+        left = (run for run in runs.walk(self._deleted_from, self._deleted_below - 1) if run.state is _AVAILABLE)
+        some = list(islice(left, RUNS_AT_ONCE))
+        self._deleted_from = some[-1].last + 1 if len(some) == RUNS_AT_ONCE else None
+        runs.change_each([(run.first, run.last, self._deleted) for run in some])
         self._advance()
+        return [(run.first, run.last) for run in filter(self.rules.outlives_its_record, some)]
+
+    def _deleted(self, run: Run) -> Run:
+        is_given_up = self.rules.outlives_its_record(run)
+        return settled(run, self.rules.given_up(Reason.DELETED, run.failures)) if is_given_up else archived(run)
 
     def _advance(self) -> None:
         """Moves the start past everything that is done with."""

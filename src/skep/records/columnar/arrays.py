@@ -62,7 +62,8 @@ def columns_of(
         _binary(data, places[1, :rows], value_ends, valid[1], value_nulls),
         pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(offsets[:rows])], 0),
         pa.Array.from_buffers(_FIELDS[3].type, rows, [None, pa.py_buffer(times[:rows])], 0),
-        pa.array(_time_types(group, offsets[:rows])),
+        # Not pa.array: it imports pandas, if that is installed, to see whether it was given something of it.
+        pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(_time_types(group, offsets[:rows]))], 0),
     ]
     if with_headers:
         arrays.append(_header_lists(header_ends, _headers(data, places[2, :rows], header_ends, totals)))

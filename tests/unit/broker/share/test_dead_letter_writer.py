@@ -26,8 +26,7 @@ from skep.broker.share.dead_letter_writer import (
     first_of,
 )
 from skep.broker.worker.worker_process import WorkerFailed
-from skep.coordination.share.share_state import Reason, SharePartitionKey
-from skep.coordination.share.share_window import DeadLetters
+from skep.coordination.share.share_state import DeadLetters, Reason, SharePartitionKey
 from skep.metadata.cluster_image import ClusterImage
 from skep.metadata.model import PartitionRecord, TopicRecord
 

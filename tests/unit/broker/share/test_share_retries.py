@@ -5,9 +5,10 @@ import logging
 import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
+from skep.base.ids import Offset
 from skep.broker.share.share_partition import SharePartition
-from skep.coordination.share.share_state import DeliveryState, Reason, ShareState, StateBatch
-from skep.coordination.share.share_window import DeadLetters
+from skep.coordination.share import share_window
+from skep.coordination.share.share_state import DeadLetters, DeliveryState, Reason, ShareState, StateBatch
 from skep.replication.partition.delayed_fetch import DelayedFetch
 from tests.unit.broker.share.scene import GROUP, LOCK_MS, ShareScene, acknowledge, deliver, run, settle
 
@@ -275,6 +276,50 @@ def test_a_broker_without_a_dead_letter_queue_archives_at_once() -> None:
         assert scene.persister.writes[-1].start_offset == 1
 
     run(scenario, **DEAD)
+
+
+def test_a_record_that_is_deleted_while_it_waits_gets_a_dead_letter_once_that_is_written() -> None:
+    async def scenario(scene: ShareScene) -> None:
+        queue = with_queue(scene)
+        scene.append(3)
+        share = await scene.loaded()
+        deliver(share)
+        await (acknowledge(share, 0, 1, RELEASE) or settle())
+        await (acknowledge(share, 2, 2, ACCEPT) or settle())
+        scene.led.log.delete_records_before(Offset(3))
+        scene.persister.failures = [KafkaError(ErrorCode.coordinator_not_available)]
+        assert deliver(share) == []
+        await settle()
+        assert (queue.told, share.dead_letters()) == ([], [])
+        await scene.pass_ms(1_000)
+        assert queue.told == [share]
+        assert share.dead_letters() == [DeadLetters(0, 1, Reason.DELETED, 1)]
+        assert scene.persister.writes[-1].batches == [StateBatch(0, 1, ARCHIVING, 1, 1, 0, Reason.DELETED)]
+
+    run(scenario, **LADDER, **DEAD)
+
+
+def test_very_many_records_that_are_deleted_are_passed_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_window, "RUNS_AT_ONCE", 1)
+
+    async def scenario(scene: ShareScene) -> None:
+        with_queue(scene)
+        scene.append(5)
+        share = await scene.loaded()
+        deliver(share)
+        for offset in range(5):
+            await (acknowledge(share, offset, offset, RELEASE if offset % 2 == 0 else ACCEPT) or settle())
+        scene.led.log.delete_records_before(Offset(5))
+        scene.append(2)
+        assert deliver(share) == [], "two of the three are not given up yet"
+        delayed = waits(share)
+        for _ in range(3):
+            await scene.pass_ms(1)
+        assert delayed.is_woken
+        assert deliver(share) == [(5, 6, 1)]
+        assert [one.first for one in share.dead_letters()] == [0, 2, 4]
+
+    run(scenario, **LADDER, **DEAD)
 
 
 # Records that are too old.

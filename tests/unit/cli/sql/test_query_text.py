@@ -11,6 +11,7 @@ from skep.cli.sql.query_text import (
     is_blank,
     missing_table,
     statements,
+    syntax_error,
     tables_named,
 )
 
@@ -92,6 +93,53 @@ def test_a_table_that_nothing_can_be_is_found_without_an_engine(query: str, miss
 )
 def test_a_query_that_may_be_right_is_left_to_the_engine(query: str) -> None:
     assert missing_table(query, TOPICS) is None
+
+
+WRONG = {
+    "": "the query is empty",
+    " -- nothing\n": "the query is empty",
+    "SELEC 1": "no statement begins with SELEC; SELECT does",
+    "selct * FROM orders": "no statement begins with selct; SELECT does",
+    "SELECT 'a FROM orders": "the string that begins with 'a FROM orders is not closed",
+    "SELECT 'it''s": "the string that begins with 'it''s is not closed",
+    "SELECT 'a''": "the string that begins with 'a'' is not closed",
+    'SELECT "a': 'the string that begins with "a is not closed',
+    "SELECT * FROM `orders WHERE quantity > 10": "the name that begins with `orders WHERE quanti... is not closed",
+    "SELECT 1 /* one": "the comment that begins with /* one is not closed",
+    "SELECT (1": "a ( is not closed",
+    "SELECT 1)": "a ) has no ( before it",
+    "SELECT tags[0 FROM orders": "a [ is not closed",
+    "WITH a AS (SELECT 1] SELECT * FROM a": "a ] has no [ before it",
+}
+"""Queries, and what is certain about them before Spark starts. Spark refuses all of them (``tests/spark``)."""
+RIGHT = [
+    "SELECT 1",
+    "(SELECT 1)",
+    "WITH a AS (SELECT 1) SELECT * FROM a;",
+    "SELECT '(', \"[\", 'it''s', '''', \"a\"\"b\" AS x -- (\n /* ( */",
+    "SELECT /*+ BROADCAST(a) */ * FROM VALUES (1) AS a(x)",
+    "SELECT 'it\\'s (' AS x",
+    "SELECT r'\\' AS x",
+    "SELECT 1 /* a /* b */ ( */",
+    "SELECT array(1)[0], map('a', 1)['a'] AS `a``(`",
+    "SET spark.some.option = (",
+    "FROM VALUES (1) AS t(x) SELECT x",
+    "VALUES (1)",
+    "SHOW TABLES",
+    "DESC FUNCTION abs",
+    "EXPLAIN SELECT 1",
+]
+"""Queries that Spark understands."""
+
+
+@pytest.mark.parametrize(("query", "told"), WRONG.items())
+def test_some_syntax_errors_are_certain_without_an_engine(query: str, told: str) -> None:
+    assert syntax_error(query) == told
+
+
+@pytest.mark.parametrize("query", [*RIGHT, "OPTIMIZE orders", "SELECT FROM WHERE"])
+def test_other_syntax_is_left_to_the_engine(query: str) -> None:
+    assert syntax_error(query) is None
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from skep.coordination.share.acknowledgement import Acknowledgement, Acknowledge
 from skep.coordination.share.acquisition import Order
 from skep.coordination.share.delivery_rules import DeliveryRules
 from skep.coordination.share.delivery_runs import Hint, OffsetRange
-from skep.coordination.share.share_state import DeliveryState, Reason, StateBatch
-from skep.coordination.share.share_window import DeadLetters, ShareWindow
+from skep.coordination.share.share_state import DeadLetters, DeliveryState, Reason, StateBatch
+from skep.coordination.share.share_window import ShareWindow
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = AcknowledgeType
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = DeliveryState
@@ -257,6 +257,39 @@ def test_a_new_leader_finds_the_dead_letters_that_are_missing() -> None:
     assert window(batches, has_dead_letters=True).dead_letters() == [DeadLetters(0, 4, Reason.LIMIT, 3)]
     share = window(batches)
     assert share.start_offset == 5, "the group has no dead-letter topic any more"
+
+
+def test_what_was_tried_and_is_deleted_from_the_log_gets_a_dead_letter() -> None:
+    share = window(has_dead_letters=True)
+    acquire(share, (0, 9))
+    settle(share, 2, 3, RELEASE)
+    settle(share, 4, 4, ACCEPT)
+    assert share.log_start_moved(20) == [(2, 3)]
+    assert share.dead_letters() == [DeadLetters(2, 3, Reason.DELETED, 1)]
+    assert written(share, 2, 3) == [StateBatch(2, 3, ARCHIVING, 1, 1, 0, Reason.DELETED)]
+    assert (share.start_offset, share.end_offset, share.next_fetch_offset) == (0, 20, 20)
+    assert share.log_start_moved(20) == []
+    settle(share, 0, 1, ACCEPT)
+    settle(share, 5, 9, RELEASE)
+    assert share.log_start_moved(20) == [(5, 9)], "its member has given it back, and it is gone"
+    share.archive([(2, 9)])
+    assert share.start_offset == share.end_offset == 20
+
+
+def test_what_was_never_delivered_and_is_deleted_from_the_log_gets_no_dead_letter() -> None:
+    share = window([StateBatch(1, 1, AVAILABLE, 1, 1, NOW_MS + 1_000)], has_dead_letters=True)
+    share.include(6)
+    assert share.log_start_moved(8) == [(1, 1)]
+    assert share.archive([(0, 7)]) == [(1, 1)]
+    assert share.start_offset == share.end_offset == 8
+
+
+def test_without_dead_letters_what_is_deleted_from_the_log_is_gone() -> None:
+    share = window()
+    acquire(share, (0, 9))
+    settle(share, 2, 3, RELEASE)
+    assert share.log_start_moved(5) == []
+    assert (share.start_offset, share.waiting) == (5, 0)
 
 
 # Records that are too old.

@@ -99,6 +99,8 @@ class WindowMachine(WindowModel, RuleBasedStateMachine):
         reads_committed: bool,
         is_old: bool,
     ) -> None:
+        self.follow_log_start()
+        self.advance()
         position = self.window.next_fetch_offset
         assert position == min((offset for offset, one in self.ones.items() if one.is_ready), default=self.end)
         reach = self.window.reach(max_records)
@@ -427,15 +429,31 @@ class WindowMachine(WindowModel, RuleBasedStateMachine):
         self.advance()
 
     def follow_log_start(self) -> None:
-        """What is below is gone, from the first record on that needs a dead letter; what is held stays held."""
-        self.window.log_start_moved(self.log_start)
+        """What is below is gone, but for what needs a dead letter, or will: it was delivered. What is held stays held.
+        The broker follows before it reads the log."""
+        if self.log_start <= self.start:
+            return
+        given_up = self.window.log_start_moved(self.log_start)
+        while self.window.is_passing_deleted:
+            assert self.runs_at_once == 1
+            given_up += self.window.log_start_moved(self.log_start)
+        self.unwritten += given_up
         self.deleted_below = max(self.deleted_below, self.log_start)
         below = range(self.start, min(self.end, self.log_start))
-        self.start = next((offset for offset in below if self.ones[offset].outcome is ARCHIVING), self.log_start)
+        self.start = next((offset for offset in below if self.outlives_its_record(offset)), self.log_start)
         for offset in range(self.start, self.log_start):
-            if offset >= self.end or self.ones[offset].state is AVAILABLE:
-                self.ones[offset] = One(ARCHIVED, self.ones[offset].count if offset < self.end else 0)
+            one = self.ones.get(offset, One(AVAILABLE))
+            if one.state is AVAILABLE:
+                is_tried = one.count > 0 and self.group.has_dead_letters
+                assert is_tried == is_in(offset, given_up)
+                self.ones[offset] = (
+                    self.given_up(one, Reason.DELETED, one.failures) if is_tried else One(ARCHIVED, one.count)
+                )
         self.end = max(self.end, self.log_start)
+
+    def outlives_its_record(self, offset: int) -> bool:
+        one = self.ones[offset]
+        return one.outcome is ARCHIVING or (self.group.has_dead_letters and one.count > 0 and one.state not in DONE)
 
     def the_leader_is_replaced(self) -> None:
         """In the middle of a write, this is one whose result nobody learns: it has not happened."""

@@ -51,14 +51,18 @@ class MemoryCluster:
         return [one for one in self.history if self.is_committed(one)]
 
     def compact(self) -> None:
-        """Keeps the newest committed record of each key, and what is behind the last stable offset."""
+        """Keeps the newest committed record of each key, and what is behind the last stable offset.
+
+        Under a key whose newest record is a user's commit, everything is kept: what it commits is in an earlier one,
+        and a worker reads both within ``min.compaction.lag.ms``.
+        """
         stable = self.last_stable_offset()
-        newest = {one.record.key: one.record.offset for one in self.log if self._is_stable(one, stable)}
+        newest = {one.record.key: one for one in self.log if self._is_stable(one, stable)}
         self.log = [
             one
             for one in self.log
             if one.record.offset >= stable
-            or (self.is_committed(one) and newest.get(one.record.key) == one.record.offset)
+            or (self.is_committed(one) and (newest[one.record.key] == one or _is_commit(newest[one.record.key])))
         ]
 
     def _is_stable(self, written: Written, stable: int) -> bool:
@@ -75,6 +79,10 @@ class MemoryCluster:
     def delivered(self) -> list:
         """The outputs of committed transactions."""
         return [one for number, outputs in self.outputs.items() if self.state[number] == "committed" for one in outputs]
+
+
+def _is_commit(written: Written) -> bool:
+    return written.transaction is None and any(name == "commit" for name, _ in written.record.headers)
 
 
 class MemoryLog:

@@ -3,11 +3,8 @@
 import dataclasses
 import threading
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from skep.worker.held import held_partition
 from skep.worker.held.held_index import HeldIndex
@@ -430,95 +427,3 @@ def test_an_index_that_is_old_or_of_another_history_is_made_again(cluster, worke
     worker.restart()
     worker.steps(10)
     assert values(cluster) == [b"1"]
-
-
-keys = st.sampled_from([b"a", b"b"])
-writes = st.one_of(
-    st.tuples(st.just("schedule"), keys, st.sampled_from([0, 50, 150, 300, 1000])),
-    st.tuples(st.just("recall"), keys),
-)
-RACES = ["replace", "overtaken", "send", "committed"]
-commands = st.one_of(
-    writes,
-    st.tuples(st.just("steps"), st.integers(1, 5)),
-    # Something due is released at the next step; somebody writes to its key, or to the other, meanwhile.
-    st.tuples(st.just("duel"), st.sampled_from(RACES), keys, writes),
-    st.tuples(st.just("kill"), st.sampled_from(STEPS), st.booleans()),
-    st.tuples(st.just("restart"), st.booleans()),
-    st.tuples(st.just("compact")),
-)
-
-
-@example([("duel", "replace", b"a", ("recall", b"a"))])
-@example([("duel", "replace", b"a", ("schedule", b"a", 1000)), ("compact",), ("restart", True)])
-@example([("duel", "committed", b"a", ("schedule", b"a", 0)), ("kill", "commit", True), ("compact",)])
-@settings(max_examples=50)
-@given(st.lists(commands, max_size=30))
-def test_whatever_happens_each_version_is_released_once_or_was_replaced_before(script):
-    with TemporaryDirectory() as directory:
-        cluster = MemoryCluster()
-        worker = Worker(cluster, directory)
-        for number, command in enumerate(script):
-            perform(cluster, worker, command, number)
-        cluster.hook = lambda name: None
-        worker.steps(40)
-        worker.index.close()
-        check(cluster)
-
-
-def write(cluster, command, number):
-    if command[0] == "schedule":
-        schedule(cluster, command[1], b"%d" % number, delay_ms=command[2])
-    else:
-        cluster.write(command[1], None)
-
-
-def perform(cluster, worker, command, number):
-    if command[0] == "steps":
-        worker.steps(command[1])
-    elif command[0] == "duel":
-        schedule(cluster, command[2], b"%d first" % number, delay_ms=0)
-        race(cluster, command[1], lambda: write(cluster, command[3], number))
-        worker.steps(1)
-        cluster.hook = lambda name: None
-    elif command[0] == "compact":
-        cluster.compact()
-    elif command[0] == "restart":
-        worker.index.close()
-        worker.restart(loses_index=command[1])
-    elif command[0] == "kill":
-
-        def hook(name):
-            if name == command[1]:
-                raise Killed
-
-        cluster.hook = hook
-        try:
-            worker.steps(3)
-        except Killed:
-            cluster.hook = lambda name: None
-            worker.index.close()
-            worker.restart(loses_index=command[2])
-        cluster.hook = lambda name: None
-    else:
-        write(cluster, command, number)
-
-
-def check(cluster):
-    """By the log alone: of each key, a version that is followed by the worker's tombstone was released, others not."""
-    by_key = {}
-    for written in cluster.committed():
-        by_key.setdefault(written.record.key, []).append(written)
-    expected = []
-    for versions in by_key.values():
-        for written, following in zip(versions, [*versions[1:], None], strict=True):
-            if written.transaction is None and written.record.value is not None:
-                assert following is not None, f"{written} was not released"
-                if following.transaction is not None:
-                    assert dict(following.record.headers)["released-offset"] == b"%d" % written.record.offset
-                    expected.append(written.record.value)
-            elif written.transaction is not None:
-                assert following is None or following.transaction is None, "released twice"
-    assert sorted(values(cluster)) == sorted(expected)
-    for at, output in cluster.released_at:
-        assert at >= int(dict(output.headers)["due-at"])
