@@ -151,8 +151,8 @@ class Broker:
             self._replicas.may_have_lost, has_new_disk=self._directory.may_have_lost_synced_data
         )
         self._directory.losses_settled()
-        if any(one.uses_sasl for one in self._listeners.all):
-            await self._security.start(self._catalog, self._supervisor)
+        uses_sasl = any(one.uses_sasl for one in self._listeners.all)
+        await self._security.start(self._catalog, self._supervisor, uses_sasl=uses_sasl)
         check_own_rights(self.config, self._listeners.inter_broker, self._peer_properties, self._security)
         await self._join(server, services)
         # Before the logs are opened, which may take long: an election may wait for these reports.

@@ -37,10 +37,12 @@ UNTYPED = {
 """Modules that may name AnyRequest, and why."""
 
 NOT_FIELDS = {
+    "AlterUserScramCredentials": {"mechanisms", "altered"},  # of the audit
     "ApiVersions": {"transaction.version", "share.version"},  # features
     "DescribeConfigs": {""},  # the resource that stands for all brokers
     "Produce": {"uncompressed"},  # a value of compression.type
     "SkepCommand": {
+        "altered",  # of the audit
         *(
             "alter_plain_user",
             "check_access",

@@ -18,8 +18,8 @@ from skep.security.authenticator import Authenticator
 from skep.security.operations import Operation
 from skep.security.principal import ANONYMOUS, Principal
 from skep.security.quotas.quotas import Quotas, Windows
-from skep.security.sasl.mechanisms import Mechanisms
-from skep.security.users import ensure_secret
+from skep.security.sasl.mechanisms import Mechanisms, check_plain
+from skep.security.users import ensure_first_user, ensure_secret
 
 
 class Security:
@@ -52,12 +52,16 @@ class Security:
             return security_of_listener(config.security, config.of_listeners, listener.name, mechanism)
 
         enabled = listener.security.sasl_enabled_mechanisms
+        is_private = listener.uses_tls or listener.is_local or config.security.insecure
+        check_plain(listener.name, enabled, is_private=is_private)
         return self.authenticator.mechanisms(listener.name, options_of, enabled)
 
-    async def start(self, catalog: Catalog, supervisor: Supervisor) -> None:
-        """Prepares for logins, after the mechanisms of all listeners are known."""
-        await ensure_secret(catalog)
-        self.authenticator.start(supervisor)
+    async def start(self, catalog: Catalog, supervisor: Supervisor, *, uses_sasl: bool) -> None:
+        """Prepares for logins, after the mechanisms of all listeners are known. Raises OptionError."""
+        await ensure_first_user(catalog, self._current_config.value.security)
+        if uses_sasl:
+            await ensure_secret(catalog)
+            self.authenticator.start(supervisor)
 
     def access(self, principal: Principal, host: str, listener: str = "") -> Access:
         """Returns what a client may do that has authenticated as ``principal``, or as ANONYMOUS not at all."""

@@ -122,6 +122,12 @@ def check_name(name: str) -> None:
         raise KafkaError(ErrorCode.unacceptable_credential, "Username contains a control character")
 
 
+def mechanisms_of(image: ClusterImage, name: str) -> dict[str, int | None] | None:
+    """Returns how a user can log in, for the audit: the iterations of SCRAM, None for PLAIN. None: no such user."""
+    credentials = image.entries_of(USERS).get(name)
+    return None if credentials is None else {one: fields.get("iterations") for one, fields in credentials.items()}
+
+
 async def alter_user(catalog: Catalog, name: str, changes: Mapping[str, Fields | None]) -> None:
     """Sets and removes (None) credentials of a user by mechanism, all or none. Raises KafkaError.
 

@@ -46,6 +46,9 @@ REQUESTS_OF_A_STRANGER = 20
 """The most requests for one authentication. Clients need five."""
 TURN_S = 0.005
 WRITE_BUFFER_BYTES = 1024 * 1024
+TIME_TO_READ_S = 0.1
+"""How long a connection stays open behind a response that ends it. kafka-python, if it finds the end of the stream
+together with the response, does not read the response, and reports a lost connection and no wrong password."""
 LAST_RESPONSES_S = 5.0
 SLOWEST_BYTES_PER_S = 1024 * 1024
 """A large request that arrives more slowly than this makes no progress."""
@@ -533,7 +536,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._deferred is None:  # otherwise the deferred request may be the long one
                 self._release_long()
         if self._ends_with is not None and not self._pending:
-            self._refuse(self._ends_with)
+            self._refuse(self._ends_with, after_s=TIME_TO_READ_S)
             return
         self._resume()
 
@@ -552,16 +555,20 @@ class Connection(asyncio.BufferedProtocol):
             logger.warning("closed the connection of %s: %s", self.peer, reason)
             self._close()
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, reason: str, after_s: float = 0.0) -> None:
         """As ``hang_up``, for what a client does whom nobody has to know: such lines are limited."""
         if not self._closed:
             self._owner.log_limit.warning(logger, "closed the connection of %s: %s", self.peer, reason)
-            self._close()
+            self._close(after_s)
 
-    def _close(self) -> None:
+    def _close(self, after_s: float = 0.0) -> None:
         self._sender.flush()
         self._closed = True
-        self._transport.close()
+        if after_s:
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_later(after_s, self._transport.close)
+        else:
+            self._transport.close()
         asyncio.get_running_loop().call_later(LAST_RESPONSES_S, self._transport.abort)
 
     def close(self) -> None:

@@ -181,8 +181,9 @@ BEFORE_TRANSACTIONS_V2 = {
 }
 """For clients whose transactions are not those of KIP-890, part 2: later versions of these APIs belong to them."""
 
-ADVERTISED_OLDEST = {PRODUCE.key: 0}
-"""librdkafka disables compression unless Produce is advertised from 0 (KAFKA-18659). 0 to 2 are refused."""
+ADVERTISED_OLDEST = {PRODUCE.key: 0, SASL_HANDSHAKE.key: 0}
+"""librdkafka disables compression unless Produce is advertised from 0 (KAFKA-18659). 0 to 2 are refused. It takes a
+broker for one without SASL unless SaslHandshake is advertised from 0, and then sends version 1. 0 is refused."""
 
 ADVERTISED_NEWEST = {ADD_PARTITIONS_TO_TXN.key: 3}
 """Version 4 is only for brokers, which use it without asking for versions. Clients must not choose it."""

@@ -6,8 +6,10 @@ import json
 from skep.base.errors import ErrorCode
 from skep.base.secret import Secret
 from skep.metadata.cluster_image import USERS
+from skep.security.audit.audit import Audit
 from skep.wire import apis
 from skep.wire.sasl.password_hash import hash_password
+from tests.manual_clock import ManualClock
 
 SALTED = bytes(range(32))
 
@@ -127,3 +129,33 @@ def test_a_hash_with_other_parameters_is_refused(broker):
     assert codes == {ErrorCode.unacceptable_credential}
     assert command(broker, "alter_plain_user", user="alice", hash="x")[0] is ErrorCode.invalid_request
     assert broker.image.entries_of(USERS) == {}
+
+
+class Recorder:
+    def __init__(self):
+        self.records = []
+
+    def put(self, record):
+        self.records.append({name: record[name] for name in ("principal", "api", "what", "name", "old", "new")})
+
+    def close(self):
+        pass
+
+
+def test_changes_are_audited_without_keys(broker):
+    recorder = Recorder()
+    broker.services.security.audit = Audit(recorder, operations=(), refusals_per_second=1, clock=ManualClock())
+    alter(broker, upsert("alice"), upsert("bad", iterations=1))
+    alter(broker, upsert("alice"))
+    command(broker, "alter_plain_user", user="alice", hash=hash_password(Secret("pencil")).fields())
+    alter(broker, deletions=[("alice", 1)])
+    assert {(one["principal"], one["what"], one["name"]) for one in recorder.records} == {
+        ("User:ANONYMOUS", "user", "alice")
+    }
+    scram, both = {"SCRAM-SHA-256": 4096}, {"SCRAM-SHA-256": 4096, "PLAIN": None}
+    assert [(one["old"]["mechanisms"], one["new"]) for one in recorder.records] == [
+        (None, {"mechanisms": scram, "altered": ["SCRAM-SHA-256"]}),
+        (scram, {"mechanisms": scram, "altered": ["SCRAM-SHA-256"]}),
+        (scram, {"mechanisms": both, "altered": ["alter_plain_user"]}),
+        (both, {"mechanisms": {"PLAIN": None}, "altered": ["SCRAM-SHA-256"]}),
+    ]

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.broker.commands.command import Argument, Command, text
+from skep.broker.commands.command import Argument, Command, Subject, text
 from skep.broker.services import Services
-from skep.security.users import alter_user
+from skep.security.users import alter_user, mechanisms_of
 from skep.wire.sasl.password_hash import password_hash_of
 from skep.wire.sasl.plain import PLAIN
 
@@ -33,10 +33,15 @@ async def _alter(services: Services, arguments: Mapping[str, Any]) -> dict[str, 
     return {"user": arguments["user"]}
 
 
+def _user(services: Services, arguments: Mapping[str, Any]) -> Subject:
+    return Subject("user", arguments["user"], {"mechanisms": mechanisms_of(services.catalog.image, arguments["user"])})
+
+
 COMMAND = Command(
     _alter,
     {
         "user": text(most=255),
         "hash": Argument(lambda value: value is None or isinstance(value, dict), "an object, or null"),
     },
+    _user,
 )

@@ -32,11 +32,21 @@ class Argument(NamedTuple):
         return self.default is _REQUIRED
 
 
+class Subject(NamedTuple):
+    """A thing as the audit shows it. The value is JSON-able and has no secrets."""
+
+    what: str
+    name: str
+    value: Mapping[str, Any]
+
+
 class Command(NamedTuple):
     """``run`` gets all arguments, with the defaults, and returns what becomes JSON. It raises KafkaError."""
 
     run: Callable[[Services, Mapping[str, Any]], Any | Awaitable[Any]]
     arguments: Mapping[str, Argument]
+    subject: Callable[[Services, Mapping[str, Any]], Subject] | None = None
+    """Returns what the command changes, as it is now: for the audit, before and after."""
 
 
 def text(*, most: int = 1000, default: Any = _REQUIRED) -> Argument:

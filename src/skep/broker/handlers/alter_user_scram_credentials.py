@@ -18,7 +18,7 @@ from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
 from skep.metadata.cluster_image import Fields
-from skep.security.users import alter_user, check_name, scram_fields
+from skep.security.users import alter_user, check_name, mechanisms_of, scram_fields
 from skep.wire.codec import Body
 from skep.wire.sasl.scram_keys import SCRAMS, Scram
 from skep.wire.sasl.scram_messages import MIN_ITERATIONS
@@ -41,12 +41,16 @@ class _Altered(NamedTuple):
 async def handle(services: Services, request: "Request[AlterUserScramCredentialsRequest]") -> Body:
     results = []
     for name, altered in _by_user(request).items():
+        before = mechanisms_of(services.catalog.image, name)
         try:
-            await alter_user(services.catalog, name, _changes(name, altered))
+            changes = _changes(name, altered)
+            await alter_user(services.catalog, name, changes)
         except RESPONSE_ERRORS as error:
             results.append(_result(name, code_of(error), message_of(error)))
         else:
             results.append(_result(name, ErrorCode.none, None))
+            after = {"mechanisms": mechanisms_of(services.catalog.image, name), "altered": list(changes)}
+            services.security.audit.changed(request, "user", name, {"mechanisms": before}, after)
     return {"results": results}
 
 

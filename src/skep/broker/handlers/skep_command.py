@@ -82,9 +82,16 @@ async def handle(services: Services, request: "Request[SkepCommandRequest]") -> 
             )
         arguments = checked_arguments(name, command, request.body.arguments)
         check_command(request, name, arguments)
+        before = None if command.subject is None else command.subject(services, arguments)
         result = command.run(services, arguments)
         if isinstance(result, Awaitable):
             result = await result
+        if command.subject is not None and before is not None:
+            after = command.subject(services, arguments)
+            # The same value may stand for another one that is not shown, as a password.
+            services.security.audit.changed(
+                request, after.what, after.name, before.value, {**after.value, "altered": [name]}
+            )
     except RESPONSE_ERRORS as error:
         return _refused(code_of(error), message_of(error))
     return {"error_code": ErrorCode.none, "error_message": None, "result": json.dumps(result).encode()}

@@ -72,6 +72,18 @@ def serve(
         Literal["DEBUG", "INFO", "WARNING", "ERROR"] | None,
         typer.Option("--log-level", case_sensitive=False, help="The least severe lines to log. [default: info]"),
     ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user",
+            metavar="NAME",
+            help="Create this user before clients are served, unless it exists.",
+            show_default=False,
+        ),
+    ] = None,
+    password_file: Annotated[
+        str | None, typer.Option("--password-file", metavar="FILE", help="The file with the password of --user.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set any broker option. Repeatable.")
     ] = None,
@@ -109,6 +121,8 @@ def serve(
         "skep.metadata": metadata,
         "skep.log.format": log_format,
         "skep.log.level": log_level,
+        "skep.first.user": user,
+        "skep.first.user.password.file": password_file,
     }
     from skep.cli.serve.option_sources import from_environment, from_file, from_settings, options_from
 

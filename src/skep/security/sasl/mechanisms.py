@@ -29,11 +29,9 @@ class Mechanisms:
         return self._begin[name]()
 
 
-def check_plain(
-    listener: str, enabled: Collection[str], *, is_encrypted: bool, is_loopback: bool, insecure: bool
-) -> None:
-    """Refuses PLAIN where others can read the passwords."""
-    if PLAIN in enabled and not (is_encrypted or is_loopback or insecure):
+def check_plain(listener: str, enabled: Collection[str], *, is_private: bool) -> None:
+    """Refuses PLAIN where others can read the passwords: without TLS, beyond loopback."""
+    if PLAIN in enabled and not is_private:
         raise OptionError(
             f"the listener {listener} would receive passwords unencrypted (PLAIN with SASL_PLAINTEXT): use SASL_SSL, "
             "or SCRAM, or say --insecure"

@@ -87,6 +87,16 @@ class ScramMechanism:
             raise AuthenticationFailed(self.name, str(error)) from None
         raise AuthenticationFailed(self.name, "a message after the end of the login")
 
+    def _is_our_nonce(self, nonce: str) -> bool:
+        """Compares the whole nonce, not only how it begins (CVE-2024-56128).
+
+        librdkafka before 2.6.1 puts its own nonce before it once more (its issue 4895). That has the same server nonce
+        in it, whole and at the same place in every login, so it is as good against replay.
+        """
+        whole = self._server_first.nonce
+        is_whole = hmac.compare_digest(nonce.encode(), whole.encode())
+        return is_whole or hmac.compare_digest(nonce.encode(), (self._client_first.nonce + whole).encode())
+
     def _challenge(self, token: bytes) -> bytes:
         first = self._client_first = parse_client_first(token)
         check_authzid(self.name, first.authzid, first.username)
@@ -97,8 +107,7 @@ class ScramMechanism:
 
     def _verify(self, token: bytes) -> Authenticated:
         first, final, keys = self._client_first, parse_client_final(token), self._found.credential.keys
-        # The whole nonce, not only that it begins as the client's (CVE-2024-56128).
-        if not hmac.compare_digest(final.nonce.encode(), self._server_first.nonce.encode()):
+        if not self._is_our_nonce(final.nonce):
             raise AuthenticationFailed(self.name, "the final message has another nonce")
         if not hmac.compare_digest(final.channel_binding, first.gs2_header.encode()):
             raise AuthenticationFailed(self.name, "the final message has another GS2 header")

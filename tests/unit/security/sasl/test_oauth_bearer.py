@@ -315,9 +315,7 @@ def test_a_listener_offers_what_is_enabled():
 
 
 def test_plain_is_refused_where_others_can_read_it():
-    check_plain("C", ("PLAIN",), is_encrypted=True, is_loopback=False, insecure=False)
-    check_plain("C", ("PLAIN",), is_encrypted=False, is_loopback=True, insecure=False)
-    check_plain("C", ("PLAIN",), is_encrypted=False, is_loopback=False, insecure=True)
-    check_plain("C", ("SCRAM-SHA-256",), is_encrypted=False, is_loopback=False, insecure=False)
+    check_plain("C", ("PLAIN",), is_private=True)
+    check_plain("C", ("SCRAM-SHA-256",), is_private=False)
     with pytest.raises(OptionError, match="listener C would receive passwords unencrypted"):
-        check_plain("C", ("SCRAM-SHA-256", "PLAIN"), is_encrypted=False, is_loopback=False, insecure=False)
+        check_plain("C", ("SCRAM-SHA-256", "PLAIN"), is_private=False)
