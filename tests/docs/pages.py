@@ -47,6 +47,7 @@ PAGES = (
     Page("docs/ARROW.md", is_quick=True),
     Page("docs/ARCHIVE.md", is_quick=True),
     Page("docs/SQL.md", is_quick=True),
+    Page("docs/SECURITY.md", is_quick=True, has_own_broker=True),
     Page("docs/CLUSTER.md", has_own_broker=True),
     Page("docs/SPARK.md"),
     Page("docs/PIPELINES.md", has_own_broker=True),

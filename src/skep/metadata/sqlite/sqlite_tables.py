@@ -6,6 +6,7 @@ entries are kept: number 1 is deleted when 10,001 is written, and a watch that h
 """
 
 import contextlib
+import os
 import random
 import sqlite3
 import time
@@ -56,6 +57,7 @@ class SqliteTables:
         self._on_buried = on_expired
         self._sessions = path.with_name(path.name + "-sessions")
         self._session = SessionLock(self._sessions, session_timeout_s)
+        _create_for_owner_only(path)
         self._db = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)
         try:
             self._prepare()
@@ -264,3 +266,10 @@ def _under(prefix: str) -> str:
 def _bounds(prefix: str) -> dict[str, str]:
     # "0" is the character after "/": the keys below "a" are those between "a/" and "a0".
     return {"prefix": prefix, "low": f"{prefix}/", "high": f"{prefix}0"}
+
+
+def _create_for_owner_only(path: Path) -> None:
+    """Creates the file as SQLite would, but for its owner alone: it has the keys of users. SQLite's -wal and -shm get
+    the same mode. The mode of a file that exists is left as it is, for those who let a group read it."""
+    with contextlib.suppress(OSError):  # SQLite reports what is wrong with the path
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

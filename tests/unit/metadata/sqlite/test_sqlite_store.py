@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +31,13 @@ def test_each_commit_is_synced_to_the_write_ahead_log(tmp_path):
 
     full = 2
     assert asyncio.run(scenario()) == ["wal", full]
+
+
+def test_nobody_else_reads_the_file_which_has_the_keys_of_users(tmp_path):
+    tables = sqlite_tables.SqliteTables(tmp_path / "m.db", busy_timeout_s=20)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir() if path.is_file()}
+    tables.close()
+    assert modes == {"m.db": 0o600, "m.db-wal": 0o600, "m.db-shm": 0o600}
 
 
 def test_many_sessions_may_create_the_file_at_the_same_time(tmp_path):
