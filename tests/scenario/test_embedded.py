@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 import skep.testing
+from skep.security.tls.certificate_authority import CertificateProblem
 from skep.testing import EmbeddedBroker
 from skep.wire import apis
 from tests.raw_client import RawClient
@@ -245,3 +246,24 @@ def test_what_was_written_before_a_kill_is_read_after_it(skep_fresh_broker: Embe
     broker.restart()
     with RawClient(broker.bootstrap_servers) as client:
         assert client.fetch_one(Want("eggs", 9)).high_watermark == 10
+
+
+def test_what_secures_a_broker_is_gone_with_it() -> None:
+    broker = EmbeddedBroker(security="sasl_ssl")
+    authority = Path(broker.client_config["ssl.ca.location"])
+    assert authority.exists()
+    assert broker.client_config["bootstrap.servers"] == broker.bootstrap_servers
+    broker.stop()
+    assert not authority.parent.exists()
+    assert EmbeddedBroker().client_config.keys() == {"bootstrap.servers"}
+
+
+def test_an_unknown_security_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="security='tls': expected one of sasl_ssl, ssl, sasl_plaintext"):
+        EmbeddedBroker(security="tls")
+
+
+def test_without_cryptography_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(CertificateProblem, match=r"tls"):
+        EmbeddedBroker(security="ssl")
