@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from bench import (
+    acls,
     arrow_reading,
     bulk,
     compaction,
@@ -50,6 +51,7 @@ GROUPS: tuple[ModuleType, ...] = (
     starting,
     secured,
     quotas,
+    acls,
     memory,
     offsets,
     groups,

@@ -6,7 +6,14 @@ CLUSTER_NAME = "kafka-cluster"
 """The name of the one resource of type CLUSTER."""
 
 
-class Operation(enum.IntEnum):
+class _Number(enum.IntEnum):
+    """A number that is a part of the keys of dictionaries."""
+
+    # The hash of an enum's member is computed by Python code, from its name, which takes longer than the lookup.
+    __hash__ = int.__hash__
+
+
+class Operation(_Number):
     ANY = 1
     ALL = 2
     READ = 3
@@ -24,7 +31,7 @@ class Operation(enum.IntEnum):
     TWO_PHASE_COMMIT = 15
 
 
-class ResourceType(enum.IntEnum):
+class ResourceType(_Number):
     ANY = 1
     TOPIC = 2
     GROUP = 3

@@ -16,8 +16,8 @@ logger = logging.getLogger(__name__)
 MAX_DECISIONS = 10_000
 """Decisions kept for a connection. A client that names more resources than this begins anew."""
 
-_SOMEWHERE = 1 << 16
-"""Added to the key of a decision about some resource of a type."""
+_Key = tuple[Operation, ResourceType, str | None]
+"""The name is None for some resource of a type."""
 
 
 class CachedAccess:
@@ -35,7 +35,9 @@ class CachedAccess:
         self._audit = audit
         self._refusals = Allowance(audit.refusals_per_second)
         self._version = authorizer.version
-        self._known: dict[tuple[int, str], bool] = {}
+        self._known: dict[_Key, bool] = {}
+        self._silent: set[_Key] = set()
+        """What is allowed and not recorded, for the shortest way through ``asked``."""
 
     @property
     def version(self) -> int:
@@ -47,19 +49,18 @@ class CachedAccess:
     def _is_allowed(self, operation: Operation, resource: ResourceType, name: str) -> bool:
         if self._version != self._authorizer.version:
             self._forget()
-        # A number, because the hash of an enum's member is computed by Python code.
-        key = (operation << 4 | resource, name)
+        key = (operation, resource, name)
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= MAX_DECISIONS:
-                self._known.clear()
+                self._forget()
             known = self._known[key] = self._decide(operation, resource, name).is_allowed
         return known
 
     def allows_somewhere(self, operation: Operation, resource: ResourceType) -> bool:
         if self._version != self._authorizer.version:
             self._forget()
-        key = (_SOMEWHERE | operation << 4 | resource, "")
+        key = (operation, resource, None)
         known = self._known.get(key)
         if known is None:
             decision = self._authorizer.decide_somewhere(self.principal, self.host, operation, resource)
@@ -68,6 +69,7 @@ class CachedAccess:
 
     def _forget(self) -> None:
         self._known.clear()
+        self._silent.clear()
         self._version = self._authorizer.version
 
     def _decide(self, operation: Operation, resource: ResourceType, name: str) -> Decision:
@@ -75,9 +77,12 @@ class CachedAccess:
 
     def asked(self, actor: Actor, operation: Operation, resource: ResourceType, name: str) -> bool:
         """Whether a request may do this. The audit gets what it records of it."""
+        if self._version == self._authorizer.version and (operation, resource, name) in self._silent:
+            return True
         is_allowed = self._is_allowed(operation, resource, name)
         is_recorded = self._audit.operations >> operation & 1
         if is_allowed and not is_recorded:
+            self._silent.add((operation, resource, name))
             return True
         decision = self._decide(operation, resource, name)
         if decision.is_allowed:
