@@ -136,6 +136,18 @@ CASES = [
         topics=[{"name": "orders", "partitions": [{"partition_index": 0, "timestamp": -2}]}],
         replica_id=-1,
     ),
+    *(
+        Case(api, version, Need(Operation.CLUSTER_ACTION, CLUSTER), label=" of a broker", **body)
+        for api, version, body in (
+            (apis.METADATA, 9, {"topics": [{"name": "orders"}], "allow_auto_topic_creation": False}),
+            (apis.DESCRIBE_PRODUCERS, 0, {"topics": [{"name": "orders", "partition_indexes": [0]}]}),
+            (
+                apis.LIST_OFFSETS,
+                5,
+                {"topics": [{"name": "orders", "partitions": [{"partition_index": 0, "timestamp": -2}]}]},
+            ),
+        )
+    ),
     Case(apis.METADATA, 9, topics=[{"name": "orders"}], allow_auto_topic_creation=False),
     Case(apis.METADATA, 9, lists=True, label=" of all", topics=None, allow_auto_topic_creation=False),
     Case(

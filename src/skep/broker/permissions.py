@@ -48,6 +48,8 @@ class Permission(NamedTuple):
     request: tuple[Need, ...] = ()
     items: tuple[Need, ...] = ()
     check: Callable[[AnyRequest], None] | None = None
+    for_brokers: bool = False
+    """Whether brokers send it to each other. CLUSTER_ACTION is enough then: it allows to copy every topic anyway."""
 
 
 def _on_cluster(operation: Operation) -> Permission:
@@ -93,9 +95,9 @@ _READ_TOPIC, _WRITE_TOPIC, _DESCRIBE_TOPIC = Need(READ, TOPIC), Need(WRITE, TOPI
 PERMISSIONS: Mapping[int, Permission] = {
     apis.PRODUCE.key: Permission(items=(_WRITE_TOPIC, Need(WRITE, TRANSACTIONAL_ID))),
     apis.FETCH.key: Permission(items=(_READ_TOPIC,), check=_check_fetch),
-    apis.LIST_OFFSETS.key: Permission(items=(_DESCRIBE_TOPIC,)),
+    apis.LIST_OFFSETS.key: Permission(items=(_DESCRIBE_TOPIC,), for_brokers=True),
     # Creating a topic that is named needs CREATE, on it or on the cluster.
-    apis.METADATA.key: Permission(items=(_DESCRIBE_TOPIC,)),
+    apis.METADATA.key: Permission(items=(_DESCRIBE_TOPIC,), for_brokers=True),
     apis.OFFSET_COMMIT.key: Permission((_READ_GROUP,), (_READ_TOPIC,)),
     apis.OFFSET_FETCH.key: Permission(items=(_DESCRIBE_GROUP, _DESCRIBE_TOPIC)),
     # Share partitions are for brokers: CLUSTER_ACTION.
@@ -117,8 +119,7 @@ PERMISSIONS: Mapping[int, Permission] = {
     apis.DELETE_TOPICS.key: Permission(items=(Need(DELETE, TOPIC),)),
     apis.DELETE_RECORDS.key: Permission(items=(Need(DELETE, TOPIC),)),
     apis.INIT_PRODUCER_ID.key: Permission(check=_check_init_producer_id),
-    # Or CLUSTER_ACTION, for followers.
-    apis.OFFSET_FOR_LEADER_EPOCH.key: Permission(items=(_DESCRIBE_TOPIC,)),
+    apis.OFFSET_FOR_LEADER_EPOCH.key: Permission(items=(_DESCRIBE_TOPIC,), for_brokers=True),
     apis.ADD_PARTITIONS_TO_TXN.key: Permission(items=(_WRITE_TOPIC,), check=_check_add_partitions),
     apis.ADD_OFFSETS_TO_TXN.key: Permission((_WRITE_ID, _READ_GROUP)),
     apis.END_TXN.key: Permission((_WRITE_ID,)),
@@ -151,7 +152,7 @@ PERMISSIONS: Mapping[int, Permission] = {
     apis.DESCRIBE_QUORUM.key: _on_cluster(DESCRIBE),
     # Everybody may know the brokers; the operations on the cluster are 0 without DESCRIBE.
     apis.DESCRIBE_CLUSTER.key: Permission(),
-    apis.DESCRIBE_PRODUCERS.key: Permission(items=(_READ_TOPIC,)),
+    apis.DESCRIBE_PRODUCERS.key: Permission(items=(_READ_TOPIC,), for_brokers=True),
     apis.UNREGISTER_BROKER.key: _on_cluster(ALTER),
     apis.DESCRIBE_TRANSACTIONS.key: Permission(items=(Need(DESCRIBE, TRANSACTIONAL_ID), _DESCRIBE_TOPIC)),
     apis.LIST_TRANSACTIONS.key: Permission(items=(Need(DESCRIBE, TRANSACTIONAL_ID),)),
@@ -234,6 +235,8 @@ def allowed(request: AnyRequest, resource: ResourceType, name: str) -> bool:
     """Returns whether the client may use an item of the request as its API does."""
     access = request.access
     if not access.is_limited:
+        return True
+    if PERMISSIONS[request.api.key].for_brokers and access.allows(CLUSTER_ACTION, CLUSTER, CLUSTER_NAME):
         return True
     return access.asked(request, _ITEM_OPERATIONS[request.api.key, resource], resource, name)
 

@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 from skep.base.errors import ErrorCode, KafkaError, StorageError
 from skep.base.ids import LeaderEpoch
 from skep.base.loop.slicer import Work
-from skep.broker.permissions import CLUSTER, CLUSTER_ACTION, TOPIC, allowed
+from skep.broker.permissions import TOPIC, allowed
 from skep.broker.refusals import code_of
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.security.operations import CLUSTER_NAME
 from skep.wire.codec import Body
 from skep.wire.lazy_array import LazyArray
 
@@ -41,10 +40,9 @@ def handle(services: Services, request: "Request[OffsetForLeaderEpochRequest]") 
 
 def _looked_up(services: Services, request: "Request[OffsetForLeaderEpochRequest]") -> Work[Body]:
     topics = []
-    is_follower = request.access.allows(CLUSTER_ACTION, CLUSTER, CLUSTER_NAME)
     for topic in request.body.topics:
         partitions = []
-        is_allowed = is_follower or allowed(request, TOPIC, topic.topic)
+        is_allowed = allowed(request, TOPIC, topic.topic)
         for wanted in topic.partitions:
             if is_allowed:
                 partitions.append(_look_up(services, topic.topic, wanted))
