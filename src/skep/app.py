@@ -68,7 +68,12 @@ from skep.replication.partition.partition import Partition
 from skep.replication.partition.time_lookups import TimeLookups
 from skep.replication.replica_manager import ReplicaManager
 from skep.replication.upkeep.kernel_compilation import compile_missing
-from skep.security.inter_broker import check_own_rights, inter_broker_properties, inter_broker_security
+from skep.security.inter_broker import (
+    check_own_rights,
+    inter_broker_properties,
+    inter_broker_security,
+    renew_certificate,
+)
 from skep.security.security import Security
 from skep.server.listener_set import ListenerSet
 from skep.server.socket_server import SocketServer
@@ -140,6 +145,9 @@ class Broker:
         )
         server = self._socket_server(services)
         self._listener_set = ListenerSet(server, self._listeners, self._security)
+        self._listener_set.on_renewed(
+            self._listeners.inter_broker.name, lambda: renew_certificate(self._peer_security, self._peer_properties)
+        )
         self._catalog.on_change(lambda old, new: self._image_changed(old, new, services, server))
         self._catalog.on_change(self._following.image_changed)
         self._catalog.on_change(coordinators.image_changed)

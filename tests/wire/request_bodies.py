@@ -74,6 +74,8 @@ def _plain_bodies(served: Any, api: Api, version: int) -> Mapping[str, Any] | No
             "include_topic_authorized_operations": True,
         },
         apis.SKEP_COMMAND: {"command": "commands", "arguments": b"{}"},
+        apis.SASL_HANDSHAKE: {"mechanism": "PLAIN"},
+        apis.SASL_AUTHENTICATE: {"auth_bytes": b"\0ann\0wonderland"},
         apis.API_VERSIONS: {"client_software_name": "test", "client_software_version": "1"},
         apis.CREATE_TOPICS: {
             "topics": [

@@ -230,8 +230,9 @@ def test_a_full_response_is_read_back_to_the_last_byte(served, api, version):
     answer = served.answer(request)
     assert unknown_in(api, answer) == []
     response = read_back(request, encoded(request, answer))
-    # Each request asks for something that is there.
-    assert ErrorCode.none in codes_in(response)
+    # Each request asks for something that is there. A login needs a connection, which these requests do not have.
+    if api not in (apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE):
+        assert ErrorCode.none in codes_in(response)
 
 
 @pytest.mark.parametrize(("api", "version"), EVERY_VERSION)

@@ -5,6 +5,7 @@ the user of ``listener.name.<name>.<mechanism>.sasl.jaas.config``. The worker pr
 the same settings.
 """
 
+import logging
 import ssl
 from collections.abc import Mapping
 
@@ -15,12 +16,15 @@ from skep.base.errors import OptionError, StartupError
 from skep.client.errors import BadSetting
 from skep.client.security.client_properties import librdkafka_properties
 from skep.client.security.client_security import ClientSecurity
+from skep.client.security.tls_context import load_certificate, load_trusted
 from skep.security.operations import CLUSTER_NAME, Operation, ResourceType
 from skep.security.principal import ANONYMOUS, Principal
 from skep.security.security import Security
 from skep.security.tls.distinguished_name import subject_of
 from skep.security.tls.mapping_rules import MappingRules
 from skep.security.tls.server_context import certificate_chain, first_certificate
+
+logger = logging.getLogger(__name__)
 
 _SHARED = (
     "ssl.keystore.location",
@@ -83,6 +87,18 @@ def _own_principal(listener: ListenerOptions, properties: Mapping[str, str]) -> 
         return ANONYMOUS
     certificate = ssl.PEM_cert_to_DER_cert(first_certificate(certificate_chain(listener.security)))
     return MappingRules(listener.security.ssl_principal_mapping_rules).principal(subject_of(certificate))
+
+
+def renew_certificate(security: ClientSecurity, properties: Mapping[str, str]) -> None:
+    """Reads the files again, for the connections to other brokers that are made from now on."""
+    if security.tls_context is None:
+        return
+    try:
+        load_trusted(security.tls_context, properties.get("ssl.ca.location", ""), properties.get("ssl.ca.pem", ""))
+        if "ssl.certificate.location" in properties:
+            load_certificate(security.tls_context, properties)
+    except BadSetting as error:
+        logger.error("the certificate for other brokers stays as it is: %s", error)
 
 
 def inter_broker_security(properties: dict[str, str], listener: ListenerOptions) -> ClientSecurity:

@@ -42,7 +42,6 @@ class Acceptor:
         self.owner = owner
         self.name = options.name
         self.is_local = options.is_local
-        self.uses_sasl = options.uses_sasl
         self.security = options.security
         self.mechanisms = mechanisms
         self.tls_context = tls_context

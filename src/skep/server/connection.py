@@ -165,6 +165,7 @@ class Connection(asyncio.BufferedProtocol):
         self._entrance = entrance
         self._handshake = handshake
         self.listener_name, self.is_local = entrance.name, entrance.is_local
+        self.must_authenticate = entrance.mechanisms is not None
         self._frames = FrameReader(owner.scratch, owner.max_request_bytes, owner.receive_budget, owner.large_buffers)
         self._decode: Callable[[memoryview, str], AnyRequest] = owner.decode
         self.sasl: SaslSession | None = None
@@ -556,8 +557,10 @@ class Connection(asyncio.BufferedProtocol):
             self._close()
 
     def _refuse(self, reason: str, after_s: float = 0.0) -> None:
-        """As ``hang_up``, for what a client does whom nobody has to know: such lines are limited."""
-        if not self._closed:
+        """As ``hang_up``, for what strangers do: such lines are limited."""
+        if self.is_local and self.sasl is None:
+            self.hang_up(reason)
+        elif not self._closed:
             self._owner.log_limit.warning(logger, "closed the connection of %s: %s", self.peer, reason)
             self._close(after_s)
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 
 from skep.base.config.broker_config import BrokerConfig
 from skep.base.config.listeners import ListenerOptions, Listeners
@@ -41,6 +42,11 @@ class ListenerSet:
             mechanisms=mechanisms,
             tls_context=None if tls is None else tls.current,
         )
+
+    def on_renewed(self, listener: str, renewed: Callable[[], None]) -> None:
+        """``renewed`` is called when the certificate of the listener was replaced."""
+        if (tls := self._tls.get(listener)) is not None:
+            tls.on_change = renewed
 
     async def bind(self) -> tuple[Endpoint, ...]:
         """Binds all ports. Returns the advertised addresses, in the order of ``listeners``. Raises StartupError."""

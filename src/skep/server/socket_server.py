@@ -125,7 +125,7 @@ class SocketServer:
         self._supervisor.spawn("idle connections", self._reap_now_and_then())
 
     def admit(self, connection: Connection) -> bool:
-        if not self._has_room(connection):
+        if not self._has_room(connection, is_stranger=connection.must_authenticate):
             return False
         self._connections.add(connection)
         if wait_s := self._wait_s(connection):
@@ -141,7 +141,7 @@ class SocketServer:
                 self.by_principal.leave(principal)
 
     def admit_newcomer(self, newcomer: TlsHandshake) -> bool:
-        if not self._has_room(newcomer):
+        if not self._has_room(newcomer, is_stranger=True):
             return False
         self._newcomers[newcomer] = self.clock.monotonic()
         newcomer.wait_s = self._wait_s(newcomer)
@@ -169,12 +169,13 @@ class SocketServer:
             )
         self._newcomers.pop(connection, None)
 
-    def _has_room(self, newcomer: Newcomer) -> bool:
+    def _has_room(self, newcomer: Newcomer, *, is_stranger: bool) -> bool:
         """Counts a new connection, or reports why there is no room for it and returns False."""
         if self._open >= self.max_connections or self._open >= self.max_descriptors:
             self._report_full(newcomer)
             return False
-        if len(self._newcomers) >= self.max_unauthenticated and not self._make_room_among_newcomers():
+        is_full = is_stranger and len(self._newcomers) >= self.max_unauthenticated
+        if is_full and not self._make_room_among_newcomers():
             self.report(
                 newcomer.peer,
                 f"{self.max_unauthenticated} others have not authenticated yet (skep.max.unauthenticated.connections)",

@@ -173,3 +173,14 @@ def test_a_password_is_told_to_nobody(start_broker):
     assert "secret" not in str(configs)
     assert configs["skep.zookeeper.auth"].config_source == Source.STATIC_BROKER
     assert configs["skep.zookeeper.ssl"].value == "true", "what is no password is told"
+
+
+def test_options_of_a_listener_are_described_and_its_passwords_are_not(start_broker):
+    given = {
+        "listener.name.plaintext.plain.sasl.jaas.config": "PlainLoginModule required user_a='secret';",
+        "listener.name.plaintext.ssl.client.auth": "required",
+    }
+    configs = describe(start_broker(given), BROKER_RESOURCE, "1", include_synonyms=True)
+    assert configs["listener.name.plaintext.ssl.client.auth"].value == "required"
+    assert configs["listener.name.plaintext.plain.sasl.jaas.config"].is_sensitive
+    assert "secret" not in str(configs)

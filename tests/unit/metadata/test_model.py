@@ -11,6 +11,7 @@ from skep.base.errors import StoreUnavailable
 from skep.base.ids import BrokerId, LeaderEpoch
 from skep.metadata.model import (
     BrokerRecord,
+    Endpoint,
     LogReport,
     PartitionRecord,
     TopicRecord,
@@ -107,3 +108,21 @@ def test_random_ids_have_no_dash_and_do_not_repeat():
     assert len(ids) == 2000
     assert not any("-" in id_text(identifier) for identifier in ids)
     assert all(identifier.int > 1 for identifier in ids)
+
+
+def test_a_broker_has_an_address_for_each_listener():
+    endpoints = (Endpoint("INSIDE", "10.0.0.1", 9091), Endpoint("OUTSIDE", "b.example", 9092))
+    broker = BrokerRecord(BrokerId(1), "10.0.0.1", 9091, endpoints=endpoints)
+    assert BrokerRecord.decode(BrokerId(1), broker.encode()) == broker
+    assert broker.at("INSIDE") is broker
+    outside = broker.at("OUTSIDE")
+    assert outside is not None
+    assert (outside.host, outside.port, outside.endpoints) == ("b.example", 9092, endpoints)
+    assert broker.at("NOWHERE") is None
+
+
+def test_a_broker_of_an_earlier_version_has_one_address_for_all():
+    old = b'{"v":1,"host":"h","port":9092,"rack":null,"epoch":7,"machine":"m","stopping":false}'
+    broker = BrokerRecord.decode(BrokerId(1), old)
+    assert broker.endpoints == ()
+    assert broker.at("ANY") is broker

@@ -3,8 +3,10 @@
 import pytest
 
 from skep.base.loop.slicer import Slicer
+from skep.broker.request import CloseConnection
 from skep.security.access import FULL_ACCESS
-from skep.server.socket_server import STALLED_S, SocketServer
+from skep.security.principal import Principal
+from skep.server.socket_server import PATIENCE_WITH_NEWCOMERS_S, STALLED_S, SocketServer
 from tests.manual_clock import ManualClock
 
 
@@ -18,6 +20,7 @@ class FakeConnection:
         self.host = self.peer = "10.0.0.1"
         self.listener_name = "PLAINTEXT"
         self.principal = None
+        self.must_authenticate = False
 
     def idle_since(self, now):
         return self._idle_since
@@ -139,3 +142,50 @@ def test_connections_leave_the_descriptors_that_logs_need_and_the_log_says_so_on
     assert record.message.startswith("refused 127.0.0.1:2: 2 connections are open; the other file descriptors")
     listener.forget(connections[0])
     assert listener.admit(connections[2])
+
+
+def stranger(host="10.0.0.1"):
+    connection = FakeConnection()
+    connection.host = connection.peer = host
+    connection.must_authenticate = True
+    return connection
+
+
+def test_an_address_may_have_so_many_connections(listener):
+    listener.max_connections_per_host = 2
+    listener.max_connections_by_host = {"10.0.0.9": 1}
+    first, second = FakeConnection(), FakeConnection()
+    assert listener.admit(first)
+    assert listener.admit(second)
+    assert not listener.admit(FakeConnection())
+    assert listener.admit(stranger("10.0.0.9"))
+    assert not listener.admit(stranger("10.0.0.9"))
+    listener.forget(first)
+    assert listener.admit(FakeConnection())
+
+
+def test_strangers_who_hesitate_keep_nobody_else_out(listener):
+    listener.max_unauthenticated = 2
+    slow, slower = stranger(), stranger()
+    for one in (slow, slower):
+        assert listener.admit(one)
+        listener.awaits_authentication(one)
+    assert not listener.admit(stranger())
+    assert listener.admit(FakeConnection()), "it does not have to authenticate"
+    listener.clock.advance_ms(int(PATIENCE_WITH_NEWCOMERS_S * 1000))
+    assert listener.admit(stranger())
+    assert "skep.max.unauthenticated.connections" in slow.reason
+    assert slower.reason is None
+
+
+def test_a_principal_may_have_so_many_connections(listener):
+    listener.max_connections_per_principal = 1
+    ann, again = stranger(), stranger()
+    for one in (ann, again):
+        listener.admit(one)
+    listener.authenticated(ann, Principal("ann"))
+    ann.principal = Principal("ann")
+    with pytest.raises(CloseConnection, match="User:ann has 1 connections"):
+        listener.authenticated(again, Principal("ann"))
+    listener.forget(ann)
+    listener.authenticated(again, Principal("ann"))

@@ -8,6 +8,9 @@ from skep.base.errors import StorageError
 from skep.base.files.files import DirectoryLock, DiskSpace, File, refused
 from skep.base.files.os_file import DescriptorPool, OsFile
 
+DIRECTORY_MODE = 0o750
+"""Other users of the machine have no business with records."""
+
 
 class OsFiles:
     """The file system. At most ``max_open_files`` of its files have a descriptor at a time."""
@@ -35,7 +38,7 @@ class OsFiles:
 
     def make_directory(self, path: str) -> None:
         try:
-            os.makedirs(path, exist_ok=True)
+            os.makedirs(path, DIRECTORY_MODE, exist_ok=True)
         except OSError as error:
             raise refused(path, error) from error
 

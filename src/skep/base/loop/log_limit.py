@@ -4,28 +4,32 @@ import logging
 
 from skep.base.clock import Clock
 
-LINES, PER_S = 100, 10.0
+PERIOD_S = 10.0
+SAME_REASON, REASONS = 10, 100
+"""Lines in a period: so many with the same reason, and so many reasons."""
 
 
 class LogLimit:
-    """Logs at most ``lines`` lines in ``per_s`` seconds. The next period begins with the number of those left out."""
+    """Logs why clients were refused. A period begins with the number of lines that were left out of the one before."""
 
-    def __init__(self, clock: Clock, lines: int = LINES, per_s: float = PER_S) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lines = lines
-        self._per_s = per_s
         self._since = float("-inf")
-        self._logged = self._left_out = 0
+        self._logged: dict[str, int] = {}
+        self._left_out = 0
 
-    def warning(self, logger: logging.Logger, message: str, *values: object) -> None:
+    def warning(self, logger: logging.Logger, message: str, peer: str, reason: str) -> None:
+        """``message`` has a place for each of the other two."""
         now = self._clock.monotonic()
-        if now - self._since >= self._per_s:
-            self._since, self._logged = now, 0
+        if now - self._since >= PERIOD_S:
+            self._since = now
+            self._logged.clear()
             if self._left_out:
-                logger.warning("%d more lines like the next one were left out", self._left_out)
+                logger.warning("%d more clients were refused for reasons as these", self._left_out)
                 self._left_out = 0
-        if self._logged >= self._lines:
+        count = self._logged.get(reason, 0)
+        if count >= SAME_REASON or (not count and len(self._logged) >= REASONS):
             self._left_out += 1
             return
-        self._logged += 1
-        logger.warning(message, *values)
+        self._logged[reason] = count + 1
+        logger.warning(message, peer, reason)

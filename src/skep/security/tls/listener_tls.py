@@ -9,6 +9,7 @@ import datetime
 import logging
 import os
 import ssl
+from collections.abc import Callable
 
 from skep.base.config.security_config import SecurityConfig
 from skep.base.errors import OptionError
@@ -35,6 +36,8 @@ class ListenerTls:
         self._stamp = _stamp(security)
         self.context: ssl.SSLContext = server_context(security)
         self._warned_below: int | None = None
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after the files or the options of this listener have changed."""
 
     def current(self) -> ssl.SSLContext:
         return self.context
@@ -60,6 +63,7 @@ class ListenerTls:
         self._security = security
         self._warned_below = None
         logger.info("listener %s has a new certificate or new options of TLS", self._listener)
+        self.on_change()
         self.warn_of_expiry()
 
     def warn_of_expiry(self, now: datetime.datetime | None = None) -> None:
