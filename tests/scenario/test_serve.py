@@ -354,3 +354,24 @@ def test_a_later_source_wins_also_under_another_name_of_the_option(tmp_path: Pat
     arguments = ("--config", tmp_path / "skep.toml", "--set", "log.retention.hours=2")
     with serving(tmp_path / "data", *arguments) as served:
         assert options(served, "log.retention.ms") == ["7200000"]
+
+
+def test_a_first_user_is_there_before_clients_are(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("sesame\n")
+    first = ("--user", "admin", "--password-file", tmp_path / "password")
+    with serving(tmp_path / "data", *first) as served:
+        with RawClient(served.address) as client:
+            described = client.ask(apis.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, users=None)
+        _, printed, log = served.stop()
+    assert [(row.user, len(row.credential_infos)) for row in described.results] == [("admin", 2)]
+    assert "created user admin" in log
+    assert "sesame" not in printed + log
+    # A user that exists keeps its password, and the file is not needed any more.
+    (tmp_path / "password").unlink()
+    with serving(tmp_path / "data", *first) as served:
+        assert "created user" not in served.stop()[2]
+
+
+def test_a_first_user_without_a_password_is_refused(tmp_path: Path) -> None:
+    complaint = refused("--data-dir", tmp_path / "data", "--listen", "127.0.0.1:0", "--user", "admin")
+    assert complaint.startswith("skep: skep.first.user (--user) and skep.first.user.password.file")

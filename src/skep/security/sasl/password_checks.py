@@ -14,8 +14,8 @@ from skep.wire.sasl.plain import PLAIN
 
 PARALLEL_CHECKS = 2
 """A check needs a processor for 80 ms. More at a time would leave fewer for the rest of the broker."""
-MAX_WAITING = 500
-"""Some twenty seconds of checks. Who comes then is refused at once: the client would have given up before its turn."""
+MAX_WAITING = 200
+"""Some eight seconds of checks. Who comes then is refused at once: the client would have given up before its turn."""
 
 _NOBODY = PasswordHash(secrets.token_bytes(SALT_BYTES), secrets.token_bytes(HASH_BYTES))
 """Checked for users without a password: no password has this hash, and nobody is let in for it."""
