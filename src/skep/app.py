@@ -369,7 +369,8 @@ class Broker:
 
         def quotas_changed() -> None:
             server.handle = gate.handle if quotas.limits_clients else dispatcher.handle
-            server.unmute_all()
+            # Later: requests are not to be handled in the midst of a change of the image.
+            asyncio.get_running_loop().call_soon(server.unmute_all)
 
         quotas.on_change = quotas_changed
         server.connection_wait_s = quotas.connection_wait_s

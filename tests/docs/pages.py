@@ -44,6 +44,7 @@ PAGES = (
     Page("docs/TESTING.md", is_quick=True, has_own_broker=True),
     Page("docs/GROUPS.md", is_quick=True),
     Page("docs/QUEUES.md", is_quick=True),
+    Page("docs/QUOTAS.md", is_quick=True),
     Page("docs/ARROW.md", is_quick=True),
     Page("docs/ARCHIVE.md", is_quick=True),
     Page("docs/SQL.md", is_quick=True),

@@ -23,6 +23,7 @@ from skep.testing import EmbeddedBroker
 from skep.wire import apis
 from tests.raw_client import RawClient
 from tests.raw_requests import Want, batch_of, fetch_body, partitions_in
+from tests.scenario.share_member import ACCEPT, ShareMember, acquired, initialize_share_state
 from tests.waiting import wait_until
 
 KB = 1000
@@ -169,6 +170,29 @@ def test_a_consumer_over_its_quota_gets_an_empty_response_and_keeps_its_session(
     again = throttled.fetch(Want(topic, 0), session_id=session.session_id, session_epoch=3)
     assert again.error_code is ErrorCode.none
     assert throttle_ms(again) == 0
+
+
+def test_a_member_of_a_share_group_over_its_quota_acknowledges_and_gets_nothing(
+    client: RawClient, throttled: RawClient, client_id: str, topic: str
+) -> None:
+    topic_id = client.create_topic(topic)
+    group = f"group-{client_id}"
+    initialize_share_state(client, group, topic_id)
+    for _ in range(2):
+        client.append(topic, batch_of(b"x" * 10 * KB))
+    set_quota(client, {"client-id": client_id}, consumer_byte_rate=NEVER)
+    member = ShareMember(throttled, group, topic_id)
+    first = member.fetch()
+    assert acquired(first) == [(0, 0, 1)]
+    assert throttle_ms(first) > 60_000
+    set_quota(client, {"client-id": client_id}, consumer_byte_rate=NEVER + 1)  # ends the muting, not the debt
+    second = member.fetch({0: [(0, 0, [ACCEPT])]})
+    [[partition]] = [one.partitions for one in second.responses]
+    assert partition.acknowledge_error_code == ErrorCode.none
+    assert acquired(second) == []
+    assert throttle_ms(second) > 60_000
+    set_quota(client, {"client-id": client_id}, consumer_byte_rate=None)
+    assert member.acquire() == [(1, 1, 1)]
 
 
 def test_the_share_of_time_is_in_every_response(client: RawClient, throttled: RawClient, client_id: str) -> None:

@@ -199,7 +199,7 @@ def _begin(services: Services, request: "Request[FetchRequest]") -> Work[tuple[_
     if throttle is not None:
         max_bytes = throttle.fetch_limit(max_bytes)
         # Whole batches fill at least half of the limit, if there are enough of them. With more, the fetch would wait.
-        min_bytes = min(min_bytes, max_bytes // 2)
+        min_bytes = min(min_bytes, max(1, max_bytes // 2))
     fetch = _Fetch(
         services,
         version,

@@ -258,7 +258,7 @@ def _begin(
     max_bytes = min(body.max_bytes, services.config.fetch_max_bytes)
     if request.throttle is not None:
         max_bytes = request.throttle.fetch_limit(max_bytes)
-    min_bytes = min(body.min_bytes, max_bytes if request.throttle is None else max_bytes // 2)
+    min_bytes = min(body.min_bytes, max_bytes if request.throttle is None else max(1, max_bytes // 2))
     return _ShareFetch(
         services,
         session,

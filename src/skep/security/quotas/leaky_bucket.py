@@ -19,13 +19,17 @@ LONGEST_WAIT_S = (2**31 - 1) / 1000
 
 
 class LeakyBucket:
-    """Owns what was used and has not leaked. ``rate`` is per second; both it and ``burst`` change with the quota."""
+    """Owns what was used and has not leaked. ``rate`` is per second; both it and ``burst`` change with the quota.
 
-    __slots__ = ("_level", "_updated", "burst", "rate")
+    A bucket that is ``retired`` makes nobody wait, until it gets a rate again.
+    """
+
+    __slots__ = ("_level", "_updated", "burst", "is_retired", "rate")
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
         self.rate = rate
         self.burst = burst
+        self.is_retired = False
         self._level = 0.0
         self._updated = now
 
@@ -34,6 +38,7 @@ class LeakyBucket:
         self._leak(now)
         self.rate = rate
         self.burst = burst
+        self.is_retired = False
 
     def use(self, amount: float, now: float) -> float:
         """Pours ``amount`` in and returns for how many seconds the client is over its quota now."""
@@ -58,4 +63,4 @@ class LeakyBucket:
 
     def _wait_s(self) -> float:
         over = self._level - self.burst
-        return min(over / self.rate, LONGEST_WAIT_S) if over > 0.0 else 0.0
+        return min(over / self.rate, LONGEST_WAIT_S) if over > 0.0 and not self.is_retired else 0.0

@@ -97,6 +97,9 @@ class Quotas:
                 self._clients[entity.get(USER, UNNAMED), entity.get(CLIENT_ID, UNNAMED)] = values
         self.version += 1
         self.limits_clients = bool(self._clients)
+        # A fetch that waits has buckets of quotas that may not exist any more.
+        for bucket in self._buckets.values():
+            bucket.is_retired = True
         if not entries:
             self._buckets.clear()
         self.on_change()
@@ -147,7 +150,7 @@ class Quotas:
         burst = self.windows.burst(key if key != IP else CONNECTION_CREATION_RATE, rate)
         if bucket is None:
             bucket = self._buckets[place] = LeakyBucket(rate, burst, now)
-        elif bucket.rate != rate:
+        elif bucket.is_retired or bucket.rate != rate:
             bucket.change(rate, burst, now)
         return bucket
 

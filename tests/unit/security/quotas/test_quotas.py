@@ -104,6 +104,21 @@ def test_a_change_makes_connections_ask_again_and_keeps_what_was_used(scene):
     assert len(calls) == 3
 
 
+def test_a_request_that_waits_is_not_throttled_by_a_quota_that_was_removed(scene):
+    scene.set({"user": "alice"}, consumer_byte_rate=1)
+    scene.set({"user": "bob"}, consumer_byte_rate=1)
+    alice, bob = (Throttle(scene.quotas.of(who, "app"), 0) for who in (ALICE, BOB))
+    scene.set({"user": "alice"})
+    scene.quotas.of(BOB, "other")
+    for throttle in (alice, bob):
+        throttle.consumed(1000, scene.clock.monotonic())
+    assert (alice.ms, bob.ms > 0) == (0, True)
+    scene.set({"user": "bob"})
+    bob.ms = 0
+    bob.consumed(1000, scene.clock.monotonic())
+    assert bob.ms == 0
+
+
 def test_an_image_with_the_same_quotas_changes_nothing(scene):
     scene.set({"user": "alice"}, producer_byte_rate=10)
     version = scene.quotas.version
