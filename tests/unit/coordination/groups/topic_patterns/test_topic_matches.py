@@ -127,3 +127,19 @@ def test_a_costly_match_can_be_interrupted_inside_a_name(monkeypatch):
             pauses += 1
     assert pauses > 20
     assert pattern.is_too_costly
+
+
+def matched(topics, topic_filter=None):
+    matches = topic_matches.TopicMatches(dict.fromkeys(topics), dict.fromkeys(["orders-a"]), topic_filter)
+    matches.add("orders-.*", frozenset())
+    while not matches.is_done:
+        matches.go_on()
+    return matches.found["orders-.*"]
+
+
+def test_topics_that_a_member_may_not_know_do_not_match():
+    topics = ["orders-a", "orders-b", "orders-secret"]
+    visible = topic_matches.TopicFilter(1, lambda name: "secret" not in name)
+    # Without a filter only what is new is matched; what was hidden before may be visible with another filter.
+    assert matched(topics) == {"orders-b", "orders-secret"}
+    assert matched(topics, visible) == {"orders-a", "orders-b"}
