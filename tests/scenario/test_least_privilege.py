@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
     NewTopic,
     ResourcePatternType,
     ResourceType,
@@ -182,6 +185,43 @@ def test_an_expression_matches_only_topics_that_its_member_may_describe(
     assert len(read(consumer, 3)) == 3
     assert {place.topic for place in consumer.assignment()} == {topic}
     consumer.close()
+
+
+def shared(broker: EmbeddedBroker, group: str, topic: str, count: int) -> list[bytes]:
+    """Returns so many records of a share group. Raises KafkaException for an error."""
+    consumer = ShareConsumer(of_worker(broker, group_id=group))
+    consumer.subscribe([topic])
+    found: list[bytes] = []
+
+    def all_there() -> bool:
+        for message in consumer.poll(0.5):
+            if message.error() is not None:
+                raise KafkaException(message.error())
+            found.append(message.value())
+        return len(found) >= count
+
+    try:
+        wait_until(all_there, lambda: f"{count} records, only {len(found)}")
+    finally:
+        consumer.close()
+    return found
+
+
+def test_a_member_of_a_share_group_needs_read_on_group_and_topic(
+    broker: EmbeddedBroker, admin: AdminClient, grant: Grant, topic: str
+) -> None:
+    group = f"share-{topic}"
+    setting = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=[setting])
+    [altered] = admin.incremental_alter_configs([resource]).values()
+    altered.result(30)
+    produce(Producer(broker.client_config), topic)
+    grant(TOPIC, topic, READ)
+    with pytest.raises(KafkaException) as caught:
+        shared(broker, group, topic, 1)
+    assert caught.value.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+    grant(GROUP, group, READ)
+    assert sorted(shared(broker, group, topic, 3)) == [b"0", b"1", b"2"]
 
 
 def test_a_transaction_needs_its_id_its_topic_and_the_group(broker: EmbeddedBroker, grant: Grant, topic: str) -> None:
