@@ -3,7 +3,7 @@
 Behaviour
     Skep's own API, for ``skep queues``, for Skep's functions in Python and between brokers: what Kafka's protocol has
     no message for. A request has the name of a command and a JSON object with its arguments, a response an error code,
-    a message and JSON. It is not advertised. Apache Kafka closes the connection of whoever sends it.
+    a message and JSON. It is not advertised. Apache Kafka closes the connection that it arrives on.
 
     ``commands``: the commands of this broker and their arguments.
     ``delay``: when a record of a share group is delivered again. For the leader of the partition.
@@ -12,6 +12,10 @@ Behaviour
     ``renew``: a member goes on with records that it holds. For the leader of the partition.
     ``topic_needs``: how far the groups that this broker coordinates are in topics. Between brokers.
     ``reopen``: opens finished records of a partition again for a share group. For the leader of the partition.
+
+Versions
+    0 is the only one. What a broker knows to do is listed by ``commands``: a new command, or a new argument of one, adds
+    no version.
 
 Refusals
     UNSUPPORTED_VERSION: no such command.
