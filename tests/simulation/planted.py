@@ -93,6 +93,18 @@ def a_leader_below_min_insync_forgets_the_others():
     return patch.object(IsrUpdater, "_with_change", with_change)
 
 
+def a_new_leader_commits_before_it_has_written_its_isr():
+    """Then records of an earlier epoch count, and a batch of an epoch between wins against them after a power cut."""
+
+    def advance(self):
+        if self.is_leader:
+            log, in_sync = self.log, self.in_sync
+            end = log.flushed_offset if log.config.syncs_before_acknowledging else log.log_end_offset
+            self._move_high_watermark(end if in_sync is None else in_sync.committed_end(end))
+
+    return patch.object(Partition, "_advance", advance)
+
+
 def the_first_one_back_leads():
     return patch("skep.controller.elections.missing", lambda partition, brokers: not _reports(partition, brokers))
 
@@ -216,6 +228,11 @@ def the_epoch_of_the_last_deleted_record_is_forgotten():
     return patch.object(LeaderEpochs, "truncate_before", LeaderEpochs._truncate_start)
 
 
+def a_history_is_compared_from_the_log_start_on():
+    """Then a record that was never committed stays in a follower, where its leader has deleted another one."""
+    return patch.object(ModelLog, "divergence", ModelLog.end_offset_for_epoch)
+
+
 def an_empty_log_goes_on_where_it_ends():
     """Though its leader has records before that, and nobody deleted these."""
     return patch("skep.replication.follower.followed_partition._may_start_late", lambda log: False)
@@ -235,6 +252,7 @@ BUGS: tuple[Plant, ...] = (
     a_write_without_an_answer_is_taken_for_lost,
     a_move_ends_before_the_new_replicas_are_in_sync,
     the_high_watermark_does_not_wait_for_the_slowest,
+    a_new_leader_commits_before_it_has_written_its_isr,
     the_last_one_in_an_isr_stays,
     the_first_one_back_leads,
     the_log_that_ends_last_leads_whatever_its_epoch,

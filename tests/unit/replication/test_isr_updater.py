@@ -360,7 +360,6 @@ def test_a_leader_with_enough_in_sync_says_so_and_the_last_isr_is_forgotten():
     async def scenario():
         scene = Scene((ONE, TWO))
         with_last_isr(scene, (ONE, TWO), (ONE, TWO, THREE))
-        await scene.changes.check_lag([scene.partition])
         await scene.settle(lambda: not scene.store.topic.partitions[0].last_isr)
         assert scene.stored_isr == (ONE, TWO)
         writes = len(scene.store.forced)
@@ -368,6 +367,21 @@ def test_a_leader_with_enough_in_sync_says_so_and_the_last_isr_is_forgotten():
         await scene.changes.check_lag([scene.partition])
         assert not scene.changes._pending
         assert len(scene.store.forced) == writes
+
+    run(scenario)
+
+
+def test_the_high_watermark_of_a_new_leader_waits_until_its_isr_is_written():
+    async def scenario():
+        scene = Scene((ONE, TWO))
+        partition = scene.partition
+        scene.store.failures = [False]
+        with_last_isr(scene, (ONE, TWO), (ONE, TWO, THREE))
+        partition.follower_fetched(TWO, Offset(1), REGISTRATION)
+        await scene.settle(lambda: not scene.store.failures)
+        assert partition.high_watermark == 0, "the write failed"
+        await scene.settle(lambda: partition.high_watermark == 1)
+        assert scene.store.topic.partitions[0].last_isr == ()
 
     run(scenario)
 
