@@ -295,6 +295,41 @@ def test_a_follower_keeps_nothing_of_another_history_below_the_log_start_of_its_
     assert script.log(1) != [(1, 1)]
 
 
+def drive(script, broker, times=1):
+    for _ in range(times):
+        script.make("drive", lambda choice: choice[0].id == broker)
+
+
+def decide_again(script):
+    """An epoch is decided while broker 2 leads. The next driver asks broker 1 first, which does not know that."""
+    drive(script, 1, 2)
+    for _ in range(2):
+        for broker in (2, 3):
+            script.fetch(broker)
+    drive(script, 1)
+    script.make("depose", lambda choice: choice[0].id == 1 and choice[1].id == 2, 1)
+    script.by("catch_up", 3)
+    script.by("isr", 2)
+    driver = script.cluster.driver
+    driver.dies()
+    for _ in range(8):
+        drive(script, 2)
+        script.fetch(3)
+    assert driver.epoch > 0
+    driver.epoch = 0  # Spark has not noted it
+    for _ in range(4):
+        drive(script, 1)
+    for _ in range(8):
+        drive(script, 2)
+        script.fetch(3)
+
+
+@scripted(Shape(brokers=3, min_insync_replicas=2))
+def test_a_driver_that_asks_a_deposed_leader_first_does_not_decide_an_epoch_again(script):
+    decide_again(script)
+    assert sorted(script.cluster.driver.decided.values()) == sorted(set(script.cluster.driver.decided.values()))
+
+
 def diverge(script):
     """Broker 3 leads, with a record of broker 1. Broker 2 led in between, and has another record in its place."""
     script.make("produce", lambda choice: choice[0].id == 1, 0)
@@ -381,6 +416,10 @@ def a_replica_that_goes_leaves_the_epoch_as_it_is():
         (
             planted.an_empty_log_goes_on_where_it_ends,
             test_a_follower_that_began_anew_past_what_its_leader_lost_has_no_hole,
+        ),
+        (
+            planted.a_driver_reads_decisions_without_a_mark,
+            test_a_driver_that_asks_a_deposed_leader_first_does_not_decide_an_epoch_again,
         ),
         (
             planted.a_history_is_compared_from_the_log_start_on,

@@ -46,13 +46,22 @@ FAILOVERS_BEFORE_POWER = (
     *("round", "sync", "sync", "sync", "power"),
 )
 """Machines that lose power one after the other: two failovers in a row, with records that not all have, and then a cut.
-Each power cut of half of these seeds comes like that, with a step left out here and there."""
+Each power cut of a quarter of these seeds comes like that."""
 LEFT_OUT = 0.1
+"""How often a step of such a sequence is left out."""
 CUTS_ALL = 0.5
 """How often the power cut after failovers is one of all brokers; otherwise it is one of any."""
 DELETES_IN = 4
 """Of so many seeds two delete records too."""
 DELETE_RATE = 0.03
+DRIVE_RATE = 0.2
+DECISIONS_AFTER_FAILOVER = (
+    *("depose", "catch_up", "isr", "drive", "drive", "round", "round", "drive", "drive", "round", "round"),
+    *("drive", "drive", "drive", "round", "round"),
+)
+"""What seeds with a driver have now and then: it decides while a leader that was succeeded does not know that."""
+DECISION_RATE = 0.015
+CALM_IN = 3
 SHAPES = (
     Shape(),
     Shape(in_sync=2),
@@ -88,7 +97,7 @@ def has_power_cuts(seed: int) -> bool:
 
 
 def has_failovers_before_power(seed: int) -> bool:
-    return seed % POWER_IN == 1
+    return seed % (2 * POWER_IN) == 1
 
 
 def has_moves(seed: int) -> bool:
@@ -99,10 +108,20 @@ def has_deletes(seed: int) -> bool:
     return seed % DELETES_IN < 2
 
 
+def has_driver(seed: int) -> bool:
+    """A power cut of all may take decisions of a topic that is not synced, and nobody deletes decisions."""
+    return not has_power_cuts(seed) and not has_deletes(seed)
+
+
+def is_calm(seed: int) -> bool:
+    """Whether failovers before decisions are all that goes wrong. Among many faults a driver gets little done."""
+    return has_driver(seed) and seed % CALM_IN == 0
+
+
 def schedule_of(seed: int, count: int) -> list[Step]:
     generator = random.Random(seed)
     weights = [weight * generator.choice(RATES) for weight in ORDINARY.values()]
-    weights += [weight * generator.choice(FAULT_RATES) for weight in FAULTS.values()]
+    weights += [weight * generator.choice(FAULT_RATES) * (not is_calm(seed)) for weight in FAULTS.values()]
     kinds = generator.choices(KINDS, weights, k=count)
     # Where one is favoured, the others are slow: followers that lag behind, brokers that hear of nothing.
     favour = {kind: generator.choice((0.0, 0.0, 0.7)) for kind in KINDS}
@@ -116,26 +135,42 @@ def schedule_of(seed: int, count: int) -> list[Step]:
         for kind in kinds
     ]
     if has_moves(seed):
-        for number in range(count):
-            if generator.random() < MOVE_RATE:
-                steps[number] = Step("reassign", generator.getrandbits(8), generator.getrandbits(8))
+        _mix_in(steps, "reassign", MOVE_RATE, generator)
     if has_power_cuts(seed):
-        kinds = [None, *POWER_RATES]
-        rates = [1 - sum(POWER_RATES.values()), *POWER_RATES.values()]
-        for number, kind in enumerate(generator.choices(kinds, rates, k=count)):
-            if kind is not None:
-                steps[number] = Step(kind, generator.getrandbits(8), generator.getrandbits(8))
-            if kind == "power" and has_failovers_before_power(seed) and number >= len(FAILOVERS_BEFORE_POWER):
-                for place, before in enumerate(FAILOVERS_BEFORE_POWER, number + 1 - len(FAILOVERS_BEFORE_POWER)):
-                    if generator.random() >= LEFT_OUT:
-                        steps[place] = Step(before, generator.getrandbits(8), generator.getrandbits(8))
-                if generator.random() < CUTS_ALL:
-                    steps[number] = steps[number]._replace(kind="power", which=0)
+        _mix_in_power_cuts(steps, generator, has_failovers=has_failovers_before_power(seed))
     if has_deletes(seed):
-        for number in range(count):
-            if generator.random() < DELETE_RATE:
-                steps[number] = Step("delete", generator.getrandbits(8), generator.getrandbits(8))
+        _mix_in(steps, "delete", DELETE_RATE, generator)
+    if has_driver(seed):
+        _mix_in(steps, "drive", DRIVE_RATE, generator)
+        for first in range(count - len(DECISIONS_AFTER_FAILOVER)):
+            if generator.random() < DECISION_RATE:
+                _overwrite(steps, first, DECISIONS_AFTER_FAILOVER, generator)
     return steps
+
+
+def _mix_in(steps: list[Step], kind: str, rate: float, generator: random.Random) -> None:
+    for number in range(len(steps)):
+        if generator.random() < rate:
+            steps[number] = Step(kind, generator.getrandbits(8), generator.getrandbits(8))
+
+
+def _overwrite(steps: list[Step], first: int, kinds: Sequence[str], generator: random.Random) -> None:
+    for place, kind in enumerate(kinds, first):
+        if generator.random() >= LEFT_OUT:
+            steps[place] = Step(kind, generator.getrandbits(8), generator.getrandbits(8))
+
+
+def _mix_in_power_cuts(steps: list[Step], generator: random.Random, *, has_failovers: bool) -> None:
+    kinds = [None, *POWER_RATES]
+    rates = [1 - sum(POWER_RATES.values()), *POWER_RATES.values()]
+    for number, kind in enumerate(generator.choices(kinds, rates, k=len(steps))):
+        if kind is not None:
+            steps[number] = Step(kind, generator.getrandbits(8), generator.getrandbits(8))
+        first = number + 1 - len(FAILOVERS_BEFORE_POWER)
+        if kind == "power" and has_failovers and first >= 0:
+            _overwrite(steps, first, FAILOVERS_BEFORE_POWER, generator)
+            if generator.random() < CUTS_ALL:
+                steps[number] = steps[number]._replace(kind="power", which=0)
 
 
 class Walk(NamedTuple):
