@@ -14,8 +14,7 @@ Behaviour
     ``reopen``: opens finished records of a partition again for a share group. For the leader of the partition.
 
 Versions
-    0 is the only one. What a broker knows to do is listed by ``commands``: a new command, or a new argument of one, adds
-    no version.
+    0 is the only one. A new command, or a new argument of one, adds no version: ``commands`` lists what a broker has.
 
 Refusals
     UNSUPPORTED_VERSION: no such command.
