@@ -37,9 +37,13 @@ from skep.storage.log.log import Appended, Log
 from skep.storage.log.log_slice import LogSlice
 
 _UNKNOWN_EPOCH = -1
-_IN_DOUBT = "this leader hears neither its followers nor the metadata store; refresh metadata from another broker"
+_IN_DOUBT = (
+    "another broker may lead: neither the in-sync replicas nor the metadata store respond to this one; "
+    "refresh metadata from another broker"
+)
 _LEASE_EXPIRED = (
-    "another broker may lead: this one hears neither the metadata store nor its followers; refresh metadata"
+    "another broker may lead: the lease of this one has expired, because neither the metadata store nor the in-sync "
+    "replicas respond; refresh metadata"
 )
 
 
