@@ -38,6 +38,45 @@ def imported_by(tree: ast.AST, known: frozenset[str]) -> frozenset[str]:
     return known & names
 
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions() -> Iterator[tuple[str, Function]]:
+    """Every function and method by its dotted name, also those inside functions."""
+    for module, path in modules().items():
+        yield from _functions_in(module, ast.parse(path.read_text()))
+
+
+def _functions_in(name: str, tree: ast.AST) -> Iterator[tuple[str, Function]]:
+    for node in ast.iter_child_nodes(tree):
+        is_named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        inner = f"{name}.{node.name}" if is_named else name
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield inner, node
+        yield from _functions_in(inner, node)
+
+
+@cache
+def classes() -> dict[str, tuple[int, tuple[str, ...]]]:
+    """The number of lines of every class at the top of a module, and the classes that it inherits from."""
+    found = {}
+    for module, path in modules().items():
+        tree = ast.parse(path.read_text())
+        known = {
+            alias.asname or alias.name: f"{node.module}.{alias.name}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        tops = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+        known |= {node.name: f"{module}.{node.name}" for node in tops}
+        for node in tops:
+            bases = [ast.unparse(base).partition("[")[0] for base in node.bases]
+            size = (node.end_lineno or 0) - node.lineno + 1
+            found[f"{module}.{node.name}"] = (size, tuple(known.get(base, base) for base in bases))
+    return found
+
+
 def cycles(graph: Mapping[str, frozenset[str]]) -> list[list[str]]:
     """Groups of nodes that reach each other (Tarjan's strongly connected components with more than one node)."""
     order: dict[str, int] = {}

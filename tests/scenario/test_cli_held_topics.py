@@ -141,7 +141,7 @@ def test_what_was_refused_is_shown_with_the_reason(broker: EmbeddedBroker) -> No
     wait_until(lambda: len(refused()) == 2, "two of four schedules are refused")
     too_many = "the schedules of small.later-0 would fire more than 2 times a second (skep.held.max.firings.per.second)"
     assert {scheduled()[key]["what"] for key in refused()} == {f"invalid: {too_many}"}
-    asked = "waits for its commit; nobody is asked: check-topic is other.later, a held topic"
+    asked = "waits for its commit; no question is sent: check-topic is other.later, a held topic"
     wait_until(lambda: scheduled()["held"]["what"] == asked, "it says why nobody is asked about it")
     found = scheduled()
     assert found["large"]["obstacle"].endswith(" bytes are more than max.message.bytes=1000 of small")

@@ -109,7 +109,7 @@ def test_records_wait_for_a_dead_letter_topic_that_does_not_exist_yet(broker: Em
     queue.configure(ResourceType.TOPIC, queue.dlq, **{"errors.deadletterqueue.group.enable": "true"})
     queue.wait_for_letters(1)
     wait_until(lambda: lag(queue) == 0, "the record is finished")
-    said = re.findall(r"no dead letters of .*? are written, its records wait: (.*)", broker.log)
+    said = re.findall(r"dead letters of .*? cannot be written, its records wait: (.*)", broker.log)
     assert len([line for line in said if queue.dlq in line and "does not exist" in line]) == 1
 
 

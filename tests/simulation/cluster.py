@@ -6,6 +6,8 @@ can happen changes nothing.
 
 After the last step all brokers come back and nothing more breaks: then each partition has to find a leader.
 
+Some schedules have a driver of the Spark sink too (``driver.py``), which decides each epoch of its query once.
+
 Left out on purpose: retention by age and size (records are deleted by DeleteRecords alone), transactions, the time that
 a sync takes, several topics, fetch sessions (each fetch names everything).
 """

@@ -1,5 +1,6 @@
 """A cluster between two steps: brokers, store, connections, clock; what was promised, and whether it holds."""
 
+import itertools
 import uuid
 from dataclasses import dataclass
 from itertools import permutations
@@ -10,6 +11,7 @@ from skep.base.ids import BrokerId
 from skep.metadata.layout import broker_key
 from skep.metadata.model import NO_LEADER, PartitionRecord, TopicRecord
 from tests.manual_clock import ManualClock
+from tests.simulation.driver import Driver
 from tests.simulation.model_store import TOPIC, Call, ModelStore
 from tests.simulation.process import Disk, Process, Request
 from tests.simulation.safety import Safety
@@ -60,7 +62,9 @@ class ClusterState:
         self.lost: dict[BrokerId, int] = {}
         """Brokers whose disk lost records that they are still counted on for, and the last registration before that."""
         self._waiting: list[tuple[int, int, tuple[int, int], object]] = []
-        self._last_session = self._last_value = self.recoveries = 0
+        self._last_session = self.recoveries = 0
+        self._values = itertools.count(1)
+        self.driver = Driver()
         # With fewer replicas than have to be in sync, how many copies an acknowledgement stands for would be in flux.
         sizes = range(shape.min_insync_replicas, shape.brokers + 1)
         self._targets = [target for size in sizes for target in permutations(replicas, size)]
@@ -207,6 +211,8 @@ class ClusterState:
                 if broker not in self.lost:
                     safety.is_in_sync(index, broker, self.disks[broker].held(index))
         self._check_acknowledged()
+        if self.driver.decided:
+            self.driver.check(safety.seen[0])
 
     def _check_acknowledged(self) -> None:
         waiting = []

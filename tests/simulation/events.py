@@ -22,8 +22,7 @@ class Events(ClusterState):
 
     def _do_produce(self, choice, how):
         process, partition = choice
-        self._last_value += 1
-        value, acks_all = self._last_value, how % 4 != 3
+        value, acks_all = next(self._values), how % 4 != 3
         try:
             appended, future = partition.append(b"", value, acks_all=acks_all)
         except KafkaError as error:
@@ -32,6 +31,23 @@ class Events(ClusterState):
         if acks_all:
             self._waiting.append((index, appended.base_offset, entry, future))
         return f"{process.id} appends {value} at {appended.base_offset} of {index}, acks={'all' if acks_all else 1}"
+
+    def _can_drive(self):
+        return [one for one in self._can_produce() if one[1].topic_partition.partition == 0]
+
+    def _do_drive(self, choice, how):
+        """The driver of a query goes on with any broker that believes to lead; or it has died, and another begins."""
+        process, partition = choice
+        if how % 16 == 0 or (how % 3 == 0 and self.driver.has_unnoted):
+            self.driver.dies()
+            return "the driver dies"
+        told = f"with broker {process.id} {self.driver.step(partition, self._values)}"
+        if how % 2:
+            # What a driver waits for takes much less time than its own steps.
+            for _ in range(2):
+                for one in [one for one in self._can_round() if one[1] is process]:
+                    told += f"; {self._do_round(one, how)}"
+        return told
 
     _can_delete = _can_produce
 

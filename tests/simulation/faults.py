@@ -88,8 +88,9 @@ class Faults(Events):
                 disk.lose(topic_partition, log.synced + (how >> 1) * (broker + 3) % (log.unflushed_records + 1))
             disk.may_have_lost_data = True
             self.lost[broker] = self.store.next_broker_epoch - 1
-        for index in range(self.shape.partitions):
-            self.safety.power_lost(index, {broker: disk.held(index) for broker, disk in self.disks.items()})
+        for index, record in enumerate(self.store.topic.partitions):
+            logs = {broker: disk.held(index) for broker, disk in self.disks.items()}
+            self.safety.power_lost(index, logs, hits_isr=set(record.isr) <= set(brokers))
         left = {broker: [len(log.entries) for log in self.disks[broker].logs.values()] for broker in brokers}
         return f"{', '.join(map(str, brokers))} lose power; of their logs there is left {left}"
 

@@ -100,6 +100,9 @@ class ModelLog:
         known, end = self._epochs.end_offset_for(epoch, len(self.entries))
         return known, max(end, self.log_start_offset) if known >= 0 else end
 
+    def divergence(self, epoch: int) -> tuple[int, int]:
+        return self._epochs.end_offset_for(epoch, len(self.entries))
+
     def begin_epoch(self, epoch: int) -> None:
         if epoch > self._epochs.latest:
             self._epochs.assign(epoch, len(self.entries))

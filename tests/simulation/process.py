@@ -82,12 +82,20 @@ class Disk:
 
     def lose(self, topic_partition: TopicPartition, end: int) -> None:
         """What the log has from ``end`` on is gone."""
-        log = self.logs[topic_partition]
-        self._lost |= {
-            (topic_partition.partition, offset, log.entries[offset]) for offset in range(end, len(log.entries))
-        }
-        log.reopen(end)
+        self._note_lost(topic_partition, end)
+        self.logs[topic_partition].reopen(end)
         self.may_have_lost_data = True
+
+    def remove(self, topic_partition: TopicPartition) -> None:
+        """The replica is gone. Its leader may not know it yet, and count what it has fetched."""
+        if topic_partition in self.logs:
+            self._note_lost(topic_partition, 0)
+            del self.logs[topic_partition]
+        self.high_watermarks.pop(topic_partition, None)
+
+    def _note_lost(self, topic_partition: TopicPartition, end: int) -> None:
+        entries = self.logs[topic_partition].entries
+        self._lost |= {(topic_partition.partition, offset, entries[offset]) for offset in range(end, len(entries))}
 
     def has_had(self, index: int, offset: int, entry: tuple[int, int]) -> bool:
         held = self.held(index)
@@ -111,8 +119,7 @@ class _Replicas(ReplicaManager):
         if partition is not None:
             partition.follow(partition.leader_epoch)
             self.on_role_change(partition, None)
-        self._directory.logs.pop(topic_partition, None)
-        self._directory.high_watermarks.pop(topic_partition, None)
+        self._directory.remove(topic_partition)
 
 
 class Request:
@@ -370,6 +377,7 @@ class Process:
             position.fetch_offset,
             position.partition_max_bytes,
             position.last_fetched_epoch,
+            position.log_start_offset,
         )
         key = position[:2]
         try:

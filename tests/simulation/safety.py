@@ -9,6 +9,10 @@ numbers that ``min.insync.replicas`` asks for: each of them had all that was ack
 after the cut is still promised. What none of them has is lost, by no fault of the rules; whoever still has it somewhere
 may show it until it is taken back.
 
+With fewer members than that, nothing is acknowledged with acks=all, but consumers read what the members have. That is
+promised too, until a power cut hits all of them; and again if an earlier leader, which does not know that it was
+succeeded, acknowledges it after that.
+
 Records are deleted only below a high watermark. A log that begins past them is as good as one that has them, and its
 end is not to go back. One that begins past records that nobody deleted has a hole.
 """
@@ -27,6 +31,10 @@ class Safety:
         self.acknowledged = 0
         self.cuts_with_loss = 0
         self._acting: list[frozenset[int]] = [frozenset() for _ in range(partitions)]
+        self._acknowledgeable = [0] * partitions
+        """How many of ``seen`` may have been acknowledged with acks=all."""
+        self._only_read: list[list[Entry]] = [[] for _ in range(partitions)]
+        """What ``seen`` was before a power cut took away what had only been read."""
         self._lost: list[list[list[Entry]]] = [[] for _ in range(partitions)]
         self._min_insync_replicas = min_insync_replicas
         self._leaders: dict[tuple[int, int], int] = {}
@@ -34,7 +42,9 @@ class Safety:
     def acknowledge(self, partition: int, offset: int, entry: Entry, copies: list[int]) -> None:
         """``copies`` are the brokers that have had it: one may lose it while the leader hears that it has it."""
         self.acknowledged += 1
-        seen = self.seen[partition]
+        seen, only_read = self.seen[partition], self._only_read[partition]
+        if offset >= len(seen) and only_read[: len(seen)] == seen and only_read[offset : offset + 1] == [entry]:
+            seen.extend(only_read[len(seen) : offset + 1])
         if len(seen) <= offset or seen[offset] != entry:
             raise Violation(f"{partition}: {entry} was acknowledged at {offset}, where consumers read {seen[offset:]}")
         if len(copies) < self._min_insync_replicas:
@@ -45,19 +55,24 @@ class Safety:
         is_enough = len(record.isr) >= min(self._min_insync_replicas, len(record.replicas))
         if is_enough and high_watermark >= len(self.seen[partition]):
             self._acting[partition] = frozenset(record.isr)
+            self._acknowledgeable[partition] = len(self.seen[partition])
 
     def delete(self, partition: int, offset: int) -> None:
         """A leader deletes what it has below ``offset``, all of it committed."""
         self._deleted[partition] = max(self._deleted[partition], offset)
 
-    def power_lost(self, partition: int, logs: dict[int, Held]) -> None:
-        """These are the logs after a power cut, of all replicas."""
+    def power_lost(self, partition: int, logs: dict[int, Held], *, hits_isr: bool) -> None:
+        """These are the logs after a power cut, of all replicas. ``hits_isr``: all members of the ISR lost power."""
         seen, deleted = self.seen[partition], self._deleted[partition]
         kept = max(_common(logs[broker], seen, deleted) for broker in self._acting[partition] or logs)
+        if hits_isr and kept > self._acknowledgeable[partition]:
+            self._only_read[partition] = seen[:kept]
+            kept = self._acknowledgeable[partition]
         if kept < len(seen):
             self.cuts_with_loss += 1
             self._lost[partition].append(list(seen))
             del seen[kept:]
+            self._acknowledgeable[partition] = min(self._acknowledgeable[partition], kept)
             self._deleted[partition] = min(deleted, kept)
 
     def leads(self, partition: int, epoch: int, broker: int) -> None:

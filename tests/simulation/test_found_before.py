@@ -275,6 +275,98 @@ def test_a_follower_that_began_anew_past_what_its_leader_lost_has_no_hole(script
     assert script.log(2) == script.log(1)
 
 
+@scripted(Shape(brokers=2))
+def test_a_follower_keeps_nothing_of_another_history_below_the_log_start_of_its_leader(script):
+    """Broker 2 leads without broker 1, and deletes the record that it has in the place of one of broker 1."""
+    script.produce(1)
+    script.make("depose", lambda choice: choice[0].id == 1 and choice[1].id == 2, 1)
+    script.produce(2)
+    script.delete(2)
+    script.by("catch_up", 1)
+    script.by("start", 1)
+    script.by("finish", 1)
+    script.by("catch_up", 2)
+    for _ in range(5):
+        script.fetch(1)
+    script.by("isr", 2)
+    assert script.cluster.store.topic.partitions[0].isr == (1, 2)
+    script.by("crash", 1, how=0)
+    script.by("start", 1)
+    assert script.log(1) != [(1, 1)]
+
+
+def drive(script, broker):
+    script.make("drive", lambda choice: choice[0].id == broker)
+
+
+def drive_until_noted(script, broker):
+    for _ in range(12):
+        if script.cluster.driver.epoch:
+            return
+        drive(script, broker)
+    raise AssertionError(f"the epoch is not decided: {script.told[-5:]}")
+
+
+@scripted(Shape(brokers=3))
+def test_a_driver_that_asks_a_deposed_leader_first_does_not_decide_an_epoch_again(script):
+    """Broker 2 leads when the epoch is decided. The next driver asks broker 1 first, which has not heard of that."""
+    script.make("depose", lambda choice: choice[0].id == 1 and choice[1].id == 2, 1)
+    script.by("catch_up", 3)
+    script.by("isr", 2)
+    drive_until_noted(script, 2)
+    driver = script.cluster.driver
+    driver.epoch = 0  # Spark died before it noted that
+    drive(script, 1)
+    drive_until_noted(script, 2)
+    committed = [driver.decided[value] for _, value in script.cluster.safety.seen[0] if value in driver.decided]
+    assert committed == [0]
+
+
+def diverge(script):
+    """Broker 3 leads, with a record of broker 1. Broker 2 led in between, and has another record in its place."""
+    script.make("produce", lambda choice: choice[0].id == 1, 0)
+    script.fetch(3)
+    script.make("depose", lambda choice: choice[0].id == 1 and choice[1].id == 2, 1)
+    script.make("produce", lambda choice: choice[0].id == 2, 0)
+    script.by("crash", 2, 0)
+    for kind in ("catch_up", "control", "finish", "catch_up", "control"):
+        script.by(kind, 3)
+    if script.process(3).running:
+        script.by("finish", 3)
+    script.by("catch_up", 3)
+    assert script.process(3).led
+    assert script.log(2)[0] > script.log(3)[0]
+
+
+def lose_all_power(script):
+    for broker in (2, 3):
+        script.sync(broker)
+    script.make("power", lambda brokers: len(brokers) == 3, 0)
+    for broker in (1, 3, 2):
+        script.by("start", broker)
+        script.by("finish", broker)
+    script.cluster.come_to_rest()
+
+
+@scripted(Shape(brokers=3, min_insync_replicas=1))
+def test_a_new_leader_commits_nothing_before_it_has_written_its_isr(script):
+    """A power cut of all comes before the write: the record of broker 2, of a later epoch, leads."""
+    diverge(script)
+    assert script.process(3).led[0].high_watermark == 0
+    lose_all_power(script)
+    assert script.cluster.store.topic.partitions[0].leader == 2
+
+
+@scripted(Shape(brokers=3, min_insync_replicas=1))
+def test_what_a_new_leader_commits_after_it_has_written_its_isr_outlives_the_epoch_between(script):
+    diverge(script)
+    script.by("isr", 3)
+    script.by("catch_up", 3)
+    assert script.process(3).led[0].high_watermark == 1
+    lose_all_power(script)
+    assert script.cluster.store.topic.partitions[0].leader == 3
+
+
 def a_replica_that_goes_leaves_the_epoch_as_it_is():
     def same_epoch(partition, target, brokers):
         return begun(partition, target, brokers)._replace(leader_epoch=partition.leader_epoch)
@@ -316,6 +408,18 @@ def a_replica_that_goes_leaves_the_epoch_as_it_is():
         (
             planted.an_empty_log_goes_on_where_it_ends,
             test_a_follower_that_began_anew_past_what_its_leader_lost_has_no_hole,
+        ),
+        (
+            planted.a_driver_reads_decisions_without_a_mark,
+            test_a_driver_that_asks_a_deposed_leader_first_does_not_decide_an_epoch_again,
+        ),
+        (
+            planted.a_history_is_compared_from_the_log_start_on,
+            test_a_follower_keeps_nothing_of_another_history_below_the_log_start_of_its_leader,
+        ),
+        (
+            planted.a_new_leader_commits_before_it_has_written_its_isr,
+            test_a_new_leader_commits_nothing_before_it_has_written_its_isr,
         ),
         (
             a_replica_that_goes_leaves_the_epoch_as_it_is,

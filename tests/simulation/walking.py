@@ -41,9 +41,28 @@ MOVE_RATE = 0.06
 POWER_IN = 5
 """Of so many seeds two have power cuts too."""
 POWER_RATES = {"power": 0.015, "sync": 0.045, "report": 0.1}
+FAILOVERS_BEFORE_POWER = (
+    *("catch_up", "start", "finish", "produce", "round", "depose", "catch_up", "produce", "depose", "catch_up"),
+    *("round", "sync", "sync", "sync", "power"),
+)
+"""Machines that lose power one after the other: two failovers in a row, with records that not all have, and then a cut.
+Each power cut of a quarter of these seeds comes like that."""
+LEFT_OUT = 0.1
+"""How often a step of such a sequence is left out."""
+CUTS_ALL = 0.5
+"""How often the power cut after failovers is one of all brokers; otherwise it is one of any."""
 DELETES_IN = 4
 """Of so many seeds two delete records too."""
 DELETE_RATE = 0.03
+DRIVE_RATE = 0.2
+DECISIONS_AFTER_FAILOVER = (
+    *("depose", "catch_up", "isr", "drive", "drive", "round", "round", "drive", "drive", "round", "round"),
+    *("drive", "drive", "drive", "round", "round"),
+)
+"""What seeds with a driver have now and then: it decides while a leader that was succeeded does not know that."""
+DECISION_RATE = 0.015
+DRIVER_IN = 3
+"""Of so many seeds that neither delete nor cut power one has a driver."""
 SHAPES = (
     Shape(),
     Shape(in_sync=2),
@@ -52,6 +71,8 @@ SHAPES = (
     Shape(min_insync_replicas=1, in_sync=1),
     Shape(partitions=2),
 )
+FAILOVER_SHAPE = Shape(min_insync_replicas=1)
+"""Of seeds with failovers before power cuts: the third leader is alone in the ISR, and that is enough to commit."""
 
 
 class Found(NamedTuple):
@@ -67,13 +88,17 @@ time, which a partition that is left with one replica does not expect: so none w
 
 
 def shape_of(seed: int) -> Shape:
-    shape = SHAPES[seed % len(SHAPES)]
+    shape = FAILOVER_SHAPE if has_failovers_before_power(seed) else SHAPES[seed % len(SHAPES)]
     is_synced = has_power_cuts(seed) and not has_moves(seed) and seed % SYNCED_IN == 0
     return replace(shape, is_synced=is_synced)
 
 
 def has_power_cuts(seed: int) -> bool:
     return seed % POWER_IN < 2
+
+
+def has_failovers_before_power(seed: int) -> bool:
+    return seed % (2 * POWER_IN) == 1
 
 
 def has_moves(seed: int) -> bool:
@@ -84,10 +109,18 @@ def has_deletes(seed: int) -> bool:
     return seed % DELETES_IN < 2
 
 
+def has_driver(seed: int) -> bool:
+    """A power cut of all may take decisions of a topic that is not synced, and nobody deletes decisions.
+
+    Failovers before decisions are all that goes wrong in these seeds: among many faults a driver gets little done.
+    """
+    return seed % DRIVER_IN == 0 and not has_power_cuts(seed) and not has_deletes(seed)
+
+
 def schedule_of(seed: int, count: int) -> list[Step]:
     generator = random.Random(seed)
     weights = [weight * generator.choice(RATES) for weight in ORDINARY.values()]
-    weights += [weight * generator.choice(FAULT_RATES) for weight in FAULTS.values()]
+    weights += [weight * generator.choice(FAULT_RATES) * (not has_driver(seed)) for weight in FAULTS.values()]
     kinds = generator.choices(KINDS, weights, k=count)
     # Where one is favoured, the others are slow: followers that lag behind, brokers that hear of nothing.
     favour = {kind: generator.choice((0.0, 0.0, 0.7)) for kind in KINDS}
@@ -101,20 +134,42 @@ def schedule_of(seed: int, count: int) -> list[Step]:
         for kind in kinds
     ]
     if has_moves(seed):
-        for number in range(count):
-            if generator.random() < MOVE_RATE:
-                steps[number] = Step("reassign", generator.getrandbits(8), generator.getrandbits(8))
+        _mix_in(steps, "reassign", MOVE_RATE, generator)
     if has_power_cuts(seed):
-        kinds = [None, *POWER_RATES]
-        rates = [1 - sum(POWER_RATES.values()), *POWER_RATES.values()]
-        for number, kind in enumerate(generator.choices(kinds, rates, k=count)):
-            if kind is not None:
-                steps[number] = Step(kind, generator.getrandbits(8), generator.getrandbits(8))
+        _mix_in_power_cuts(steps, generator, has_failovers=has_failovers_before_power(seed))
     if has_deletes(seed):
-        for number in range(count):
-            if generator.random() < DELETE_RATE:
-                steps[number] = Step("delete", generator.getrandbits(8), generator.getrandbits(8))
+        _mix_in(steps, "delete", DELETE_RATE, generator)
+    if has_driver(seed):
+        _mix_in(steps, "drive", DRIVE_RATE, generator)
+        for first in range(count - len(DECISIONS_AFTER_FAILOVER)):
+            if generator.random() < DECISION_RATE:
+                _overwrite(steps, first, DECISIONS_AFTER_FAILOVER, generator)
     return steps
+
+
+def _mix_in(steps: list[Step], kind: str, rate: float, generator: random.Random) -> None:
+    for number in range(len(steps)):
+        if generator.random() < rate:
+            steps[number] = Step(kind, generator.getrandbits(8), generator.getrandbits(8))
+
+
+def _overwrite(steps: list[Step], first: int, kinds: Sequence[str], generator: random.Random) -> None:
+    for place, kind in enumerate(kinds, first):
+        if generator.random() >= LEFT_OUT:
+            steps[place] = Step(kind, generator.getrandbits(8), generator.getrandbits(8))
+
+
+def _mix_in_power_cuts(steps: list[Step], generator: random.Random, *, has_failovers: bool) -> None:
+    kinds = [None, *POWER_RATES]
+    rates = [1 - sum(POWER_RATES.values()), *POWER_RATES.values()]
+    for number, kind in enumerate(generator.choices(kinds, rates, k=len(steps))):
+        if kind is not None:
+            steps[number] = Step(kind, generator.getrandbits(8), generator.getrandbits(8))
+        first = number + 1 - len(FAILOVERS_BEFORE_POWER)
+        if kind == "power" and has_failovers and first >= 0:
+            _overwrite(steps, first, FAILOVERS_BEFORE_POWER, generator)
+            if generator.random() < CUTS_ALL:
+                steps[number] = steps[number]._replace(kind="power", which=0)
 
 
 class Walk(NamedTuple):

@@ -14,7 +14,8 @@ the last ISR may lack the end of its log, and no other replica is known to have 
 of the last ISR are back and have reported their log ends (``replication/log_end_reporter.py``). Of two logs the longer
 is the one whose last batch has the higher leader epoch and, in the same epoch, the one that ends later. It has
 everything that is committed and is in any of the logs: all batches of one epoch come from one leader, and that leader
-had everything that was committed before.
+had everything that was committed before. The exception, an uncommitted batch of an epoch between, is excluded by the
+leaders: they commit nothing before the last ISR is their own (``InSyncReplicas.is_unconfirmed``).
 
 Worked example, (last epoch, log end)::
 

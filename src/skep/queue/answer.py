@@ -22,7 +22,7 @@ from skep.queue.server_address import plain_properties
 log = logging.getLogger("skep.queue")
 
 RECENT = "by_duration:PT1M"
-"""Where a new group begins: with requests that somebody may still wait for."""
+"""Where a new group begins: with requests that askers may still wait for."""
 WRITE_S = 20.0
 """How long an answer may take to be written, less than the lock of its request by default."""
 

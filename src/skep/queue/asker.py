@@ -4,8 +4,8 @@ An asker has a producer, and a consumer that reads one partition of each reply t
 partition come to it, also those to other askers. It takes those whose correlation id it waits for, each once. An answer
 that comes after its time, or a second time, is dropped.
 
-A request that timed out may still be carried out: nobody can take it back. It has the header ``ttl-ms``, so a group
-that looks for it (``skep.share.record.ttl.header.enable``) is not given it when nobody waits any more.
+A request that timed out may still be carried out; it cannot be withdrawn. It has the header ``ttl-ms``, so a group that
+reads the header (``skep.share.record.ttl.header.enable``) does not get the request after its timeout.
 """
 
 import heapq
@@ -33,7 +33,7 @@ log = logging.getLogger("skep.queue")
 DEFAULT_TIMEOUT_S = 30.0
 MOST_PENDING = 10_000
 TICK_S = 0.1
-"""How late a future may learn that its time is up."""
+"""How late a future may fail after its timeout."""
 SPARE_DEADLINES = 1_000
 
 
@@ -81,7 +81,7 @@ class Asker:
         self._closing = threading.Event()
         self._is_closed = False
         self._producer = Producer({**self._properties, "linger.ms": 0, "delivery.report.only.error": True})
-        # The group is only a name that librdkafka wants: nothing is committed, and nobody joins.
+        # librdkafka requires a group id. No offsets are committed, and the group is not joined.
         self._consumer = Consumer(
             {
                 **self._properties,
@@ -100,7 +100,7 @@ class Asker:
 
     @property
     def dropped(self) -> int:
-        """The number of answers that nobody waited for: late, second, or to another asker with the same partition."""
+        """The number of dropped answers: late ones, duplicates, and those for another asker of the same partition."""
         return self._dropped
 
     def ask(
@@ -205,7 +205,7 @@ class Asker:
         try:
             self._read()
         except Exception as error:
-            # Without its thread every request would time out, without a word about the reason.
+            # Without the thread, every request would time out, and the error would not say why.
             log.exception("the asker has ended")
             reason = f"the asker has ended: {error}"
         else:
@@ -228,7 +228,7 @@ class Asker:
             elif (error := record.error()) is None:
                 self._answered(record)
             elif error.str() != last_error:
-                # librdkafka goes on by itself when the brokers are back.
+                # librdkafka continues by itself when the brokers are back.
                 last_error = error.str()
                 log.warning("replies: %s", last_error)
             self._expire()

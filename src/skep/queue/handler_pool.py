@@ -28,7 +28,7 @@ class HandlerPool(Protocol):
         ...
 
     def close(self) -> None:
-        """Lets the threads end. Does not wait for handlers that still run: nobody waits for their results."""
+        """Ends the threads. Does not wait for handlers that still run, because their results are not needed."""
         ...
 
 
@@ -48,7 +48,7 @@ def is_async(handler: Handler) -> bool:
 
 
 def check_is_no_coroutine(result: object) -> None:
-    """Raises TypeError for what a plain function returns that calls an async one: nobody would run it."""
+    """Raises TypeError if a plain function returns a coroutine, which would never run."""
     if inspect.iscoroutine(result):
         result.close()
         raise TypeError("the handler returned a coroutine; give the async function itself, or one that awaits it")
@@ -150,8 +150,8 @@ class TaskPool:
                 delivery.finish(await self._call(delivery))
 
     async def _call(self, delivery: Delivery) -> Verdict:
-        # The task ends right after this, so a CancelledError is kept from nobody. KeyboardInterrupt and SystemExit
-        # would end the loop with all other handlers.
+        # The task ends right after this, so no CancelledError is swallowed. KeyboardInterrupt and SystemExit would end
+        # the loop and all other handlers.
         try:
             await self._handler(delivery.message)
         except BaseException as error:

@@ -2,17 +2,17 @@
 
 librdkafka gives no new records before all of the last poll are acknowledged, and its consumer belongs to one thread.
 With a single one a slow record would hold up all handlers. So a queue consumer has several lanes, and each of them
-takes few records. What a handler says is acknowledged at once; the last acknowledgements of a poll travel with the next
-one.
+takes few records. The result of a handler is acknowledged at once; the last acknowledgements of a poll are sent with
+the next poll.
 
 The locks of records are renewed while they wait here, and while their handlers run, up to the time that a handler may
-take. Then the record is released, with the reason. It counts as failed, and goes to any member. What its handler says
-later is too late.
+take. Then the record is released, with the reason. It counts as failed, and any member may get it. A later result of
+its handler is ignored.
 
 Where locks cannot be renewed, a lane gives up what is not finished before its lock expires. A record that no handler
-has begun must not count as failed. So the lane closes its consumer without a word about it, which makes the record
-available as if it had not been delivered, and opens another. The same happens to records without a handler when the
-queue consumer stops.
+has begun must not count as failed. So the lane closes its consumer without acknowledging the record, which makes it
+available as if it had not been delivered, and opens another consumer. The same happens to records without a handler
+when the queue consumer stops.
 """
 
 import logging
@@ -125,7 +125,7 @@ class Lane:
         self._sent.clear()
 
     def _turn(self, consumer: ShareConsumer) -> bool:
-        """Takes records and sees them through. Returns False if the consumer has to be closed."""
+        """Takes records until all of them are acknowledged. Returns False if the consumer has to be closed."""
         if self._is_stuck():
             self._stopping.wait(PAUSE_S)
             return True
@@ -137,7 +137,7 @@ class Lane:
             self._report(error.args[0].str())
             return True
         except IllegalStateException as error:
-            # A record that could not be shown, and so not acknowledged. A new consumer is given it once more.
+            # librdkafka could not return this record, so it cannot be acknowledged. A new consumer gets it again.
             self._report(str(error))
             return False
         self._last_error = "" if len(polled) else self._last_error
@@ -153,11 +153,11 @@ class Lane:
         return self._see_through(consumer, taken, polled_at)
 
     def _is_stuck(self) -> bool:
-        """Whether every handler is called for a record that was given up. Others would wait here in vain."""
+        """Whether every handler runs for a record that was given up. New records would wait here for nothing."""
         return self._counters.now.stuck >= self._settings.handlers
 
     def _report(self, text: str) -> None:
-        """librdkafka goes on by itself when the brokers are back. The same error is logged once."""
+        """librdkafka continues by itself when the brokers are back. The same error is logged once."""
         if text != self._last_error:
             log.warning("%s: %s", ", ".join(self._settings.topics), text)
         self._last_error = text
@@ -187,7 +187,7 @@ class Lane:
                     locked_at = now
                     self._give_up(consumer, unfinished, lost, "its lock has expired")
             else:
-                # One that begins meanwhile is looked at a little late.
+                # A handler that begins meanwhile is checked a little late.
                 tick_s = max(SHORTEST_TICK_S, self._settings.timeout_s / 10)
                 next_at = min(renew_at, locked_at + lock_s * LOCK_SHARE, now + tick_s)
                 self._finish(consumer, unfinished, self._wait(next_at - now))
@@ -241,7 +241,7 @@ class Lane:
             try:
                 consumer.acknowledge_offset(*place, ACKNOWLEDGEMENT[verdict.outcome])
             except IllegalStateException as error:
-                # The member has lost the partition meanwhile. Somebody else gets the record.
+                # The member has lost the partition meanwhile. Another member gets the record.
                 self._refused(place, verdict.outcome, str(error))
             else:
                 self._sent[place].append(verdict.outcome)

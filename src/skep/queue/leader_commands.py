@@ -1,8 +1,8 @@
-"""What Kafka's acknowledgements cannot say to the leader of a partition, with Skep's private commands.
+"""Skep's private commands to the leader of a partition: what Kafka's acknowledgements have no field for.
 
-``delay`` says why a delivery has failed and when to try again, before the acknowledgement is sent. It counts for the
-delivery that the member holds. If it cannot be sent the record is acknowledged all the same: then it comes again when
-the options of the group say.
+``delay`` sets the reason of a failed delivery and the time of the next one, before the acknowledgement is sent. It
+applies to the delivery that the member holds. If it cannot be sent, the record is acknowledged nevertheless, and the
+options of the group decide when it is delivered again.
 
 ``renew`` keeps records locked while their handlers run. Kafka's protocol can renew too, but librdkafka does not.
 """
@@ -29,7 +29,7 @@ MOST_RENEWED = 1_000
 
 
 class LeaderCommands:
-    """Belongs to one lane, and to its thread. Connects when there is something to say."""
+    """Belongs to one lane, and to its thread. Connects when the first command is sent."""
 
     def __init__(self, client: Mapping[str, Any], group: str) -> None:
         self._client = client
@@ -38,7 +38,7 @@ class LeaderCommands:
         self._unsupported: set[str] = set()
 
     def tell(self, ended: Iterable[Delivery]) -> None:
-        """Tells the reasons and delays of those that have one."""
+        """Sends the reasons and delays of the deliveries that have one."""
         for delivery in ended:
             verdict = delivery.verdict
             if verdict is None or verdict.outcome is Outcome.ACCEPT or DELAY in self._unsupported:
@@ -50,14 +50,18 @@ class LeaderCommands:
                 self._send(DELAY, delivery.message.topic, delivery.message.partition, arguments)
             except Unsupported as error:
                 self._unsupported.add(DELAY)
-                log.warning("reasons and the delays of RetryLater are lost: %s", error)
+                log.warning(
+                    "the reasons of failed deliveries and the delays of RetryLater could not be sent: %s", error
+                )
             except KafkaError as error:
                 # If the lock has expired the broker refuses the acknowledgement as well.
                 if error.code is not ErrorCode.invalid_record_state:
-                    log.warning("the reason of %s is lost, and its delay: %s", delivery, error)
+                    log.warning("the reason and the delay of %s could not be sent: %s", delivery, error)
             except ClientError as error:
                 # The others would wait for the same broker, one after the other.
-                log.warning("the reason of %s is lost, and its delay, and perhaps others: %s", delivery, error)
+                log.warning(
+                    "the reason and the delay of %s, and perhaps of others, could not be sent: %s", delivery, error
+                )
                 return
 
     def renew(self, held: Iterable[Delivery]) -> set[Delivery] | None:

@@ -1,4 +1,4 @@
-"""A record as a handler gets it, and what a handler raises to say what is to become of it."""
+"""The record that a handler gets, and the exceptions by which a handler rejects or delays it."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -78,7 +78,7 @@ class Outcome(Enum):
 
 
 class Verdict(NamedTuple):
-    """What became of one delivery. ``delay_ms`` is None where the group's own delay applies."""
+    """The result of one delivery. ``delay_ms`` is None where the group's own delay applies."""
 
     outcome: Outcome
     reason: str = ""
@@ -89,7 +89,7 @@ ACCEPTED = Verdict(Outcome.ACCEPT)
 
 
 def verdict_of(error: BaseException) -> Verdict:
-    """Returns what it means that a handler raised ``error``."""
+    """Returns the verdict for a handler that raised ``error``."""
     if isinstance(error, Reject):
         return Verdict(Outcome.REJECT, error.reason[:LONGEST_REASON] or "rejected")
     if isinstance(error, RetryLater):

@@ -1,7 +1,7 @@
 """A function as a worker: ``consume`` calls it with the records of a share group, and acknowledges what it returns.
 
-``consume`` starts in the background and returns a QueueConsumer. ``wait()`` makes it the main thing of a process, a
-``with`` block a part of one. Its threads are daemons, and it is stopped when Python exits.
+``consume`` starts in the background and returns a QueueConsumer. Call ``wait()`` in a process that does nothing else,
+or use a ``with`` block. Its threads are daemons, and it is stopped when Python exits.
 """
 
 import asyncio
@@ -131,7 +131,7 @@ class QueueConsumer:
     def wait(self) -> Statistics:
         """Waits until the consumer is stopped: by ``stop`` or, in the main thread, by SIGINT or SIGTERM.
 
-        Then it is as with ``stop``. A second signal ends the process as if nothing had been waited for.
+        Then it stops as ``stop`` does. A second signal has the effect that it had before this call.
         """
         if threading.current_thread() is threading.main_thread():
             with _signals_set(self._stopping):
@@ -143,10 +143,10 @@ class QueueConsumer:
         return self._result()
 
     def stop(self) -> Statistics:
-        """Stops, and returns when it has: takes no more records, waits for the handlers that run, acknowledges what
-        they say, and gives the other records back.
+        """Stops the consumer: takes no more records, waits for the handlers that run, acknowledges their results, and
+        releases the other records.
 
-        It waits no longer than a handler may take. Raises what has ended the consumer, if anything has.
+        It waits no longer than a handler may take. Raises the error that has ended the consumer, if there is one.
         """
         self._stopping.set()
         self._close()

@@ -16,7 +16,7 @@ from skep.client.errors import ClientError, Unreachable
 from skep.queue.server_address import CONNECT_S, REQUEST_S
 
 RETENTION_MS = 3_600_000
-"""Of a reply topic that is created: longer than anybody waits for an answer."""
+"""The retention of a reply topic that is created: longer than an asker waits for an answer."""
 PAUSE_S = 0.05
 
 

@@ -19,8 +19,8 @@ MOST_KNOWN = 100
 
 
 class NewLines(logging.Filter):
-    """Passes a line of librdkafka once in a while. Each of several clients logs every attempt to connect, tens of times
-    a second; and every share consumer says at its start that it is a preview."""
+    """Limits how often the same line of librdkafka is logged. Each of several clients logs every attempt to connect,
+    tens of times a second, and every share consumer logs at its start that it is a preview."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def plain_properties(bootstrap_servers: str | None, config: Mapping[str, Any] | 
     common = {
         "client.id": "skep-queue",
         "logger": logging.getLogger("skep.queue.librdkafka"),
-        # librdkafka waits for up to 10 s between two attempts to connect. A broker that is back is to be used.
+        # By default librdkafka waits for up to 10 s between two attempts to connect. That is too long after a restart.
         "reconnect.backoff.max.ms": 1_000,
     }
     return {**common, **librdkafka_properties(config or {}), "bootstrap.servers": servers}

@@ -10,8 +10,9 @@ writes the record even if nothing has changed: after that write the lost one can
 Brokers that leave an ISR are kept as the last ISR (``PartitionRecord.last_isr``): if all lose power, an election waits
 for them. Each write of the leader proves that it leads, so a write with at least ``min.insync.replicas`` members clears
 the last ISR: from then on these members have what is acknowledged. A leader that was just elected, or has lost members,
-makes that write without another change of the ISR, at the next check of the lag. With fewer members nothing is
-acknowledged with acks=all, and what the last ISR has still counts.
+makes that write at once, without another change of the ISR, and its high watermark stands still until then
+(``InSyncReplicas.is_unconfirmed``). With fewer members nothing is acknowledged with acks=all, and what the last ISR has
+still counts.
 
 A leader whose followers and store are both silent may be the one that is cut off, with another leader elected: it asks
 the other brokers about every partition in doubt (``leader_inquiry.py``). As long as none of them knows better, it
@@ -74,7 +75,7 @@ class IsrUpdater:
         self._news = asyncio.Event()
 
     def check_soon(self, partition: Partition) -> None:
-        """Checks this partition soon: a follower has caught up."""
+        """Checks this partition soon: a follower has caught up, or the leader has to write its ISR."""
         self._pending.add(partition)
         self._news.set()
 
@@ -110,7 +111,7 @@ class IsrUpdater:
             in_sync = partition.in_sync
             if in_sync is None:
                 continue
-            if in_sync.silent(now, max_lag_s) or _can_forget_last_isr(partition):
+            if in_sync.silent(now, max_lag_s) or partition.is_unconfirmed:
                 self.check_soon(partition)
 
     async def check_leases(self, partitions: Iterable[Partition]) -> None:
@@ -172,7 +173,7 @@ class IsrUpdater:
         )
         is_silent = bool(in_sync.silent(now, max_lag_s))
         is_asked = is_silent or in_sync.is_in_doubt or partition in self._unsettled
-        if added or removed or is_asked or _can_forget_last_isr(partition):
+        if added or removed or is_asked or partition.is_unconfirmed:
             return Change(partition.leader_epoch, added, removed, is_silent)
         return None
 
@@ -219,11 +220,3 @@ class IsrUpdater:
                     f", {sorted(change.added)} caught up" if change.added else "",
                     f", {sorted(change.removed)} fell behind" if change.removed else "",
                 )
-
-
-def _can_forget_last_isr(partition: Partition) -> bool:
-    """Whether to write that the current members are enough to lead with, which clears the last ISR."""
-    in_sync = partition.in_sync
-    if in_sync is None or not in_sync.has_last_isr:
-        return False
-    return in_sync.too_few(partition.log.config.min_insync_replicas) is None

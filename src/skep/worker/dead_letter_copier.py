@@ -2,7 +2,7 @@
 
 A request names ranges of offsets that the share partition has in state ARCHIVING. One request is one transaction::
 
-    init_transactions      fences the copier of an earlier leader, and decides what it has left open
+    init_transactions      fences the copier of an earlier leader, and ends its open transaction
     read the last copy     what the last committed transaction has copied
     begin, the letters, the new last copy, commit
 
@@ -10,16 +10,17 @@ The last copy is an offset commit of the group ``skep.dlq.<group>`` for the sour
 transaction (``serial``) and the ranges. It is in the same transaction as the letters, so both are there or neither.
 
 The broker sends with each request the ``serial`` that it has archived all records of (``after``). If that is not the
-last copy, the broker has died or not heard of it: nothing is written, and the response says what the last copy has. So
-a letter is never written twice, whoever dies between the commit and the record of it in the share state, and whichever
-of two leaders asks. It needs no search through the dead-letter topic, which other groups may fill too.
+last copy, the broker has died or did not get the response: nothing is written, and the response has the ranges of the
+last copy. So a letter is never written twice, even if a process dies between the commit and the write of the share
+state, or if two leaders send requests. The dead-letter topic, which other groups may use too, is not searched.
 
 An offset can die again after it was reopened (redrive). Each reopening begins a new ``generation`` of the share state,
-and a last copy of an earlier one says nothing. While the outcome of a copy is not known, the broker reopens nothing.
+and a last copy of an earlier generation does not count. While the outcome of a copy is not known, the broker reopens
+nothing.
 
 Left out
-    The last copy is forgotten when offsets expire (``offsets.retention.minutes``, seven days), or somebody deletes the
-    group ``skep.dlq.<group>``. It matters only if the broker has died in between.
+    The last copy is lost when offsets expire (``offsets.retention.minutes``, seven days), or when the group
+    ``skep.dlq.<group>`` is deleted. This matters only if the broker has died in between.
 """
 
 import contextlib
@@ -52,7 +53,7 @@ from skep.records.record import Record
 from skep.worker.source_records import SourceRecords, Unreadable
 
 REQUEST_TIMEOUT_S = 45.0
-"""After that the broker hears of a failure, and asks again."""
+"""After that the request fails, and the broker sends it again."""
 TRANSACTION_TIMEOUT_MS = 60_000
 _BUFFERED_KB = 16_384
 _ABORT_S = 5.0
@@ -99,7 +100,7 @@ class LastCopy(NamedTuple):
 
     @classmethod
     def parsed(cls, text: str) -> "LastCopy | None":
-        """Returns None if somebody else has committed an offset for the group."""
+        """Returns None if the offset was committed by another client."""
         try:
             serial, topic_id, generation, ranges = text.split(" ")
             pairs = [one.split("-") for one in ranges.split(",")]
@@ -137,7 +138,7 @@ class DeadLetterCopier:
             self._abandon()
             raise CopyFailed(_text(error)) from None
         except SystemError as error:
-            # The library raises a fatal error, such as being fenced, and then calls ``_delivered`` all the same.
+            # librdkafka raises a fatal error, for example when the producer is fenced, and still calls ``_delivered``.
             self._abandon()
             raise CopyFailed(_text(error.__cause__ or error)) from None
         except BaseException:
@@ -179,7 +180,7 @@ class DeadLetterCopier:
         for letter, record in _letters(source, request, deadline):
             self._write(producer, request, letter, record, deadline)
         source.forget()
-        # Before the offset: after a record that was refused, that would fail, and not say why.
+        # Flushed before the offset is sent: after a refused record, sending the offset fails without the reason.
         left = producer.flush(_left(deadline))
         self._check_delivered(request.dlq_topic)
         if left:
@@ -233,7 +234,7 @@ class DeadLetterCopier:
             raise CopyFailed(f"{topic}: {self._failures[0].str()}")
 
     def _check_source(self, request: CopyRequest, deadline: float) -> None:
-        """Raises CopyFailed if what was read was a later topic of the same name."""
+        """Raises CopyFailed if the topic was deleted and created again since the request."""
         described = self._admin.describe_topics(TopicCollection([request.topic]), request_timeout=_left(deadline))
         bits = described[request.topic].result(_left(deadline)).topic_id
         high, low = bits.get_most_significant_bits(), bits.get_least_significant_bits()

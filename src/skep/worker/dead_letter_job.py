@@ -61,7 +61,7 @@ class DeadLetterJob:
             if (error := copied.exception()) is None:
                 reply({"serial": copied.result().serial, "ranges": copied.result().ranges})
             else:
-                # The broker waits for a reply to anything. It logs it, and asks again.
+                # The broker waits for a reply to every request. It logs the error and sends the request again.
                 reply({"error": str(error) if isinstance(error, CopyFailed) else f"{type(error).__name__}: {error}"})
 
         running.add_done_callback(answer)

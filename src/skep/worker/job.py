@@ -10,8 +10,8 @@ Both pipes carry JSON, one object a line. The first line to the worker has its s
     -> {"job": "stop"}                                   finish what is under way, then end
 
 The broker's side is ``broker/worker/worker_process.py``: ``tell`` sends a state, also to every process that takes the
-place of one that died; ``ask`` sends a request once. When standard input ends, the broker is gone and the worker ends
-at once, in the middle of whatever it does: a job must bear that at every step.
+place of one that died; ``ask`` sends a request once. When standard input ends, the broker is gone, and the worker exits
+at once. A job must be correct if it ends at any step.
 
 A job is a class with the methods of ``Job``, and a row in the table of ``__main__.py``.
 """
@@ -25,7 +25,7 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Settings:
-    """What every job knows of its broker."""
+    """The settings that every job has."""
 
     bootstrap: str
     """The address of the broker that has started this process."""

@@ -285,7 +285,7 @@ def test_a_leader_that_hears_neither_followers_nor_the_store_sends_acks_all_to_l
         await scene.fall_silent()
         await scene.settle(lambda: waits.done() and scene.others_were_asked_about == {"t"})
         assert waits.exception().code is ErrorCode.not_leader_or_follower
-        with pytest.raises(KafkaError, match="hears neither") as refused:
+        with pytest.raises(KafkaError, match="neither the in-sync replicas nor the metadata store respond") as refused:
             partition.append(BATCH, HEADER)
         assert refused.value.code is ErrorCode.not_leader_or_follower
         assert partition.log.log_end_offset == 2, "refused before it was written: a retry adds no second copy"
@@ -360,7 +360,6 @@ def test_a_leader_with_enough_in_sync_says_so_and_the_last_isr_is_forgotten():
     async def scenario():
         scene = Scene((ONE, TWO))
         with_last_isr(scene, (ONE, TWO), (ONE, TWO, THREE))
-        await scene.changes.check_lag([scene.partition])
         await scene.settle(lambda: not scene.store.topic.partitions[0].last_isr)
         assert scene.stored_isr == (ONE, TWO)
         writes = len(scene.store.forced)
@@ -368,6 +367,21 @@ def test_a_leader_with_enough_in_sync_says_so_and_the_last_isr_is_forgotten():
         await scene.changes.check_lag([scene.partition])
         assert not scene.changes._pending
         assert len(scene.store.forced) == writes
+
+    run(scenario)
+
+
+def test_the_high_watermark_of_a_new_leader_waits_until_its_isr_is_written():
+    async def scenario():
+        scene = Scene((ONE, TWO))
+        partition = scene.partition
+        scene.store.failures = [False]
+        with_last_isr(scene, (ONE, TWO), (ONE, TWO, THREE))
+        partition.follower_fetched(TWO, Offset(1), REGISTRATION)
+        await scene.settle(lambda: not scene.store.failures)
+        assert partition.high_watermark == 0, "the write failed"
+        await scene.settle(lambda: partition.high_watermark == 1)
+        assert scene.store.topic.partitions[0].last_isr == ()
 
     run(scenario)
 

@@ -4,6 +4,9 @@ Behaviour
     Returns share groups with their epochs, and each member with its subscription and its assignment. A group that is
     named several times is in the response once.
 
+Versions
+    1 is the only one served; 0 was that of an early access.
+
 Refusals, per group, in order
     INVALID_GROUP_ID; no coordinator here; GROUP_ID_NOT_FOUND, also for a group of another kind.
 """

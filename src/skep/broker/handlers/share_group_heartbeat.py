@@ -8,6 +8,9 @@ Behaviour
     Only partitions whose state is initialized are assigned. If a heartbeat needs more of them, its response waits up to
     a second for their state, so the first response mostly has the assignment. Kafka's has it one heartbeat later.
 
+Versions
+    1 is the only one served; 0 was that of an early access.
+
 Refusals, in order
     INVALID_GROUP_ID for a group id that is too long; no coordinator here; INVALID_REQUEST for fields that are missing
     or empty; GROUP_ID_NOT_FOUND, also for a group of another kind; GROUP_MAX_SIZE_REACHED (group.share.max.size);
@@ -15,7 +18,7 @@ Refusals, in order
     would exceed skep.max.group.metadata.bytes; POLICY_VIOLATION for more groups than skep.max.groups.
 
 Left out
-    ``rack_id`` is stored and returned, but the assignor does not use it, as in Kafka. Version 0 was never released.
+    ``rack_id`` is stored and returned, but the assignor does not use it, as in Kafka.
 """
 
 from typing import TYPE_CHECKING

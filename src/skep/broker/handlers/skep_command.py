@@ -3,7 +3,7 @@
 Behaviour
     Skep's own API, for ``skep queues``, for Skep's functions in Python and between brokers: what Kafka's protocol has
     no message for. A request has the name of a command and a JSON object with its arguments, a response an error code,
-    a message and JSON. It is not advertised. Apache Kafka closes the connection of whoever sends it.
+    a message and JSON. It is not advertised. Apache Kafka closes the connection that it arrives on.
 
     ``alter_plain_user``: sets or removes the password with which a user logs in by PLAIN.
     ``commands``: the commands of this broker and their arguments.
@@ -15,6 +15,9 @@ Behaviour
     ``check_access``: whether a principal may do something, and which rule decides. For any broker.
     ``topic_needs``: how far the groups that this broker coordinates are in topics. Between brokers.
     ``reopen``: opens finished records of a partition again for a share group. For the leader of the partition.
+
+Versions
+    0 is the only one. A new command, or a new argument of one, adds no version: ``commands`` lists what a broker has.
 
 Refusals
     UNSUPPORTED_VERSION: no such command.

@@ -20,13 +20,14 @@ _MAX_MEMBER_ID_LENGTH = 36
 """Of a UUID as text."""
 
 _MAX_BATCHES = 20_000
-"""For one partition in one request. Nobody can hold more records than the largest window has, 10,000."""
+"""For one partition in one request. A member cannot hold more records than the largest window has, 10,000."""
 
 _BATCHES_AT_ONCE = 500
 
 Refusal = KafkaError | StorageError
 Begun = dict[TopicIdPartition, "asyncio.Future[KafkaError | None] | Refusal | None"]
-"""For each partition its refusal, what will be known when the result is written, or None if it is, or has not to be."""
+"""For each partition its refusal, a future of the written result, or None if the result is written or needs no
+write."""
 
 
 def session_key(body: Any) -> SessionKey:

@@ -1,4 +1,4 @@
-"""Where the dead letters of a share group go, and what keeps them from going there (KIP-1191's rules)."""
+"""Which topic the dead letters of a share group go to, and the conditions on it (KIP-1191)."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,9 +1,9 @@
-"""Has dead letters written for the records that share groups have given up, and then lets them be archived.
+"""Requests dead letters for the records that share groups have given up, and then archives the records.
 
 A share partition has such records in state ARCHIVING, in its written state, until their letters are committed. The
-worker writes the letters (``worker/dead_letter_copier.py``, which says how each is written once). This module asks it,
-again and again until it succeeds, for as long as the share partition lives: a record is never archived without its
-letter. If that takes long, the window fills up, and the share partition pauses.
+worker writes the letters (``worker/dead_letter_copier.py``, which says how each is written once). This module sends it
+requests until they succeed, or until the share partition ends: a record is never archived without its letter. If that
+takes long, the window fills up, and the share partition pauses.
 
 Requests. One is under way for a share partition at a time. The next one is sent when the records of the last one are
 archived in the written state, and names the last one (``after``): the worker relies on both.
@@ -49,7 +49,7 @@ REASONS = {
     Reason.EXPIRED: "The record is older than skep.share.record.ttl.ms.",
     Reason.DELETED: "Deleted from its topic (retention) before it was done with.",
 }
-"""What a letter says if no member has said more. The first two are Kafka's texts."""
+"""The reason in a letter if no member has given one. The first two are Kafka's texts."""
 
 
 class DeadSharePartition(Protocol):
@@ -253,11 +253,11 @@ class DeadLetterWriter:
             "ranges": [(one.first, one.last, one.delivery_count, one.text or REASONS[one.reason]) for one in ranges],
         }
 
-    # What is said about it.
+    # Log lines.
 
     def _failed(self, share: DeadSharePartition, copies: _Copies, problem: str) -> None:
         if problem != copies.problem and share.error is None:
-            logger.warning("no dead letters of %s are written, its records wait: %s", _name(share), problem)
+            logger.warning("dead letters of %s cannot be written, its records wait: %s", _name(share), problem)
         copies.problem = problem
 
     def _succeeded(self, share: DeadSharePartition, copies: _Copies) -> None:

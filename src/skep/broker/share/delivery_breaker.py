@@ -1,4 +1,4 @@
-"""The breaker of one share partition, with the options of its group and the clock, and what is said about it."""
+"""The breaker of one share partition, with the options of its group, the clock, and log lines."""
 
 import logging
 from collections.abc import Callable

@@ -1,11 +1,11 @@
-"""Reads what a share group has to know of the records in a partition's log before it delivers them: their keys, if it
-is ordered by key (``coordination/share/key_order.py``), and their times to live, if it looks for the header.
+"""Reads keys and times to live of records before a share group delivers them: keys if the group is ordered by key
+(``coordination/share/key_order.py``), times to live if it reads the header.
 
 Decoding takes a microsecond a record, so more than a little is done in a thread, a mebibyte of the log at a time. A
 fetch gets what is known already, and is woken when more is.
 
 A batch that cannot be decoded, because it is damaged or decompresses to too much, has one key for all of its records:
-they are delivered one at a time, and live forever. What to do with them is up to the members.
+they are delivered one at a time, and live forever. The members decide what to do with them.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ class KeyReader:
                 self._executor, _keys_in, self.wanted, found.file, found, limit
             )
         except (KafkaError, StorageError):
-            return  # the next fetch meets it too, and tells its client
+            return  # the next fetch gets the same error and returns it
         finally:
             self._is_reading = False
         self._take(position, batches)

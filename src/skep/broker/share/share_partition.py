@@ -1,13 +1,13 @@
 """A share partition: what one share group has in flight of one partition that this broker leads.
 
-It joins three things: the window (``coordination/share/share_window.py``), which decides, the log, from which records
-are delivered, and the persister, which keeps the state. The state is read once, at the first fetch. A member's
+It connects the window (``coordination/share/share_window.py``), which has the rules, the log, from which records are
+delivered, and the persister, which stores the state. The state is read once, at the first fetch. A member's
 acknowledgement is answered when its result is written (``share_writes.py``).
 
 Dead letters. A record that has failed for good is not archived before its dead letter is written, if the group has a
-topic for them. The dead-letter queue is told of such records when their state is written, and says when it has copied
-them. While it cannot, they count as unfinished, so the share partition delivers nothing new in the end, and loses
-nothing.
+topic for them. ``DeadLetterWriter`` is called when the state of such records is written, and calls back when their
+letters are committed. Until then they count as unfinished. If letters cannot be written, the window fills up and the
+share partition delivers nothing new; no record is lost.
 
 End. A share partition ends when its partition is no longer led in the same epoch, when a write is fenced, when its
 state cannot be read, or when the group has no member left here. ``error`` is set then, and it is never used again.
@@ -31,10 +31,10 @@ from skep.base.loop.slicer import Slicer
 from skep.base.loop.supervisor import Supervisor
 from skep.broker.fetch.sliced_records import sliced_records
 from skep.broker.share.dead_letter_writer import DeadLetterWriter
-from skep.broker.share.delivery import Delivery, aborted_batches, found_batches
+from skep.broker.share.delivered_batches import DeliveredBatches, aborted_batches, found_batches
 from skep.broker.share.delivery_breaker import DeliveryBreaker
 from skep.broker.share.key_reader import KeyReader, Wanted
-from skep.broker.share.share_writes import ShareWrites, told
+from skep.broker.share.share_writes import ShareWrites, error_for_member
 from skep.coordination.share.acknowledgement import Acknowledgement
 from skep.coordination.share.acquisition import Acquired, Order
 from skep.coordination.share.delivery_rules import DeliveryRules
@@ -62,7 +62,7 @@ _READS_AT_ONCE = 8
 """How often a delivery reads on because what it found was aborted or is no longer in the log."""
 
 _WRITE_AGAIN_MS = 1_000
-"""When a write that nobody waits for is tried again: deliveries have to be counted also if no member comes back."""
+"""When a failed write without a waiting request is retried: deliveries have to be counted even if no member returns."""
 
 _CLOCK_CHECK_MS = 10_000
 """How long a wait for a time of the wall clock may be before the clock is read again: it may be set."""
@@ -92,7 +92,7 @@ class ShareContext(NamedTuple):
     settled: "Callable[[SharePartition], None]"
     """Called when nothing is being read or written any more."""
     dead_letters: Callable[[], DeadLetterWriter | None]
-    """Returns who writes the dead letters of this broker's groups; None if nobody does."""
+    """Returns the writer of dead letters of this broker; None if there is none."""
     executor: Executor
     """Decodes keys, for groups that are ordered by them."""
     slicer: Slicer
@@ -182,7 +182,7 @@ class SharePartition:
                 ShareWindow.restoring(start_offset, state.batches, self._rules_now())
             )
         except (KafkaError, StorageError) as error:
-            self.end(told(error))
+            self.end(error_for_member(error))
             return
         if start_offset > self.partition.log.log_end_offset:
             # The store does not let a start move back.
@@ -200,8 +200,8 @@ class SharePartition:
             self._context.settled(self)
 
     async def _choose_start(self, state: ShareState) -> int:
-        """Returns where a group without a state begins. It is written at once: by share.auto.offset.reset=latest the
-        next leader would begin behind records that this one has delivered and nobody has accepted."""
+        """Returns where a group without a state begins. It is written at once: with share.auto.offset.reset=latest the
+        next leader would begin after records that this one has delivered and no member has accepted."""
         reset, partition = self.options.auto_offset_reset, self.partition
         if reset == EARLIEST:
             start_offset = int(partition.log.log_start_offset)
@@ -285,7 +285,7 @@ class SharePartition:
         found = self._read(self.options)
         return 0 if found is None else min(found[0].size, max_bytes)
 
-    def deliver(self, order: Order, max_bytes: int, *, at_least_one: bool) -> Delivery | None:
+    def deliver(self, order: Order, max_bytes: int, *, at_least_one: bool) -> DeliveredBatches | None:
         """Acquires records for a member, within ``max_bytes``; None if there are none now. Raises KafkaError and
         StorageError when the log cannot be read."""
         options = self.options
@@ -303,7 +303,7 @@ class SharePartition:
                 return None
             acquired = self._acquire(self.window, order, options, found, places, only)
             if acquired:
-                return Delivery(sliced_records(self._slice(found, places, acquired)), acquired)
+                return DeliveredBatches(sliced_records(self._slice(found, places, acquired)), acquired)
             if self.window.next_fetch_offset == position and only is None:
                 return None
         return None

@@ -59,7 +59,7 @@ class SharePartitions:
         self._checks: dict[str, bool] = {}
         """Groups whose share partitions are being checked, and whether to check them again."""
         self.begun: set[Partition] | None = None
-        """If somebody has set it: the partitions that a group has begun to read since then."""
+        """None, or the partitions that groups have begun to read since a caller has set it."""
         self._options: dict[str, tuple[object, ShareConfig, ShareGroupConfig]] = {}
         self._timers = Timers(clock, self._arm)
         self._timer: asyncio.TimerHandle | None = None
@@ -119,7 +119,7 @@ class SharePartitions:
         return share
 
     def active(self, key: SharePartitionKey) -> SharePartition | None:
-        """Returns the share partition if somebody fetches from it. Raises as ``find`` does."""
+        """Returns the share partition if it is in use here. Raises as ``find`` does."""
         return self._of_partition.get(self._led(key.topic_id, key.partition), {}).get(key.group_id)
 
     async def stored(self, key: SharePartitionKey, leader_epoch: LeaderEpoch) -> ShareState:

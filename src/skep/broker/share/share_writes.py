@@ -1,15 +1,15 @@
 """The writes of a share partition's state: one at a time, each with everything that has changed since the last one.
 
-Many members that acknowledge at once share a write, and no write can overtake another. A write that fails gives the
-records back to the members; what nobody waits for stays for the next write.
+Many members that acknowledge at once share a write, and no write can overtake another. If a write fails, the members
+hold the records again; changes without a waiting request stay for the next write.
 
 If the coordinator is on this broker and has no followers, there is nothing to wait for. Then the first acknowledgement
 in a turn of the event loop is written at once, and its response needs no task. The others of the turn share a write.
 
 Finished offsets are opened again by a write of its own kind: it has the whole state, under the next generation. If it
 fails, it may still arrive, and would undo what is written until then. So all writes after it are of this kind, each
-with a generation of its own, until one succeeds: that fences the others. They open the same offsets: whoever finds
-another generation than before the request knows that the offsets were opened.
+with a generation of its own, until one succeeds: that fences the others. They open the same offsets. So a client that
+finds another generation than before its request can conclude that the offsets were opened.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ ENDED_BY = {
     ErrorCode.group_id_not_found: ErrorCode.group_id_not_found,
     ErrorCode.unknown_topic_or_partition: ErrorCode.unknown_topic_or_partition,
 }
-"""Errors of the persister after which the state has to be read again, and what members are told."""
+"""Errors of the persister after which the state has to be read again, and the error that members get."""
 
 _COORDINATOR_MOVES = (
     ErrorCode.not_coordinator,
@@ -56,7 +56,7 @@ class _Reopening(NamedTuple):
 
 
 class _Write(NamedTuple):
-    """One write, and who waits for it. ``opened`` are the offsets that it opens again."""
+    """One write, and the requests that wait for it. ``opened`` are the offsets that it opens again."""
 
     window: ShareWindow
     state: ShareState
@@ -146,7 +146,7 @@ class ShareWrites:
             is_written = self._persister.write_now(key, write.state)
         except (KafkaError, StorageError) as error:
             self._failed(write, error)
-            return told(error)
+            return error_for_member(error)
         if is_written:
             self._succeeded(write)
             self._settled()
@@ -187,9 +187,9 @@ class ShareWrites:
         return written
 
     def fail(self, error: KafkaError) -> None:
-        """Tells everybody who waits for the next write. The result of the one under way may still become known."""
-        _tell(self._waiting, error)
-        _tell(self._reopenings, error)
+        """Fails all requests that wait for the next write. The one under way may still succeed."""
+        _set_results(self._waiting, error)
+        _set_results(self._reopenings, error)
         self._waiting, self._reopenings = [], []
 
     def _write_soon(self) -> None:
@@ -202,7 +202,7 @@ class ShareWrites:
         self._supervisor.spawn(name, self._write_all(begun))
 
     async def _write_all(self, begun: _Write | None) -> None:
-        """Writes until nothing has changed. After a failure, changes that nobody waits for stay for the next write.
+        """Writes until nothing has changed. After a failure, changes without a waiting request stay for the next write.
 
         A task begins in the next turn of the event loop, so the first write has everything of the turn before, unless
         it was ``begun`` already.
@@ -233,8 +233,8 @@ class ShareWrites:
             asked = [one for each in reopenings for one in each.ranges]
             opened = window.finished([*self._unopened, *asked], share.log_start_offset)
         if not ranges and not opened:
-            _tell(waiting, None)
-            _tell(reopenings, 0)
+            _set_results(waiting, None)
+            _set_results(reopenings, 0)
             return None
         replaces = bool(opened) or self.is_unsure
         changed = window.opened(opened) if replaces else window.to_write(ranges)
@@ -258,31 +258,31 @@ class ShareWrites:
         window.written()
         for acknowledged in waiting:
             window.commit(acknowledged.ranges)
-        _tell(waiting, None)
+        _set_results(waiting, None)
         if opened:
             window.open(opened)
         self._unopened = []
         for each in reopenings:
             # Offsets that two of them have are counted for both.
-            _tell([each], _overlap(opened, merged(each.ranges)))
+            _set_results([each], _overlap(opened, merged(each.ranges)))
         self._share.written(window, state.batches)
 
     def _failed(self, write: _Write, error: KafkaError | StorageError) -> None:
         share, window = self._share, write.window
-        _tell(write.reopenings, told(error))
+        _set_results(write.reopenings, error_for_member(error))
         self._unopened = merged([*self._unopened, *write.opened])
         released = [one for acknowledged in write.waiting for one in share.roll_back(window, acknowledged.ranges)]
         self._unasked = merged([*self._being_written, *released, *self._unasked])
         self._being_written = []
         logger.warning("the state of share partition %s was not written: %s", share.key.coordinator_key, error)
-        _tell(write.waiting, told(error))
+        _set_results(write.waiting, error_for_member(error))
         if isinstance(error, KafkaError) and error.code in ENDED_BY:
-            share.end(told(error))
+            share.end(error_for_member(error))
         else:
             share.not_written(window, released)
 
 
-def _tell(waiting: Sequence[_Waiting | _Reopening], result: object) -> None:
+def _set_results(waiting: Sequence[_Waiting | _Reopening], result: object) -> None:
     for one in waiting:
         if one.written is not None and not one.written.done():
             one.written.set_result(result)  # type: ignore[arg-type]
@@ -301,8 +301,8 @@ def _overlap(ranges: Sequence[OffsetRange], others: Sequence[OffsetRange]) -> in
     return count
 
 
-def told(error: KafkaError | StorageError) -> KafkaError:
-    """Returns what a member is told of an error of the persister, as Kafka does it."""
+def error_for_member(error: KafkaError | StorageError) -> KafkaError:
+    """Returns the error that a member gets for an error of the persister, as in Kafka."""
     if isinstance(error, StorageError):
         return KafkaError(ErrorCode.kafka_storage_error, str(error))
     if error.code in ENDED_BY:

@@ -9,7 +9,7 @@ import typer
 from skep.cli import output
 from skep.cli.dump import file_inspection
 from skep.cli.dump.dump_report import JsonReport, Report, SegmentSummary, TextReport
-from skep.cli.dump.file_inspection import CHECKPOINT, Batch, Damage
+from skep.cli.dump.file_inspection import CHECKPOINT, Damage, InspectedBatch
 from skep.cli.dump.transaction_inspection import AbortedCheck, read_aborted, read_snapshot
 from skep.cli.failures import CommandError, UsageError
 
@@ -58,7 +58,7 @@ def dump(
 class IndexCheck(Protocol):
     """Compares an index with the batches of its log."""
 
-    def saw(self, batch: Batch) -> None: ...
+    def saw(self, batch: InspectedBatch) -> None: ...
 
     def damages(self, *, whole_log: bool) -> list[Damage]: ...
 

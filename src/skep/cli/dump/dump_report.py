@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from skep.base.errors import KafkaError
 from skep.cli import output
-from skep.cli.dump.file_inspection import Batch, Damage, IndexEntry
+from skep.cli.dump.file_inspection import Damage, IndexEntry, InspectedBatch
 from skep.cli.dump.transaction_inspection import AbortedEntry, ProducerRow
 from skep.cli.moments import shown_moment
 from skep.records.batch import BatchHeader
@@ -28,7 +28,7 @@ class SegmentSummary:
         self.first_offset = self.last_offset = int(path.stem) - 1
         self.min_timestamp = self.max_timestamp = -1
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: InspectedBatch) -> None:
         header = batch.header
         if not self.batches:
             self.first_offset, self.min_timestamp = header.base_offset, header.base_timestamp
@@ -45,9 +45,9 @@ class Report(Protocol):
 
     def segment(self, summary: SegmentSummary) -> None: ...
 
-    def batch(self, path: Path, batch: Batch) -> None: ...
+    def batch(self, path: Path, batch: InspectedBatch) -> None: ...
 
-    def records(self, path: Path, batch: Batch) -> list[Damage]:
+    def records(self, path: Path, batch: InspectedBatch) -> list[Damage]:
         """Prints the records and returns the damage found in them."""
         ...
 
@@ -100,7 +100,7 @@ class TextReport:
             ).rstrip()
         )
 
-    def batch(self, path: Path, batch: Batch) -> None:
+    def batch(self, path: Path, batch: InspectedBatch) -> None:
         header = batch.header
         output.line(
             _BATCH_ROW.format(
@@ -116,7 +116,7 @@ class TextReport:
             )
         )
 
-    def records(self, path: Path, batch: Batch) -> list[Damage]:
+    def records(self, path: Path, batch: InspectedBatch) -> list[Damage]:
         def show(record: Record) -> None:
             headers = "".join(f" {name}={_quoted(value)}" for name, value in record.headers)
             moment = shown_moment(record.timestamp)
@@ -176,7 +176,7 @@ class JsonReport:
         fields = {name: value for name, value in vars(summary).items() if name != "path"}
         self._object("segment", summary.path, **fields)
 
-    def batch(self, path: Path, batch: Batch) -> None:
+    def batch(self, path: Path, batch: InspectedBatch) -> None:
         header = batch.header._asdict()
         fields = {name: value for name, value in header.items() if name not in ("batch_length", "crc")}
         self._object(
@@ -192,7 +192,7 @@ class JsonReport:
             **fields,
         )
 
-    def records(self, path: Path, batch: Batch) -> list[Damage]:
+    def records(self, path: Path, batch: InspectedBatch) -> list[Damage]:
         def show(record: Record) -> None:
             self._object(
                 "record",
@@ -231,7 +231,7 @@ class JsonReport:
         output.write(output.json_bytes({"type": kind, "file": str(path), **fields}))
 
 
-def _each_record(path: Path, batch: Batch, show: Any) -> list[Damage]:
+def _each_record(path: Path, batch: InspectedBatch, show: Any) -> list[Damage]:
     try:
         for record in iterate_records(batch.data):
             show(record)
@@ -244,7 +244,7 @@ def _codec_name(header: BatchHeader) -> str:
     return Codec(header.codec).label if header.codec in Codec._value2member_map_ else f"codec {header.codec}"
 
 
-def _flags(batch: Batch) -> list[str]:
+def _flags(batch: InspectedBatch) -> list[str]:
     """Returns the attributes of a batch; a transaction marker has ``commit`` or ``abort``, too."""
     header = batch.header
     marker = read_marker(batch.data) if header.is_control and batch.problem is None else None

@@ -33,7 +33,7 @@ class Damage(NamedTuple):
         return f"{self.file} at byte {self.position}: {self.problem}"
 
 
-class Batch(NamedTuple):
+class InspectedBatch(NamedTuple):
     position: int
     header: BatchHeader
     data: bytes
@@ -56,7 +56,7 @@ def base_offset_of(path: Path) -> int:
     return int(path.stem)
 
 
-def read_log(path: Path) -> Iterator[Batch | Damage]:
+def read_log(path: Path) -> Iterator[InspectedBatch | Damage]:
     """Yields the batches of a segment in order. Ends with a Damage if the next batch cannot be found."""
     previous_last = base_offset_of(path) - 1
     size = path.stat().st_size
@@ -75,7 +75,7 @@ def read_log(path: Path) -> Iterator[Batch | Damage]:
             if len(data) < header.size:
                 yield Damage(path, position, f"incomplete batch: {len(data)} of its {header.size} bytes")
                 return
-            yield Batch(position, header, data, _problem(header, data, previous_last))
+            yield InspectedBatch(position, header, data, _problem(header, data, previous_last))
             previous_last = max(previous_last, header.last_offset)
             position += header.size
 
@@ -134,7 +134,7 @@ class OffsetIndexCheck:
         self._damages: list[Damage] = []
         self._read_to = 0
 
-    def saw(self, batch: Batch) -> None:
+    def saw(self, batch: InspectedBatch) -> None:
         self._read_to = batch.position + batch.header.size
         entry = self._entries.pop(batch.position, None)
         if entry is not None and entry.offset < batch.header.base_offset:
@@ -161,7 +161,7 @@ class TimeIndexCheck:
         self._last_offset = -1
         self._largest = -1
 
-    def saw(self, batch: Batch) -> None:
+    def saw(self, batch: InspectedBatch) -> None:
         while self._entries and self._entries[-1].offset < batch.header.base_offset:
             self._check(self._entries.pop())
         self._largest = max(self._largest, batch.header.max_timestamp)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from skep.cli.dump.file_inspection import Batch, Damage, base_offset_of
+from skep.cli.dump.file_inspection import Damage, InspectedBatch, base_offset_of
 from skep.records.end_txn_marker import read_marker
 
 _ABORTED = struct.Struct(">hqqqq")
@@ -72,7 +72,7 @@ class AbortedCheck:
         self._damages: list[Damage] = []
         self._last_offset = -1
 
-    def saw(self, batch: Batch) -> None:
+    def saw(self, batch: InspectedBatch) -> None:
         header = batch.header
         self._last_offset = header.last_offset
         entry = self._entries.get(header.base_offset)

@@ -105,9 +105,9 @@ def redrive(
     """Give dead records to their share group again.
 
     A record that is still in its topic is opened again in place: the group gets it as if it had never been delivered,
-    and nobody else notices. If it is no longer there and the dead letter has a copy, the copy is produced to the topic
-    again; then other groups and consumers of the topic get it, too. Each dead letter is redriven once. If this command
-    dies, run it again: it finishes what it had begun, and redrives nothing twice.
+    and other consumers are not affected. If it is no longer there and the dead letter has a copy, the copy is produced
+    to the topic again; then other groups and consumers of the topic get it, too. Each dead letter is redriven once. If
+    this command dies, run it again: it finishes what it had begun, and redrives nothing twice.
 
     \b
     Examples:

@@ -87,7 +87,7 @@ class DeadLetterReader:
 
     ``unfinished`` are the marks of redrives that were begun and not done, with the partition that they are in: the
     command has died. Their letters count as redriven. If ``applies`` says that a mark is void, it is not among them,
-    and its letters are as if it had not been written: the topic of the records is gone, so nobody can finish it.
+    and its letters are as if it had not been written: the topic of the records was deleted, so it cannot be finished.
     """
 
     def __init__(

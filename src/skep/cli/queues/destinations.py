@@ -1,7 +1,7 @@
 """Where the records of a held topic go when they are due, and why one of them cannot be written there.
 
-The worker tries such a record again and again, and says so in the broker's log only. What it would be told is known
-without it: whether the topic exists, and the size that it takes.
+The worker retries such a record, and logs the error in the broker's log only. This module finds the reason without the
+worker: whether the topic exists, and its size limit.
 """
 
 from skep.cli.cluster.config_admin import Resource, ResourceType, describe_configs
@@ -32,7 +32,8 @@ class Destinations:
             return None
         for topic, key, value, headers in fire(entry, self._held_topic, partition, self._target, now_ms).outputs:
             if topic not in self._topics:
-                # Before its time this is no obstacle: somebody, or the release itself, may create the topic.
+                # Before its due time this is no obstacle: the topic may be created until then, also by the release
+                # itself.
                 return f"topic {topic} does not exist" if entry.due_ms <= now_ms else None
             size, limit = len(build_batch([NewRecord(key, value, 0, headers)])), self._limit(topic)
             if size > limit:

@@ -134,7 +134,7 @@ def _partition_row(partition: Any) -> tuple[object, ...]:
 
 
 def _unfinished(queue: Queue) -> Iterator[tuple[object, ...]]:
-    """Yields what somebody holds, and what is to be delivered again."""
+    """Yields the runs that members hold, and those that are to be delivered again."""
     members = {member.member_id: member for member in queue.view.members}
     for partition in queue.partitions:
         for run in partition.deliveries.runs if partition.deliveries is not None else ():

@@ -11,16 +11,16 @@ place are marked twice::
     reopen, if the generation is still that one       the leader changes the generation with it
     done                                              committed
 
-If this process dies in between, the next redrive of the group finds ``begun`` without ``done``. It asks for the same
-again: either nothing has happened and it happens now, or the generation is another one, and it has happened. So no
-record is opened twice. If the offsets of the group were reset in between, the records are not opened.
+If this process dies in between, the next redrive of the group finds ``begun`` without ``done``. It sends the same
+request again: if the generation is unchanged, the records are opened now; if it has changed, they were opened before.
+So no record is opened twice. If the offsets of the group were reset in between, the records are not opened.
 
-If the topic was deleted in between, also if there is another one of its name, nobody can know any more whether the
-records had been opened. ``begun`` is void then (``Sources.applies``), and the records come from their copies: rather
-twice than never.
+If the topic was deleted in between, even if it was created again, it is unknown whether the records had been opened.
+Then ``begun`` does not count (``Sources.applies``), and the records are produced from their copies, perhaps a second
+time.
 
-The transactional id lets only one redrive of a group work at a time. The marks are read when it has been taken: those
-of an earlier redrive are all there then, and nobody can add one.
+The transactional id lets only one redrive of a group work at a time. The marks are read after its InitProducerId: from
+then on no earlier redrive can add one.
 """
 
 import time
@@ -208,7 +208,7 @@ class Redrive:
             except KafkaError as error:
                 if error.code is not ErrorCode.fenced_state_epoch:
                     raise
-                continue  # somebody else has changed the state; it is known that this was not done
+                continue  # another client has changed the state, and this request had no effect
             self._write(key[0], mark._replace(is_done=True))
             self.tally.in_place += opened
             self.tally.unfinished += len(letters) - opened

@@ -49,8 +49,8 @@ def scheduled(
     """List what waits in a held topic, the earliest first.
 
     Last come the records that wait for no time: half messages, and invalid ones with the reason. A record is invalid if
-    its headers cannot be followed, or if it is a schedule too many. It stays until somebody writes its key again, or
-    recalls it. A record that its topic does not take, or whose topic does not exist, is shown with that reason, too. It
+    its headers cannot be followed, or if it is a schedule too many. It stays until its key is written again, or
+    recalled. A record that its topic does not take, or whose topic does not exist, is shown with that reason, too. It
     is tried again from time to time.
 
     \b
@@ -241,7 +241,7 @@ class _View(NamedTuple):
             return (headers.get(SCHEDULE) or b"").decode(errors="replace") + zone
         if entry.kind is Kind.HALF:
             if refused := plan_of(entry.headers, entry.timestamp_ms, self.rules).reason:
-                return f"waits for its commit; nobody is asked: {refused}"
+                return f"waits for its commit; no question is sent: {refused}"
             return "asked for its commit" if CHECKED in headers else "waits for its commit"
         if entry.kind is Kind.INVALID:
             return f"invalid: {why_invalid(entry, self.rules)}"

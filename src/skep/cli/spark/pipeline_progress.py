@@ -35,7 +35,7 @@ COMPLETED_AFTER_S = 3.0
 
 
 @dataclass(frozen=True)
-class Batch:
+class MicroBatch:
     """A finished micro-batch of a flow. None stands for numbers that are not known."""
 
     flow: str
@@ -68,7 +68,7 @@ class Flow:
     file: str = ""
     """Where it is defined; empty if that is not known."""
 
-    def count(self, batch: Batch) -> None:
+    def count(self, batch: MicroBatch) -> None:
         self.batches += 1
         self.rows_in = (self.rows_in or 0) + batch.rows_in
         if batch.rows_out is not None:
@@ -201,7 +201,7 @@ class RunProgress:
         with self._lock:
             self._settle()
 
-    def batch(self, batch: Batch) -> None:
+    def batch(self, batch: MicroBatch) -> None:
         """Counts a finished micro-batch."""
         with self._lock:
             flow = self._flow(batch.flow)
@@ -227,7 +227,7 @@ class RunProgress:
         return self.flows.setdefault(short, Flow(short, file=self._files.get(short, "")))
 
 
-def batch_of(progress: Mapping[str, Any], rows_written: Callable[[Path, int], int | None]) -> Batch | None:
+def batch_of(progress: Mapping[str, Any], rows_written: Callable[[Path, int], int | None]) -> MicroBatch | None:
     """Returns the batch of a QueryProgress, which is JSON of Spark. None if the query has no name.
 
     ``rows_written`` counts the rows of a batch in the folder of a table; Spark counts only those of other sinks.
@@ -250,7 +250,7 @@ def batch_of(progress: Mapping[str, Any], rows_written: Callable[[Path, int], in
         behind += [latest[one] - end for one, end in read.items() if one in latest]
         ends |= read
     rows_in = int(progress.get("numInputRows", 0))
-    return Batch(name, rows_in, rows_out, sum(bad) if bad else None, sum(behind) if behind else None, ends)
+    return MicroBatch(name, rows_in, rows_out, sum(bad) if bad else None, sum(behind) if behind else None, ends)
 
 
 def topic_offsets(offsets: Any) -> dict[TopicPartition, int]:

@@ -124,16 +124,7 @@ def spark_driver(
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
-    # Workers must run this Python, with its installed packages, and not the first python3 on the PATH.
-    python = workers_python(Path(log.name)) if _is_local(settings) else sys.executable
-    os.environ.setdefault("PYSPARK_PYTHON", python)
-    # The workers that run the driver side of a data source use this variable.
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
-    if path := os.environ.get("PYTHONPATH"):
-        # Workers have other working directories, so that relative paths must become absolute.
-        os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, path.split(os.pathsep))))
-    # Without it spark-submit resolves the host name and may warn about the result.
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1") if _is_local(settings) else None
+    _set_environment(settings, log)
     # A JVM that is killed leaves its temporary files behind.
     scratch = Path(tempfile.mkdtemp(prefix="skep-spark-"))
     # Executors on other machines would get it too.
@@ -297,6 +288,21 @@ def workers_python(log: Path) -> str:
     script.chmod(0o755)
     # Not executable on a file system that is mounted noexec.
     return str(script) if os.access(script, os.X_OK) else sys.executable
+
+
+def _set_environment(settings: Mapping[str, str], log: IO[bytes]) -> None:
+    """Sets the variables that Spark's JVM and its workers inherit."""
+    # Workers must run this Python, with its installed packages, and not the first python3 on the PATH.
+    python = workers_python(Path(log.name)) if _is_local(settings) else sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", python)
+    # The workers that run the driver side of a data source use this variable.
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
+    if path := os.environ.get("PYTHONPATH"):
+        # Workers have other working directories, so that relative paths must become absolute.
+        os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, path.split(os.pathsep))))
+    if _is_local(settings):
+        # Without it spark-submit resolves the host name and may warn about the result.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def _is_local(settings: Mapping[str, str]) -> bool:

@@ -67,10 +67,7 @@ def write_arrow(
     from skep.client.produce.record_layout import ColumnNames, RecordLayout
     from skep.client.produce.row_writer import RowWriter
 
-    try:
-        codec = Codec.named(compression)
-    except ValueError as error:
-        raise ClientError(f"compression: {error}") from None
+    codec = _codec_named(compression)
     schema, batches = _batches_of(data)
     if schema is None:
         return WriteResult(0, {})
@@ -92,11 +89,24 @@ def write_arrow(
         ) as producer,
     ):
         writer = RowWriter(cluster, producer, layout, topic)
-        if transactional_id is None:
-            _write(writer, batches)
-        else:
-            _write_in_a_transaction(producer, writer, batches)
+        _write_all(producer, writer, batches, is_transactional=transactional_id is not None)
         return WriteResult(writer.rows, dict(producer.written))
+
+
+def _codec_named(compression: str) -> Codec:
+    try:
+        return Codec.named(compression)
+    except ValueError as error:
+        raise ClientError(f"compression: {error}") from None
+
+
+def _write_all(
+    producer: "Producer", writer: "RowWriter", batches: "Iterator[pa.RecordBatch]", *, is_transactional: bool
+) -> None:
+    if is_transactional:
+        _write_in_a_transaction(producer, writer, batches)
+    else:
+        _write(writer, batches)
 
 
 def _write(writer: "RowWriter", batches: "Iterator[pa.RecordBatch]") -> None:

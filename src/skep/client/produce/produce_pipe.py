@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from skep.base.errors import DecodeError
 from skep.client.connection import Connection
-from skep.client.produce.produce_queue import Batch, BatchResult, results_of
+from skep.client.produce.produce_queue import BatchResult, QueuedBatch, results_of
 from skep.wire.apis import BEFORE_TRANSACTIONS_V2, PRODUCE
 from skep.wire.client_codec import decode_response, request_header
 from skep.wire.primitives import INT32
@@ -20,7 +20,7 @@ from skep.wire.produce.produce_request import Buffer, produce_request_parts
 MAX_PARTS = 64
 """Buffers for one ``sendmsg``; the system takes at most 1024."""
 
-Completed = tuple[Sequence[Batch], dict[tuple[str, int], BatchResult]]
+Completed = tuple[Sequence[QueuedBatch], dict[tuple[str, int], BatchResult]]
 """The batches of a request and their results by partition."""
 
 
@@ -35,7 +35,7 @@ class ProduceOptions(NamedTuple):
 
 class _Request(NamedTuple):
     correlation_id: int
-    batches: Sequence[Batch]
+    batches: Sequence[QueuedBatch]
 
 
 class ProducePipe:
@@ -85,11 +85,11 @@ class ProducePipe:
     def wants_to_write(self) -> bool:
         return bool(self._unsent)
 
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[QueuedBatch]:
         """Returns the batches of every request in flight, in the order in which they were added."""
         return [batch for request in self._requests for batch in request.batches]
 
-    def add(self, batches: Sequence[Batch]) -> None:
+    def add(self, batches: Sequence[QueuedBatch]) -> None:
         """Queues one more request; ``write`` sends it."""
         topics: dict[str, list[tuple[int, Buffer]]] = {}
         for batch in batches:

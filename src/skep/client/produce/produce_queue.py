@@ -46,7 +46,7 @@ class BatchResult(NamedTuple):
     detail: str | None = None
 
 
-class Batch:
+class QueuedBatch:
     """One record batch that is not acknowledged yet."""
 
     __slots__ = ("count", "data", "number", "partition")
@@ -73,8 +73,8 @@ class Partition:
 
     def __init__(self, topic: str, index: int) -> None:
         self.topic, self.index = topic, index
-        self.waiting: deque[Batch] = deque()
-        self.sent: deque[Batch] = deque()
+        self.waiting: deque[QueuedBatch] = deque()
+        self.sent: deque[QueuedBatch] = deque()
         self.in_flight = 0
         self.next_number = 0
         self.next_sequence = 0
@@ -117,7 +117,7 @@ class ProduceQueue:
 
     def add(self, partition: Partition, data: Buffer, count: int) -> None:
         """Queues a batch that begins with ``next_sequence``."""
-        partition.waiting.append(Batch(partition, data, count, partition.next_number))
+        partition.waiting.append(QueuedBatch(partition, data, count, partition.next_number))
         partition.next_number += 1
         partition.next_sequence = (partition.next_sequence + count) & 0x7FFF_FFFF
         self.unacknowledged_bytes += len(data)
@@ -129,9 +129,9 @@ class ProduceQueue:
             if partition.may_send and partition.retry_at <= now:
                 yield partition
 
-    def take(self, partitions: Iterable[Partition], max_bytes: int) -> list[Batch]:
+    def take(self, partitions: Iterable[Partition], max_bytes: int) -> list[QueuedBatch]:
         """Returns the next request for a broker: one batch of each partition up to ``max_bytes``, and at least one."""
-        taken: list[Batch] = []
+        taken: list[QueuedBatch] = []
         size = 0
         for partition in partitions:
             batch = partition.waiting[0]
@@ -146,7 +146,7 @@ class ProduceQueue:
         return taken
 
     def complete(
-        self, batches: Iterable[Batch], results: Mapping[tuple[str, int], BatchResult], now: float
+        self, batches: Iterable[QueuedBatch], results: Mapping[tuple[str, int], BatchResult], now: float
     ) -> set[tuple[str, int]]:
         """Records the results of a request. Returns the partitions whose leaders must be looked up again; raises
         KafkaError for a code that is not retriable.
@@ -173,7 +173,7 @@ class ProduceQueue:
                 self._wait_again(partition, now)
         return moved
 
-    def _acknowledge(self, batch: Batch, base_offset: int) -> None:
+    def _acknowledge(self, batch: QueuedBatch, base_offset: int) -> None:
         partition = batch.partition
         partition.sent.remove(batch)
         partition.failing_since = None

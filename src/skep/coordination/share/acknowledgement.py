@@ -1,4 +1,4 @@
-"""What a member of a share group says about records that it has acquired, and the checks that need no state."""
+"""The acknowledgements of a share group's members, and the checks of them that need no state."""
 
 import enum
 from collections.abc import Iterator, Sequence

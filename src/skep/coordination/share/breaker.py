@@ -8,8 +8,9 @@
                                                             +--- a record dies ------+
 
 Without it a group whose handler fails for everything would have the whole topic in the dead-letter topic in minutes
-(KIP-1316 wants one for Kafka). It counts for one partition of one group, because the leader of the partition knows the
-outcomes and is the one that delivers; the other partitions of a group that fails for everything open theirs too.
+(KIP-1316 proposes one for Kafka). There is one for each partition of a group, because the leader of the partition
+delivers the records and gets the results. If a group fails for everything, the breakers of its other partitions open
+too.
 
 Time is an argument, in milliseconds of a clock that never goes back.
 """
@@ -17,7 +18,7 @@ Time is an argument, in milliseconds of a clock that never goes back.
 from typing import NamedTuple
 
 _SLICES = 10
-"""The time that is looked back consists of so many parts; the oldest is forgotten as a whole."""
+"""The time window consists of so many parts; the oldest part is dropped as a whole."""
 
 
 class BreakerLimits(NamedTuple):
@@ -53,7 +54,7 @@ class Breaker:
             self._close()
             return False
         if self.opened_until_ms is not None:
-            # What was delivered before the pause says nothing new during it.
+            # Results of deliveries from before the pause do not count during it.
             if now_ms < self.opened_until_ms:
                 return False
             if died == 0:

@@ -1,8 +1,8 @@
-"""What becomes of a delivery that has failed: the options of a share group, as rules.
+"""The rules for failed deliveries: how the options of a share group apply.
 
 Kafka counts deliveries. At the limit a record is archived, whatever has ended its deliveries. A group may count
 failures instead (``counts_failures``): then a member that is gone, or a new leader, takes nothing from the limit. A
-record that ends its members, so that they never say anything, is given up after ``CRASH_FACTOR`` times as many
+record that crashes its members, so that none of them acknowledges it, is given up after ``CRASH_FACTOR`` times as many
 deliveries.
 """
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from skep.base.config.retry_backoff import RetryBackoff
 from skep.base.config.share_group_config import ShareGroupConfig
-from skep.coordination.share.delivery_runs import DONE, Outcome, Run
+from skep.coordination.share.delivery_runs import DONE, DeliveryOutcome, Run
 from skep.coordination.share.share_state import DeliveryState, Reason
 
 CRASH_FACTOR = 4
@@ -38,7 +38,7 @@ class DeliveryRules(NamedTuple):
             has_dead_letters,
         )
 
-    def returned(self, run: Run, now_ms: int, *, has_failed: bool) -> Outcome:
+    def returned(self, run: Run, now_ms: int, *, has_failed: bool) -> DeliveryOutcome:
         """Returns what becomes of a delivery that has ended without a result. ``now_ms`` is the wall clock."""
         failures = run.failures + 1 if self.counts_failures and has_failed else run.failures
         if self.counts_failures:
@@ -52,20 +52,20 @@ class DeliveryRules(NamedTuple):
             delay_ms = run.hint.delay_ms
         elif self.backoff is not None and (has_failed or not self.counts_failures):
             delay_ms = self.backoff.delay_ms(failures if self.counts_failures else run.delivery_count)
-        return Outcome(DeliveryState.AVAILABLE, failures, now_ms + delay_ms if delay_ms else 0)
+        return DeliveryOutcome(DeliveryState.AVAILABLE, failures, now_ms + delay_ms if delay_ms else 0)
 
-    def rejected(self, run: Run) -> Outcome:
+    def rejected(self, run: Run) -> DeliveryOutcome:
         return self.given_up(Reason.REJECTED, run.failures + 1 if self.counts_failures else run.failures)
 
-    def given_up(self, reason: Reason, failures: int = 0) -> Outcome:
+    def given_up(self, reason: Reason, failures: int = 0) -> DeliveryOutcome:
         """Returns what becomes of a record that is not delivered again."""
         if self.has_dead_letters:
-            return Outcome(DeliveryState.ARCHIVING, failures, reason=reason)
-        return Outcome(DeliveryState.ARCHIVED)
+            return DeliveryOutcome(DeliveryState.ARCHIVING, failures, reason=reason)
+        return DeliveryOutcome(DeliveryState.ARCHIVED)
 
     def outlives_its_record(self, run: Run) -> bool:
-        """Whether records that are deleted from the log still need something: a dead letter, or the word of whoever
-        holds them."""
+        """Whether records that are deleted from the log still need something: a dead letter, or the
+        acknowledgement of the member that holds them."""
         is_tried = run.delivery_count > 0 and run.state not in DONE
         return run.outcome.state is DeliveryState.ARCHIVING or (is_tried and self.has_dead_letters)
 

@@ -1,7 +1,7 @@
 """The offsets of a share partition that are in flight, as runs of offsets in the same state.
 
-A thousand records that were fetched together are one run, and stay one until somebody treats them differently. So the
-memory and the work follow the number of differences, not the number of records::
+A thousand records that were fetched together are one run, until some of them change their state. So memory and work are
+proportional to the number of runs, not of records::
 
     start                                                    end
     | ACKNOWLEDGED 0-499 | ACQUIRED 500-999 by m1 | AVAILABLE 1000-1003, delivered once |
@@ -30,7 +30,7 @@ OffsetRange = tuple[int, int]
 """The first and the last offset, both inclusive."""
 
 
-class Outcome(NamedTuple):
+class DeliveryOutcome(NamedTuple):
     """What has become of a delivery."""
 
     state: DeliveryState
@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 
 
 class Hint(NamedTuple):
-    """What a member says about a delivery that may fail."""
+    """What a member has reported about a delivery, in case it fails."""
 
     delay_ms: int | None = None
     """How long the record waits then, instead of what the group's options say."""
@@ -56,13 +56,13 @@ class Run(NamedTuple):
     state: DeliveryState
     delivery_count: int = 0
     member: str = ""
-    """Who has acquired it."""
+    """The member that has acquired it."""
     due: float = 0.0
     """When the lock of an acquired run expires."""
     size: int = 0
     """How many records were delivered together the first time. Records that fail again and again are delivered in
     fractions of this."""
-    target: Outcome | None = None
+    target: DeliveryOutcome | None = None
     """Set while the result of an acquired run is being written: what it has once the write is committed."""
     failures: int = 0
     not_before_ms: int = 0
@@ -71,15 +71,15 @@ class Run(NamedTuple):
     hint: Hint | None = None
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> DeliveryOutcome:
         """What it has after the pending write, if there is one."""
         if self.target is not None:
             return self.target
-        return Outcome(self.state, self.failures, self.not_before_ms, self.reason)
+        return DeliveryOutcome(self.state, self.failures, self.not_before_ms, self.reason)
 
     @property
     def is_held(self) -> bool:
-        """Whether a member has it and has not said what became of it."""
+        """Whether a member has acquired it and has not acknowledged it."""
         return self.state is _ACQUIRED and self.target is None
 
     @property
@@ -391,7 +391,7 @@ def archived(run: Run) -> Run:
     return done(run, _ARCHIVED)
 
 
-def settled(run: Run, outcome: Outcome) -> Run:
+def settled(run: Run, outcome: DeliveryOutcome) -> Run:
     """Returns the run after its delivery has ended."""
     state, failures, not_before_ms, reason = outcome
     if state in DONE:

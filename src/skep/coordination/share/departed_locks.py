@@ -1,13 +1,13 @@
-"""What members of a share group held when they went, and what is not released yet.
+"""The locks of members that have left a share group, until they are released.
 
-A member may hold ten thousand records with others between them. To release them all takes 40 ms, in which the broker
-would serve nobody else, so it is done a part at a time. Meanwhile nobody can acquire the rest.
+A member may hold ten thousand records in as many runs. Releasing them takes 40 ms, which is too long for one turn of
+the event loop, so it is done in parts. Until then the remaining records cannot be acquired.
 
-The same member may come back and renew a lock before its turn comes. So each lock is known by its time: a later one is
-another.
+The same member may return and renew a lock before it is released. So a lock is identified by its expiry: one with a
+later expiry is a new lock.
 
-What such a member has acknowledged is not released while that is being written. Its lock gets the time ``GONE``: if the
-write fails, nobody is there to get the record back.
+A record that such a member has acknowledged is not released while the result is being written. Its lock gets the time
+``GONE``: if the write fails, the record is released, because its member is gone.
 """
 
 from collections import deque
@@ -55,7 +55,7 @@ class DepartedLocks:
                 self._locks.append((run.member, run.first, run.last, GONE))
 
     def take(self, most: int) -> list[OffsetRange]:
-        """Returns what has to be released now, of so many locks, and forgets them."""
+        """Removes at most so many locks, and returns what has to be released of them."""
         held: list[OffsetRange] = []
         acknowledged: list[OffsetRange] = []
         for _ in range(min(most, len(self._locks))):

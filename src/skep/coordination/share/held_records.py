@@ -11,8 +11,8 @@ from skep.coordination.share.share_state import DeliveryState
 def check_not_done(start: int, deleted_below: int, batches: Sequence[Acknowledgement]) -> None:
     """Raises INVALID_RECORD_STATE for records below the start of the window, unless they are deleted from the log.
 
-    Nobody holds them any more. A member whose lock has expired would be told that it has accepted a record, although
-    another one has; Kafka does so.
+    No member holds them any more. Kafka confirms such an acknowledgement; then a member whose lock has expired believes
+    that it accepted a record which another member has accepted.
     """
     for first, last, _ in batches:
         if max(first, deleted_below) <= min(last, start - 1):

@@ -5,8 +5,8 @@ one record of a key is in flight at a time, and a record that waits for its next
 alone. One that is done with, or dead, frees its key. Records without a key are free.
 
 Keys are known by hashes of 64 bits; if two keys have the same one, they hold up each other. The leader reads the keys
-of the log in order, as far as the window may reach: it cannot say of a record whether it is free before it knows all
-keys in front of it. Hashes are kept for unfinished records, and for the rest of batches that were read.
+of the log in order, as far as the window may reach: whether a record is free depends on all keys before it. Hashes are
+kept for unfinished records, and for the rest of batches that were read.
 
 Pure, as the window is. ``broker/share/key_reader.py`` reads the keys.
 """

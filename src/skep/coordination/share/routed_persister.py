@@ -1,7 +1,7 @@
-"""The persister of share states: takes each request to the share coordinator, wherever it is, and tries again.
+"""The persister of share states: sends each request to the share coordinator, on whichever broker it is, with retries.
 
 If the coordinator is this broker, a request is a call. Coordinators move and brokers fail, so retriable errors are
-retried for a while; each request may be repeated, because writes merge. A fenced leader is told at once.
+retried for a while; each request may be repeated, because writes merge. A fenced leader gets its error at once.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """When something has to happen to offsets of a share partition: the end of locks, the time of the next delivery.
 
-A heap of moments, each with a range of offsets. It is not corrected when the runs in a range change: whoever takes a
-range looks at its runs again. So a moment costs nothing while a thousand records are acknowledged one by one, and the
+A heap of moments, each with a range of offsets. Entries are not updated when the runs in their range change; when an
+entry is taken, its runs are read again. So acknowledging a thousand records one by one does not touch the heap, and the
 next moment is found without visiting every run.
 """
 
@@ -39,7 +39,7 @@ class RunSchedule:
                 self.add(moment, run.first, run.last)
 
     def tidy(self) -> None:
-        """Begins again when most entries must be out of date."""
+        """Rebuilds the heap when most entries must be outdated."""
         if len(self._heap) > 2 * len(self._runs) + _SPARE:
             self._heap = [
                 (moment, run.first, run.last) for run in self._runs if (moment := self._moment_of(run)) is not None
@@ -47,7 +47,7 @@ class RunSchedule:
             heapq.heapify(self._heap)
 
     def take_due(self, now: float, most: int) -> list[OffsetRange]:
-        """Returns the runs whose moment has come, at most so many, and forgets them."""
+        """Removes the entries whose moment has come, and returns their runs, at most so many."""
         due: list[OffsetRange] = []
         while self._heap and self._heap[0][0] <= now and len(due) < most:
             entry, first, last = heapq.heappop(self._heap)
@@ -62,7 +62,7 @@ class RunSchedule:
         return due
 
     def next(self) -> float | None:
-        """Returns the first moment of a run, and forgets entries before it."""
+        """Returns the first moment of a run. Removes outdated entries before it."""
         while self._heap:
             moment, first, last = self._heap[0]
             if any(self._moment_of(run) == moment for run in self._runs.walk(first, last)):

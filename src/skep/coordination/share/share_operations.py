@@ -9,8 +9,8 @@ be repeated when its response is lost.
 
 A leader that opens finished offsets again writes the whole state with a higher generation. That is the one write that
 replaces. It may be repeated too: a copy has the current generation, and merges without an effect. Copies of earlier
-writes, which would finish those offsets again, have an earlier generation, and are fenced. The state epoch cannot serve
-for this: the group coordinator chooses it, and could not tell a reset of its own from a leader's write.
+writes, which would finish those offsets again, have an earlier generation, and are fenced. The state epoch cannot be
+used for this: the group coordinator chooses it, and could not distinguish a reset from a leader's write.
 """
 
 from collections.abc import Sequence
@@ -41,8 +41,8 @@ _WRITTEN_STATES = frozenset(DeliveryState) - {DeliveryState.ACQUIRED}
 def initialize(table: ShareTable, key: SharePartitionKey, state_epoch: int, start_offset: int) -> Outcome:
     """Replaces the state by an empty one. Does nothing when that has been done in this state epoch.
 
-    A repeated request cannot be told from one that moves the start back within a state epoch, because the start that
-    was asked for is not kept. Such a reset needs a higher state epoch.
+    A repeated request cannot be distinguished from one that moves the start back within a state epoch, because the
+    requested start is not stored. Such a reset needs a higher state epoch.
     """
     _check_not_negative("state epoch", state_epoch)
     _check_not_below_minus_one("start offset", start_offset)
@@ -102,7 +102,7 @@ def write(table: ShareTable, key: SharePartitionKey, written: ShareState) -> Out
     state = _state_of(table, key)
     _check_leader_epoch(key, state, written.leader_epoch)
     if written.state_epoch != state.state_epoch:
-        # A higher one was never given out for this state: the leader knows one that was deleted.
+        # A higher epoch was never assigned to this state: the leader has read a state that was deleted since.
         raise _fenced_state_epoch(key, state, written.state_epoch)
     if written.generation > state.generation:
         return Outcome(records=[_replacement(table, key, state, written)])

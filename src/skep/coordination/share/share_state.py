@@ -1,4 +1,4 @@
-"""The durable delivery state of a share partition, and the interface of whoever keeps it.
+"""The durable delivery state of a share partition, and the interface of its persister.
 
 The leader of a partition delivers its records to the members of a share group. It writes the state of each delivery to
 the share coordinator before it acknowledges anything to a member, and a new leader reads the state from there. Only
@@ -62,11 +62,11 @@ class DeadLetters(NamedTuple):
     reason: Reason
     delivery_count: int
     text: str = ""
-    """What a member has said about the failure, if this broker has been told."""
+    """The member's text about the failure, if this broker has received one."""
 
 
 class SharePartitionKey(NamedTuple):
-    """What one group knows of one partition."""
+    """A share partition: one partition for one group."""
 
     group_id: str
     topic_id: UUID
@@ -145,7 +145,7 @@ class SharePersister(Protocol):
         ...
 
     async def summary(self, key: SharePartitionKey) -> ShareState:
-        """Returns the state without its batches, for lag and offsets. Fences nobody."""
+        """Returns the state without its batches, for lag and offsets. Does not fence other leaders."""
         ...
 
     async def delete(self, key: SharePartitionKey) -> None: ...

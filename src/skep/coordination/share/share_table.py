@@ -65,7 +65,7 @@ class KeptState:
         )
 
     def apply(self, update: ShareUpdateValue) -> None:
-        """Neither the start offset nor the leader epoch goes back, whoever wrote the record."""
+        """Neither the start offset nor the leader epoch goes back, whichever leader wrote the record."""
         self.leader_epoch = max(self.leader_epoch, update.leader_epoch)
         self.delivery_complete_count = self.complete_count_after(update.start_offset, update.delivery_complete_count)
         self.start_offset = max(self.start_offset, update.start_offset)

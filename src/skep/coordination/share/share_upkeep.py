@@ -1,9 +1,9 @@
 """Keeps ``__share_group_state`` short: decides what may be deleted from the start of its partitions.
 
 The topic is not compacted, because a state is a snapshot and the updates behind it. Everything before the oldest
-snapshot that is still needed may be deleted (Kafka: ShareCoordinatorOffsetsManager). A share partition that nobody
-writes to would keep the whole log behind it, so a timer writes its snapshot again, at the end of the log, if there is
-something to gain. The same scan deletes the states of topics that no longer exist.
+snapshot that is still needed may be deleted (Kafka: ShareCoordinatorOffsetsManager). A share partition without writes
+would keep all records after its snapshot, so a timer writes the snapshot again at the end of the log, if enough records
+can be deleted then. The same scan deletes the states of topics that no longer exist.
 """
 
 from skep.coordination.shard import CoordinatorRecord, Outcome

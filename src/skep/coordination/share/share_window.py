@@ -10,14 +10,14 @@
 The window begins at the first record that is not done with and ends after the last one that was delivered. Both ends
 only move forward, unless an operator opens finished records again. Records that are done with stay in the window until
 everything before them is done with too, as one run, however many they are. So a record that a member holds for long, or
-that waits for its next delivery, stops nobody: only records that are acquired, or ready to be, count towards the locks
-of the group. Those that wait have a limit of their own.
+that waits for its next delivery, does not block others: only records that are acquired, or can be acquired, count
+towards the lock limit of the group. Those that wait have a limit of their own.
 
-What a member says (``acknowledge``) counts when it is written: until ``commit`` or ``roll_back`` its records cannot be
-acquired, acknowledged or passed by the start. What happens without a member's request (a lock expires, the member is
-gone) counts at once, because there is nobody to tell of a failed write; the caller writes it with the next one.
-``to_write`` returns what a new leader should find, as if all pending changes were committed. So they all have to be in
-one write, and the next write begins when its result is known.
+An acknowledgement (``acknowledge``) takes effect when it is written: until ``commit`` or ``roll_back`` its records
+cannot be acquired, acknowledged or passed by the start. Changes without a request (a lock expires, a member leaves)
+take effect at once, because no client waits for the result; the caller writes them with the next write. ``to_write``
+returns what a new leader should find, as if all pending changes were committed. So they all have to be in one write,
+and the next write begins when its result is known.
 
 Nothing here reads a clock or a log. The caller passes the time, and the batches that it has found in the log. Locks are
 held until a time of a monotonic clock; the time of the next delivery is one of the wall clock (``now_ms``), because the
@@ -35,10 +35,10 @@ from skep.coordination.share.delivery_rules import DeliveryRules
 from skep.coordination.share.delivery_runs import (
     DONE,
     Changed,
+    DeliveryOutcome,
     DeliveryRuns,
     Hint,
     OffsetRange,
-    Outcome,
     Run,
     archived,
     merged,
@@ -53,7 +53,7 @@ from skep.coordination.share.window_state import Write, changed_state, restored_
 _AVAILABLE, _ACQUIRED = DeliveryState.AVAILABLE, DeliveryState.ACQUIRED
 _ARCHIVING, _ARCHIVED = DeliveryState.ARCHIVING, DeliveryState.ARCHIVED
 
-_ACCEPTED = Outcome(DeliveryState.ACKNOWLEDGED)
+_ACCEPTED = DeliveryOutcome(DeliveryState.ACKNOWLEDGED)
 
 MAX_GAP = 500
 """Records that are not acquired but sent, because they are between two that are. Beyond a larger gap nothing is
@@ -308,14 +308,14 @@ class ShareWindow:
         return bool(due)
 
     def holder(self, offset: int, delivery_count: int) -> str | None:
-        """Returns the member that holds the record in its delivery of that number, None if nobody does."""
+        """Returns the member that holds the record in its delivery of that number; None if there is none."""
         if not self._runs.start <= offset < self._runs.end:
             return None
         [run] = self._runs.between(offset, offset)
         return run.member if run.is_held and run.delivery_count == delivery_count else None
 
     def delay(self, offset: int, hint: Hint, member: str | None = None) -> None:
-        """Notes what a member says about a record that it holds, for the case that the delivery fails.
+        """Stores what a member reports about a record that it holds, in case the delivery fails.
 
         Raises INVALID_RECORD_STATE if no member holds the record, or another one.
         """
@@ -395,11 +395,11 @@ class ShareWindow:
         elif kind == AcknowledgeType.REJECT:
             target = self._counted(run, self.rules.rejected(run))
         else:
-            target = Outcome(_ARCHIVED)
+            target = DeliveryOutcome(_ARCHIVED)
         first, last, state, count, member, due, size, _, failures, not_before_ms, reason, hint = run
         return Run(first, last, state, count, member, due, size, target, failures, not_before_ms, reason, hint)
 
-    def _counted(self, run: Run, outcome: Outcome) -> Outcome:
+    def _counted(self, run: Run, outcome: DeliveryOutcome) -> DeliveryOutcome:
         if outcome.state is not _AVAILABLE:
             self._died += run.last - run.first + 1
         return outcome
@@ -407,7 +407,7 @@ class ShareWindow:
     def take_finished(self) -> tuple[int, int]:
         """Returns how many records were accepted, and how many were given up after a delivery, since the last call.
 
-        They are counted when members say so, before it is written: for statistics, not for promises.
+        They are counted when members acknowledge, before the write: for statistics only.
         """
         finished = self._accepted, self._died
         self._accepted = self._died = 0
@@ -422,7 +422,7 @@ class ShareWindow:
     def _committed(self, run: Run) -> Run:
         return self._settled(run, run.outcome)
 
-    def _settled(self, run: Run, outcome: Outcome) -> Run:
+    def _settled(self, run: Run, outcome: DeliveryOutcome) -> Run:
         if outcome.not_before_ms:
             self._times.add(outcome.not_before_ms, run.first, run.last)
         if run.first < self._deleted_below and outcome.state is _AVAILABLE:
@@ -507,9 +507,10 @@ class ShareWindow:
         """The records below are deleted. Returns offsets whose result has to be written.
 
         If the group has dead letters, a record that was delivered and is not done with is given up and gets one,
-        without the record. Whoever holds one keeps it and may acknowledge it; if it comes back, the next call gives it
-        up. Records that were never delivered get no letter: a group that is far behind would have millions. The window
-        begins with what is left, or at the log start. Of very many, one call passes a part (``is_passing_deleted``).
+        without the record. A member that holds one keeps it and may acknowledge it; if it is released, the next call
+        gives it up. Records that were never delivered get no letter: a group that is far behind would have millions.
+        The window begins with what is left, or at the log start. Of very many, one call passes a part
+        (``is_passing_deleted``).
         """
         runs = self._runs
         if log_start_offset > self._deleted_below:

@@ -1,7 +1,7 @@
 """Share states in the requests between brokers: WriteShareGroupState has state batches, as has the response to a
 read.
 
-What Kafka's messages have no words for is in tagged fields of our own (``wire/entities/private_fields.py``). Batches
+What Kafka's messages have no fields for is in tagged fields of our own (``wire/entities/private_fields.py``). Batches
 with failures, a time or a reason are there in the layout of the log, all of the state's batches then; others are where
 Kafka has them, so the requests of a group that uses nothing of this are Kafka's.
 """

@@ -26,7 +26,7 @@ Responses = Callable[[Iterable[Any]], Iterator[Any]]
 """Sends requests, some ahead of the responses, and yields a result or an exception for each."""
 
 
-class Batch:
+class ZookeeperBatch:
     """One ``put_many``. The parents of new keys exist."""
 
     def __init__(

@@ -19,7 +19,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from skep.base.errors import StoreUnavailable, VersionConflict
 from skep.metadata.metadata_store import MUST_NOT_EXIST, Put, Versioned, check_entries, check_entry
-from skep.metadata.zookeeper.zookeeper_batch import ANY_VERSION, FIRST_VERSION, Batch
+from skep.metadata.zookeeper.zookeeper_batch import ANY_VERSION, FIRST_VERSION, ZookeeperBatch
 from skep.metadata.zookeeper.zookeeper_requests import AddWatch, MultiRead, event_path
 
 FAILURES = (KazooException, KazooTimeoutError)
@@ -136,7 +136,7 @@ class ZooKeeperNodes:
             _check_size(entry.key, entry.value)
         for parent in {entry.key.rpartition("/")[0] for entry in entries if not entry.expected_version}:
             self._wait(self._client.ensure_path_async(self._path(parent)))
-        return Batch(self._client, self._path, self._responses, guard).put(entries)
+        return ZookeeperBatch(self._client, self._path, self._responses, guard).put(entries)
 
     def put_ephemeral(self, key: str, value: bytes) -> tuple[int, int]:
         """Returns the new version, and the session that the key belongs to."""

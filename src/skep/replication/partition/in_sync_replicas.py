@@ -7,6 +7,9 @@ While the outcome is unknown, both sets count. A follower that we want to add mu
 from now on, because the store may already have it in the ISR; a follower that we want to remove must have it as well,
 because the store may still have it in the ISR. So a leader that is elected from either set has everything that was
 acknowledged.
+
+After a failover the store's record also names a *last ISR*, whose logs are compared if all replicas lose power
+(``controller/elections.py``). Nothing is committed until a write of the leader has cleared it; see ``is_unconfirmed``.
 """
 
 import math
@@ -138,6 +141,15 @@ class InSyncReplicas:
         wanted = min(min_insync_replicas, len(self.replicas))
         count = len(self.isr)
         return None if count >= wanted else f"{count} in-sync replicas; min.insync.replicas is {wanted}"
+
+    def is_unconfirmed(self, min_insync_replicas: int) -> bool:
+        """Whether the leader has to write its ISR, which clears the last ISR, before the high watermark may move.
+
+        A member of the last ISR may have an uncommitted batch of an epoch between that of our last records and ours. If
+        our records were committed now, and all replicas lost power before the write, that batch would win the
+        comparison of logs. With too few members nothing is acknowledged with acks=all, and the last ISR has to stay.
+        """
+        return self.has_last_isr and self.too_few(min_insync_replicas) is None
 
     def can_join(self, broker: BrokerId, high_watermark: Offset) -> bool:
         """Whether to propose a follower that is not in the ISR."""

@@ -37,9 +37,13 @@ from skep.storage.log.log import Appended, Log
 from skep.storage.log.log_slice import LogSlice
 
 _UNKNOWN_EPOCH = -1
-_IN_DOUBT = "this leader hears neither its followers nor the metadata store; refresh metadata from another broker"
+_IN_DOUBT = (
+    "another broker may lead: neither the in-sync replicas nor the metadata store respond to this one; "
+    "refresh metadata from another broker"
+)
 _LEASE_EXPIRED = (
-    "another broker may lead: this one hears neither the metadata store nor its followers; refresh metadata"
+    "another broker may lead: the lease of this one has expired, because neither the metadata store nor the in-sync "
+    "replicas respond; refresh metadata"
 )
 
 
@@ -153,6 +157,8 @@ class Partition:
             self.in_sync = InSyncReplicas(node_id, record, self.log.log_end_offset, now)
         else:
             self.in_sync.follow(record, now)
+        if self.is_unconfirmed:
+            self.on_follower_caught_up(self)  # the ISR is due to be written, as when a follower has caught up
         self._advance()
 
     def isr_settled(self, node_id: BrokerId, record: PartitionRecord) -> None:
@@ -202,6 +208,11 @@ class Partition:
     def is_replicated(self) -> bool:
         """Whether another replica could become the leader."""
         return self.in_sync is not None
+
+    @property
+    def is_unconfirmed(self) -> bool:
+        """Whether the high watermark waits until this leader has written its ISR; see ``InSyncReplicas``."""
+        return self.in_sync is not None and self.in_sync.is_unconfirmed(self.log.config.min_insync_replicas)
 
     @property
     def commits_at_once(self) -> bool:
@@ -376,7 +387,7 @@ class Partition:
         """
         if last_fetched_epoch < 0:
             return None
-        epoch, end = self.log.end_offset_for_epoch(LeaderEpoch(last_fetched_epoch))
+        epoch, end = self.log.divergence(LeaderEpoch(last_fetched_epoch))
         if epoch < 0:
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
@@ -444,7 +455,7 @@ class Partition:
 
     def _advance(self) -> None:
         """Moves the high watermark. Called when the end of the leader's log, or of a follower's, has moved."""
-        if not self.is_leader:
+        if not self.is_leader or self.is_unconfirmed:
             return
         log = self.log
         end = log.flushed_offset if log.config.syncs_before_acknowledging else log.log_end_offset

@@ -247,6 +247,10 @@ class Log:
         """Returns where ``epoch`` ended; see ``LeaderEpochs.end_offset_for``."""
         return self._reader.end_offset_for_epoch(epoch)
 
+    def divergence(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
+        """Returns where the history of a replica, whose last batch is of ``epoch``, leaves ours. See ``LogReader``."""
+        return self._reader.divergence(epoch)
+
     # Truncating at the end, deleting at the start.
 
     def truncate_to(self, offset: Offset) -> Offset:

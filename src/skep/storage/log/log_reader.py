@@ -115,10 +115,19 @@ class LogReader:
         return timestamps.largest(state.segments, state.log_start_offset, up_to, is_given_up=is_given_up)
 
     def end_offset_for_epoch(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
-        """Returns where ``epoch`` ended, for OffsetForLeaderEpoch; see ``LeaderEpochs.end_offset_for``."""
+        """Returns where ``epoch`` ended, at or after the log start; see ``LeaderEpochs.end_offset_for``."""
         state = self._state
         known, end = state.epochs.end_offset_for(epoch, state.log_end_offset)
         return known, max(end, state.log_start_offset) if known >= 0 else end
+
+    def divergence(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
+        """Returns where ``epoch`` ended, also before the log start; see ``LeaderEpochs.end_offset_for``.
+
+        A replica whose records of that epoch reach further has another history. It must truncate them even if they lie
+        before our log start: a crash may undo the move of its own log start, and bring them back.
+        """
+        state = self._state
+        return state.epochs.end_offset_for(epoch, state.log_end_offset)
 
 
 def _shortened(

@@ -4,9 +4,9 @@ A cron line has five fields, minute to day of the week, or six with the second i
 steps and the names of months and days are read. As in cron, a line that restricts both the day of the month and the day
 of the week fires on days that match either.
 
-A cron line is about the clock on the wall of its zone. When that clock is set forward, a time that is skipped fires as
-much later (2:30 at 3:30), unless the line fires in every hour. When it is set back, a time that comes twice fires the
-first time only, again unless the line fires in every hour.
+A cron line uses the local time of its zone. When the local clock is set forward, a skipped time fires later by the
+skipped time (2:30 at 3:30), unless the line fires in every hour. When the clock is set back, a time that occurs twice
+fires the first time only, unless the line fires in every hour.
 """
 
 import re

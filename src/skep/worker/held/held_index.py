@@ -1,12 +1,13 @@
 """What waits in one held partition, by key and by due time: a SQLite file that is made from the log.
 
-The log is the truth. The file only saves reading all of it again: it has every record that waits, with its value, and
-the position in the log up to which it knows it. Changes and position are written in one transaction, so after a kill
-the file is as it was at an earlier position, and after a power cut too (write-ahead log, synced before it is moved into
-the file). A file that is damaged, or was made from another topic, is made anew.
+The log is authoritative. The file only avoids reading the whole log again: it has every record that waits, with its
+value, and the position up to which the log was read. Changes and position are written in one transaction, so after a
+kill the file is as it was at an earlier position, and after a power cut too (write-ahead log, synced before it is moved
+into the file). A file that is damaged, or was made from another topic, is made anew.
 
 Values are in the file because they are released in another order than they were written in: to read each from the log
-again would mean to fetch and unpack a whole batch for it. The memory is that of SQLite's page cache, whatever waits.
+again would mean to fetch and unpack a whole batch for it. Memory is bounded by SQLite's page cache, however many
+records wait.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ CREATE TABLE about (identity TEXT NOT NULL, next_offset INTEGER NOT NULL, leader
 
 
 class Entry(NamedTuple):
-    """A record that waits. ``due_ms`` is None if it waits for somebody, not for a time.
+    """A record that waits. ``due_ms`` is None if it has no due time: a half message, or an invalid record.
 
     ``rate`` is how often a schedule that has fired before fires, a second; 0 for anything else.
     """
@@ -95,7 +96,7 @@ class HeldIndex:
         return database
 
     def clear(self) -> None:
-        """Forgets everything: begins with an empty file."""
+        """Removes everything and begins with an empty file."""
         with contextlib.suppress(AttributeError, sqlite3.Error):
             self._database.close()
         remove_index(self._path)
@@ -136,7 +137,7 @@ class HeldIndex:
         return found
 
     def waiting(self, most: int) -> list[Entry]:
-        """Returns what waits, the earliest first, and last what waits for somebody and not for a time."""
+        """Returns what waits, the earliest first, and last the records without a due time."""
         rows = self._database.execute("SELECT * FROM held ORDER BY due IS NULL, due, offset LIMIT ?", (most,))
         return [_entry(row) for row in rows]
 
@@ -166,7 +167,7 @@ class HeldIndex:
         self.position = position
 
     def remove(self, offsets: Iterable[int]) -> None:
-        """Removes records that were released; the log says so too, behind the position."""
+        """Removes released records. Their tombstones are in the log after the position."""
         with self._transaction():
             self._database.executemany("DELETE FROM held WHERE offset = ?", [(offset,) for offset in offsets])
 

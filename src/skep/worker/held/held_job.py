@@ -16,13 +16,13 @@ from skep.worker.job import Message, Settings
 logger = logging.getLogger(__name__)
 
 FORGOTTEN_S = 86_400.0
-"""An index that nobody has used for this long would be made again anyway."""
+"""An index that was not used for this long would be made again anyway."""
 STOP_S = 2.0
 _PAUSE_S = 5.0
 
 
 class HeldJob:
-    """Owns the threads. Of a partition at most one is alive that is not told to stop."""
+    """Owns the threads. Each partition has at most one that is not stopping."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -1,17 +1,17 @@
 """One held partition: reads its log into the index, and releases what is due.
 
-The log decides. Every release is a transaction: first the next version of each record is written to the held topic (a
-tombstone, or the record with the time of its next firing), then the log is read up to there. If anybody else has
-written to one of the keys since the worker has read it, a new time or a recall, the transaction is aborted and the
-newer record counts. Otherwise the records are written to the target, and the transaction is committed. So
+The log is authoritative. Every release is a transaction: first the next version of each record is written to the held
+topic (a tombstone, or the record with the time of its next firing), then the log is read up to there. If another client
+has written one of the keys since the worker read it (a new time, or a recall), the transaction is aborted and the newer
+record counts. Otherwise the records are written to the target, and the transaction is committed. So
 
 - a record is released exactly once, however often the worker dies: either all of the transaction counts, or nothing;
 - a recall or a new time that is in the log before the worker's record always wins, and one behind it comes too late for
   this release and counts for the next version;
 - the worker's record never hides a newer one from compaction, which keeps the newest of a key.
 
-Nothing is released before the log was read to its end once, behind the transactions of whoever had the partition
-before. docs/decisions/0020-held-topics.md has the reasons.
+Nothing is released before the log was read to its end once, after the transactions of the previous worker of the
+partition have ended. docs/decisions/0020-held-topics.md has the reasons.
 """
 
 import logging
@@ -121,7 +121,7 @@ class HeldPartition:
         stop: threading.Event,
         is_held: Callable[[str], bool] = lambda topic: False,
     ) -> None:
-        """``is_held`` tells whether a topic of this name is a held one, of the whole cluster."""
+        """``is_held`` returns whether the cluster has a held topic of this name."""
         self._spec = spec
         self._index = index
         self._make_log = make_log
@@ -140,7 +140,7 @@ class HeldPartition:
         self._admitted: dict[bytes, float] = {}
 
     def run(self) -> None:
-        """Runs until it is to stop. Whatever fails is begun again, after a pause that grows."""
+        """Runs until it is stopped. After a failure it starts again, after a growing pause."""
         pause_s, said = FIRST_PAUSE_S, ""
         while not self._stop.is_set():
             try:
@@ -160,7 +160,7 @@ class HeldPartition:
             self._stop.wait(pause_s)
 
     def serve(self) -> None:
-        """Opens the log and works until it is to stop. Raises what ended it."""
+        """Opens the log and works until it is stopped. Raises the error that ended it."""
         log = self._make_log()
         try:
             self.open(log)
@@ -226,7 +226,7 @@ class HeldPartition:
         for key in self._admitted.keys() & changes.keys():
             del self._admitted[key]
         for key in self._refusals.keys() & changes.keys():
-            # A new version may be better.
+            # A new version may be accepted.
             del self._refusals[key]
             self._skipped.pop(key, None)
         if self._skipped:
@@ -278,7 +278,8 @@ class HeldPartition:
             log.commit()
         except Refused as error:
             if isinstance(error, NoTopic) and error.topic == spec.target:
-                # It may be created again, and concerns all of them. A topic of questions concerns its own messages.
+                # The target may be created again, and its absence blocks all records. A missing check topic blocks only
+                # its own messages.
                 raise Unavailable(str(error)) from error
             self._refused(firings, error)
             raise
@@ -286,7 +287,9 @@ class HeldPartition:
         for entry, _, next_headers in firings:
             if entry.kind is Kind.HALF and next_headers and next_headers[-1][0] == REFUSED:
                 text = (next_headers[-1][1] or b"").decode()
-                logger.warning("held topic %s: nobody is asked about the record at %d: %s", spec, entry.offset, text)
+                logger.warning(
+                    "held topic %s: no question is sent about the half message at %d: %s", spec, entry.offset, text
+                )
         self._admitted.update(
             (entry.key, rate) for entry, outputs, _ in firings if outputs and (rate := entry.rate or first_rate(entry))
         )

@@ -44,7 +44,7 @@ _LARGEST_RECORD = 100 << 20
 _CUT = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION)
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-"""What librdkafka says of the other records when one of them fails, sometimes first."""
+"""The errors that librdkafka reports for the other records when one fails, sometimes before that one."""
 _NO_TOPIC = (
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
@@ -54,7 +54,7 @@ _NO_TOPIC = (
 
 
 class Unavailable(Exception):
-    """The cluster cannot be worked with now, or somebody else has this partition. Everything is begun again later."""
+    """The cluster is unavailable, or another worker has taken over this partition. The work starts again later."""
 
 
 class LogCut(Exception):
@@ -62,7 +62,7 @@ class LogCut(Exception):
 
 
 class Refused(Exception):
-    """The cluster will never take one of the records."""
+    """The cluster refuses one of the records for good."""
 
 
 class NoTopic(Refused):
@@ -98,7 +98,7 @@ class KafkaLog:
     # Opening and closing.
 
     def open(self) -> None:
-        """Fences whoever had the partition before. When this returns, its transactions are decided."""
+        """Fences the previous worker of the partition. When this returns, its transactions have ended."""
         with _translated():
             found, self._leader = find_leader(self._cluster, self._topic, self._partition)
         if found != self._topic_id or self._leader is None or self._leader.node_id != self._settings.node_id:

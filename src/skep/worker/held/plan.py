@@ -74,7 +74,7 @@ class Kind(enum.IntEnum):
     COMMIT = 3
     """It releases what waits under its key."""
     INVALID = 4
-    """It stays where it is until somebody replaces or removes it."""
+    """It stays until a client replaces or removes it."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ class Rules:
 
 
 class Plan(NamedTuple):
-    """``due_ms`` is None for a record that waits for somebody.
+    """``due_ms`` is None for a record without a due time: a half message, or an invalid record.
 
-    ``reason`` says what is wrong with an invalid one, or why nobody is asked about a half message. ``rate`` is how
-    often a schedule that has fired before fires, a second.
+    ``reason`` says why a record is invalid, or why no question is sent about a half message. ``rate`` is how often a
+    schedule that has fired before fires, a second.
     """
 
     kind: Kind

@@ -89,7 +89,7 @@ def changes_by(
 def _committed(record: HeldRecord, waiting: Entry | None) -> Entry:
     offset, key, timestamp_ms = record.offset, record.key, record.timestamp_ms
     if waiting is None or waiting.kind is Kind.INVALID:
-        # A second commit, or one of something else: kept, so that nothing disappears without a word.
+        # A second commit, or one without a half message: it stays as invalid, so that nothing disappears silently.
         return Entry(offset, key, None, Kind.INVALID, timestamp_ms, record.headers, record.value)
     earlier = [header for header in waiting.headers if header[0] == DELIVER_KEY] + passed_on(waiting.headers)
     headers = (*earlier, *record.headers)

@@ -168,7 +168,7 @@ def test_a_failed_request_is_repeated_and_logged_once(caplog: pytest.LogCaptureF
         run(work)
     said = [record.getMessage() for record in caplog.records]
     assert said == [
-        "no dead letters of group 'g' for jobs-5 are written, its records wait: the worker process has ended",
+        "dead letters of group 'g' for jobs-5 cannot be written, its records wait: the worker process has ended",
         "dead letters of group 'g' for jobs-5 are written again",
     ]
 

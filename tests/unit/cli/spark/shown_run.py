@@ -7,7 +7,7 @@ import json
 import sys
 
 from skep.cli.spark.pipeline_display import display_for_stdout
-from skep.cli.spark.pipeline_progress import Batch, RunProgress
+from skep.cli.spark.pipeline_progress import MicroBatch, RunProgress
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
         if kind == "event":
             progress.event(*values)
         else:
-            progress.batch(Batch(*values))
+            progress.batch(MicroBatch(*values))
     progress.end()
     display.ended("completed", "The run is over.", list(progress.flows.values()))
     display.close()

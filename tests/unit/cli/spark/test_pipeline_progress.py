@@ -8,7 +8,7 @@ import pytest
 
 from skep.base.ids import TopicPartition
 from skep.cli.spark.pipeline_graph import FlowGraph, add_sql, short_name
-from skep.cli.spark.pipeline_progress import COMPLETED_AFTER_S, Batch, Flow, RunProgress, batch_of, topic_offsets
+from skep.cli.spark.pipeline_progress import COMPLETED_AFTER_S, Flow, MicroBatch, RunProgress, batch_of, topic_offsets
 
 CLICKS = "spark_catalog.default.clicks"
 
@@ -119,8 +119,8 @@ def test_a_failure_names_the_file_in_which_the_flow_is_defined(progress: RunProg
 
 def test_rows_are_added_up_over_batches_and_the_last_lag_counts(progress: RunProgress) -> None:
     one, two = TopicPartition("t", 0), TopicPartition("t", 1)
-    progress.batch(Batch("a", 1500, 1200, 300, 9, {one: 5, two: 7}))
-    progress.batch(Batch("a", 500, 500, 0, 2, {one: 8}))
+    progress.batch(MicroBatch("a", 1500, 1200, 300, 9, {one: 5, two: 7}))
+    progress.batch(MicroBatch("a", 500, 500, 0, 2, {one: 8}))
     flow = progress.flows["a"]
     assert (flow.rows_in, flow.rows_out, flow.bad_rows, flow.lag, flow.batches) == (2000, 1700, 300, 2, 2)
     assert flow.ends == {one: 8, two: 7}
@@ -132,7 +132,7 @@ def test_a_flow_without_batches_gets_its_numbers_when_it_has_completed(told: Tol
 
     progress = RunProgress(told, complete=complete)
     progress.event("Flow view is RUNNING.")
-    progress.batch(Batch("stream", 5, None))
+    progress.batch(MicroBatch("stream", 5, None))
     for name in ("view", "stream"):
         progress.event(f"Flow {name} has COMPLETED.")
     progress.end()
@@ -168,7 +168,7 @@ def test_the_rows_of_a_table_are_counted_in_its_files_and_bad_ones_by_a_metric()
         return 4
 
     batch = batch_of(_report(), written)
-    assert batch == Batch(CLICKS, 6, 4, 2, 3, {TopicPartition("orders", 0): 12})
+    assert batch == MicroBatch(CLICKS, 6, 4, 2, 3, {TopicPartition("orders", 0): 12})
     assert asked == [(Path("/shop/pipeline-storage/tables/orders"), 1)]
 
 
@@ -181,7 +181,7 @@ def test_the_rows_of_other_sinks_are_counted_by_spark() -> None:
 def test_what_is_not_known_stays_unknown() -> None:
     source = {"endOffset": {"logOffset": 1}, "latestOffset": None}
     batch = batch_of(_report(sink={"description": "Console"}, sources=[source], observedMetrics=None), lambda f, b: 1)
-    assert batch == Batch(CLICKS, 6, None, None, None, {})
+    assert batch == MicroBatch(CLICKS, 6, None, None, None, {})
     assert batch_of(_report(name=None), lambda f, b: 1) is None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from skep.cli.failures import CommandError
-from skep.cli.spark.pipeline_progress import Batch, Flow, RunProgress
+from skep.cli.spark.pipeline_progress import Flow, MicroBatch, RunProgress
 from skep.cli.spark.run_control import BrokerWatch, PatienceOver, RunControl, Stopped, StopRequest, retries_within
 
 AWAY = "no broker answers at a:1 (is it running? start one with: skep serve)"
@@ -134,13 +134,13 @@ def test_a_stop_waits_for_the_end_of_the_batch(told: Told, progress: RunProgress
     control = RunControl(stop, None, clock=lambda: told.now_s)
     progress.event("Flow orders is QUEUED.")
     progress.event("Flow orders is RUNNING.")
-    progress.batch(Batch("orders", 10))
+    progress.batch(MicroBatch("orders", 10))
     control.check(progress)
     stop.number = signal.SIGTERM
     control.check(progress)
     control.check(progress)
     assert told.notes == ["Stopping when the current batch of orders is done; again: at once."]
-    progress.batch(Batch("orders", 10))
+    progress.batch(MicroBatch("orders", 10))
     with pytest.raises(Stopped, match=r"^Stopped between two batches\. The next run continues there\.$"):
         control.check(progress)
 

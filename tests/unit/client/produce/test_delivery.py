@@ -10,7 +10,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.client.cluster_client import Node
 from skep.client.errors import Unreachable
 from skep.client.produce import delivery
-from skep.client.produce.produce_queue import Batch, BatchResult, Partition
+from skep.client.produce.produce_queue import BatchResult, Partition, QueuedBatch
 
 A, B = Node(1, "a", 1), Node(2, "b", 2)
 MOVED = BatchResult(ErrorCode.not_leader_or_follower)
@@ -25,7 +25,7 @@ class FakePipe:
 
     def __init__(self, node: Node, options: Any, *, timeout_s: float) -> None:
         self.node = node
-        self.under_way: list[list[Batch]] = []
+        self.under_way: list[list[QueuedBatch]] = []
         self.results: list[BatchResult | None] = []
         self.sent: list[bytes] = []
 
@@ -33,10 +33,10 @@ class FakePipe:
     def in_flight(self) -> int:
         return len(self.under_way)
 
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[QueuedBatch]:
         return [batch for request in self.under_way for batch in request]
 
-    def add(self, batches: list[Batch]) -> None:
+    def add(self, batches: list[QueuedBatch]) -> None:
         self.under_way.append(batches)
         self.sent += [bytes(batch.data) for batch in batches]
 

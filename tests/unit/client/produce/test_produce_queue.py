@@ -1,7 +1,7 @@
 import pytest
 
 from skep.base.errors import ErrorCode, KafkaError
-from skep.client.produce.produce_queue import Batch, BatchResult, Partition, ProduceQueue, Written
+from skep.client.produce.produce_queue import BatchResult, Partition, ProduceQueue, QueuedBatch, Written
 
 GIVE_UP_AFTER_S, PAUSE_S = 10.0, 0.5
 OK = ErrorCode.none
@@ -23,18 +23,18 @@ class Scene:
         for name in names:
             self.queue.add(self.partition, name, records)
 
-    def send(self) -> list[Batch]:
+    def send(self) -> list[QueuedBatch]:
         """The next request; empty when nothing may go out."""
         return self.queue.take(list(self.queue.ready(self.now)), 1 << 20)
 
-    def send_all(self) -> list[list[Batch]]:
+    def send_all(self) -> list[list[QueuedBatch]]:
         return list(iter(self.send, []))
 
-    def answer(self, request: list[Batch], code: ErrorCode, base_offset: int = -1) -> set[tuple[str, int]]:
+    def answer(self, request: list[QueuedBatch], code: ErrorCode, base_offset: int = -1) -> set[tuple[str, int]]:
         return self.queue.complete(request, {("t", 0): BatchResult(code, base_offset)}, self.now)
 
 
-def names(requests: list[list[Batch]]) -> list[bytes]:
+def names(requests: list[list[QueuedBatch]]) -> list[bytes]:
     return [bytes(batch.data) for request in requests for batch in request]
 
 

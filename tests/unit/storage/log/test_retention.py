@@ -144,6 +144,7 @@ def test_a_log_whose_end_is_cut_to_its_start_knows_in_which_epoch_it_ended(kit) 
     assert (log.last_batch_epoch, log.latest_epoch) == (2, 5)
     assert log.end_offset_for_epoch(LeaderEpoch(2)) == (2, 3)
     assert log.end_offset_for_epoch(LeaderEpoch(1)) == (1, 3), "not before the log start"
+    assert log.divergence(LeaderEpoch(1)) == (1, 2), "a replica with offset 2 of epoch 1 has another record there"
     log.close()
     again = kit.log(None, files, log_start_offset=3)
     assert (again.last_batch_epoch, again.latest_epoch, again.lost_data) == (2, 2, False)

@@ -291,7 +291,7 @@ def test_nobody_is_asked_through_a_held_topic_and_the_message_waits_for_its_comm
     schedule(cluster, b"b", b"2", check_topic="questions", check_after_ms=1000, check_attempts=1)
     worker.steps(30)
     assert [(output.topic, output.key) for output in cluster.delivered()] == [("questions", b"b")]
-    assert "nobody is asked about the record at 0: check-topic is other.later, a held topic" in caplog.text
+    assert "no question is sent about the half message at 0: check-topic is other.later, a held topic" in caplog.text
     entry = worker.index.get(b"a")
     assert (entry.kind, entry.due_ms) == (Kind.HALF, None)
     schedule(cluster, b"a", b"", commit="")

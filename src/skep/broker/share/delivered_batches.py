@@ -14,7 +14,7 @@ from skep.storage.log.log_slice import LogSlice
 from skep.storage.segment.batch_scan import BatchPlace, hop
 
 
-class Delivery(NamedTuple):
+class DeliveredBatches(NamedTuple):
     """The batches that contain what was acquired. They may contain more: clients show only what was acquired."""
 
     records: Sized
