@@ -59,7 +59,37 @@ def _plain_bodies(served: Any, api: Api, version: int) -> Mapping[str, Any] | No
         for name in (TOPIC, "no-such-topic")
     ]
     upsertion = {"name": fresh, "mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": b"p"}
+    acl_filter = {
+        "resource_type_filter": 2,
+        "resource_name_filter": fresh,
+        "pattern_type_filter": 3,
+        "operation": 1,
+        "permission_type": 1,
+    }
+    acls = [
+        {
+            "resource_type": 2,
+            "resource_name": fresh,
+            "resource_pattern_type": 3,
+            "principal": principal,
+            "host": "*",
+            "operation": 3,
+            "permission_type": 3,
+        }
+        for principal in ("User:ann", "ann")
+    ]
+    quotas = [
+        {
+            "entity": [{"entity_type": "user", "entity_name": fresh}],
+            "ops": [{"key": "producer_byte_rate", "value": 9.5}],
+        }
+    ]
     bodies: dict[Api, Mapping[str, Any]] = {
+        apis.DESCRIBE_ACLS: acl_filter,
+        apis.CREATE_ACLS: {"creations": acls},
+        apis.DELETE_ACLS: {"filters": [acl_filter]},
+        apis.DESCRIBE_CLIENT_QUOTAS: {"components": [{"entity_type": "user", "match_type": 2, "match": None}]},
+        apis.ALTER_CLIENT_QUOTAS: {"entries": quotas},
         apis.DESCRIBE_USER_SCRAM_CREDENTIALS: {"users": None},
         apis.PRODUCE: {"acks": 1, "timeout": datetime.timedelta(seconds=1), "topic_data": topics},
         apis.FETCH: {
@@ -138,6 +168,10 @@ def _plain_bodies(served: Any, api: Api, version: int) -> Mapping[str, Any] | No
     catalog = served.services.catalog
     if api in (apis.DELETE_TOPICS, apis.CREATE_PARTITIONS, apis.ELECT_LEADERS):
         served.runner.run(catalog.create_topic(fresh, [[BrokerId(1)]]))
+    if api in (apis.DESCRIBE_ACLS, apis.DELETE_ACLS):
+        served.ask(apis.CREATE_ACLS, 3, creations=acls)
+    if api == apis.DESCRIBE_CLIENT_QUOTAS:
+        served.ask(apis.ALTER_CLIENT_QUOTAS, 1, entries=quotas)
     if api == apis.ELECT_LEADERS:
         served.runner.run(catalog.change_topic(fresh, _without_leader))
     if api == apis.UNREGISTER_BROKER:

@@ -20,6 +20,7 @@ from kio.serial import entity_reader
 from skep.base.clock import SystemClock
 from skep.base.config.broker_config import read_broker_config
 from skep.base.config.current_config import CurrentConfig
+from skep.base.config.security_config import AUTHORIZERS
 from skep.base.errors import ErrorCode
 from skep.base.files.os_files import OsFiles
 from skep.base.ids import BrokerId
@@ -73,7 +74,7 @@ class Served:
         self._logs.open()
         await self._store.open()
         await catalog.open()
-        config = read_broker_config({"group.initial.rebalance.delay.ms": "0"})
+        config = read_broker_config({"group.initial.rebalance.delay.ms": "0", "authorizer.class.name": AUTHORIZERS[0]})
         replicas = ReplicaManager(
             self._logs, catalog, config.topic_defaults, clock, self._threads.background, self._supervisor
         )

@@ -66,7 +66,9 @@ def test_a_request_is_read_as_kio_alone_reads_it(api, version, seed):
     maker = RequestMaker(random.Random(seed))
     request = maker.request(api, version)
     body = body_of(maker.frame(api, version, request))
-    assert decode(api, version, body) == entity_reader(request_class(api.key, version))(body, 0)[0] == request
+    # By their text: a quota may be NaN, which equals nothing.
+    read_by_kio = entity_reader(request_class(api.key, version))(body, 0)[0]
+    assert repr(decode(api, version, body)) == repr(read_by_kio) == repr(request)
 
 
 @every_api_and_version

@@ -186,7 +186,7 @@ def test_the_results_of_a_produce_request_become_a_response_and_are_freed_in_sli
         return [(f"t{i // 50}", ProducedPartition(i, 0, base_offset=i)) for i in range(MANY)]
 
     services = SimpleNamespace(catalog=SimpleNamespace(image=ClusterImage.of("c")))
-    asked = produce._Produce(services, 9, 7, 1, 1.0, True)
+    asked = produce._Produce(services, 9, 7, 1, 1.0, True, 0, "PLAINTEXT")
     left, waited = results(), results()
     work, steps = produce._respond_in_slices(asked, left, waited), 0
     try:

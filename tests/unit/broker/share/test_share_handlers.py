@@ -57,7 +57,13 @@ def request(scene: ShareScene, epoch: int, partitions: range, batches: Any = (),
         **fields,
     }
     return SimpleNamespace(
-        version=2, correlation_id=1, connection=None, access=FULL_ACCESS, body=SimpleNamespace(**body)
+        version=2,
+        correlation_id=1,
+        connection=None,
+        access=FULL_ACCESS,
+        throttle=None,
+        listener_name="",
+        body=SimpleNamespace(**body),
     )
 
 
