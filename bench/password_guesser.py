@@ -45,7 +45,8 @@ async def main(host: str, port: int, count: int) -> None:
     async def one(number: int) -> None:
         nonlocal refused
         async with room:
-            refused += await guess(host, port, number)
+            was_refused = await guess(host, port, number)
+            refused += was_refused
 
     await asyncio.gather(*(one(number) for number in range(count)))
     print(f"  {refused:,} of {count:,} guesses were refused, the others cut off", file=sys.stderr)

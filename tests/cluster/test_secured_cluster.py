@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from skep.base.reserved_port import ReservedPort
 from skep.security.tls.certificate_authority import LOCAL_HOSTS, CertificateAuthority
 from skep.testing import EmbeddedBroker
+from skep.zookeeper_server import ZooKeeperEnsemble
 
 PATIENCE_S = 60.0
 HOST = "127.0.0.1"
@@ -18,6 +19,7 @@ JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
     'username="broker" password="hive" user_broker="hive" user_ann="wonderland";'
 )
+SQLITE, ZOOKEEPER = "sqlite", "zookeeper"
 PLAIN_ONLY, BOTH, SECURE_TOO, SECURE_ONLY = range(4)
 """The steps of a rolling change: what is listened to, and what brokers use among themselves."""
 
@@ -25,7 +27,8 @@ PLAIN_ONLY, BOTH, SECURE_TOO, SECURE_ONLY = range(4)
 class SecuredCluster:
     """Brokers 1 to 3 with two ports each. Owns their processes and certificates."""
 
-    def __init__(self, directory: Path, step: int) -> None:
+    def __init__(self, directory: Path, step: int, store: str = SQLITE) -> None:
+        self._zookeeper = ZooKeeperEnsemble(1) if store == ZOOKEEPER else None
         self.authority = CertificateAuthority.create(directory / "ca")
         self.keystore = self.authority.sign_broker(LOCAL_HOSTS)
         self._directory = directory
@@ -41,6 +44,7 @@ class SecuredCluster:
         options = {
             "node.id": str(i),
             "skep.metadata": f"sqlite:{self._directory / 'metadata.sqlite'}",
+            **({} if self._zookeeper is None else {"skep.metadata": f"{self._zookeeper.connect}/skep"}),
             "default.replication.factor": "3",
             "min.insync.replicas": "2",
             "offsets.topic.num.partitions": "2",
@@ -61,6 +65,8 @@ class SecuredCluster:
         return {**options, "listeners": ",".join(listeners)}
 
     def start(self) -> None:
+        if self._zookeeper is not None:
+            self._zookeeper.start()
         for broker in self.brokers.values():
             broker.launch()
         for broker in self.brokers.values():
@@ -92,6 +98,8 @@ class SecuredCluster:
     def stop(self) -> None:
         for broker in self.brokers.values():
             broker.stop()
+        if self._zookeeper is not None:
+            self._zookeeper.stop()
         for ports in self._ports.values():
             for port in ports:
                 port.release()
@@ -155,7 +163,7 @@ def read(settings: dict[str, object], topic: str) -> list[int]:
 
 @pytest.fixture
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SecuredCluster]:
-    cluster = SecuredCluster(tmp_path, request.param)
+    cluster = SecuredCluster(tmp_path, *request.param)
     try:
         cluster.start()
         yield cluster
@@ -163,7 +171,7 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SecuredC
         cluster.stop()
 
 
-@pytest.mark.parametrize("cluster", [SECURE_ONLY], indirect=True)
+@pytest.mark.parametrize("cluster", [(SECURE_ONLY, SQLITE), (SECURE_ONLY, ZOOKEEPER)], indirect=True)
 def test_a_killed_broker_loses_nothing(cluster: SecuredCluster) -> None:
     settings = cluster.secure()
     create(settings, "eggs")
@@ -177,7 +185,7 @@ def test_a_killed_broker_loses_nothing(cluster: SecuredCluster) -> None:
     assert read(settings, "eggs") == sorted(writer.acknowledged)
 
 
-@pytest.mark.parametrize("cluster", [PLAIN_ONLY], indirect=True)
+@pytest.mark.parametrize("cluster", [(PLAIN_ONLY,)], indirect=True)
 def test_a_cluster_changes_to_sasl_ssl_without_a_pause(cluster: SecuredCluster) -> None:
     create(cluster.plain(), "eggs")
     plain = Writer(cluster.plain(), "eggs")
