@@ -81,7 +81,7 @@ def _plain_bodies(served: Any, api: Api, version: int) -> Mapping[str, Any] | No
     quotas = [
         {
             "entity": [{"entity_type": "user", "entity_name": fresh}],
-            "ops": [{"key": "producer_byte_rate", "value": 9.5}],
+            "ops": [{"key": "producer_byte_rate", "value": 1024.0}],
         }
     ]
     bodies: dict[Api, Mapping[str, Any]] = {
