@@ -77,7 +77,7 @@ def test_the_picture_of_the_terminal_shows_the_commands_that_make_it() -> None:
         (Step("code", "print(two)", "1\n", 7), "and the page shows\n1"),
         (Step("code", "raise SystemExit", "", 7), "failed with exit code 1"),
         (Step("tests", "def test_it():\n    assert 1 == 2\n", "", 7), "assert 1 == 2"),
-        (Step("command", "skep serve --listen 192.0.2.1:9092", "", 7), "cannot listen on 192.0.2.1"),
+        (Step("command", "skep serve --insecure --listen 192.0.2.1:9092", "", 7), "cannot listen on 192.0.2.1"),
     ],
     ids=lambda value: value.text.splitlines()[0] if isinstance(value, Step) else "",
 )
