@@ -73,6 +73,7 @@ from skep.security.inter_broker import (
     inter_broker_properties,
     inter_broker_security,
     renew_certificate,
+    worker_properties,
 )
 from skep.security.security import Security
 from skep.server.listener_set import ListenerSet
@@ -345,7 +346,7 @@ class Broker:
     def _worker_settings(self) -> dict[str, Any]:
         return {
             "bootstrap": show_address(self.node.host, self.node.port),
-            "security": self._peer_properties,
+            "security": worker_properties(self.config, self._listeners.inter_broker, self._peer_properties),
             "directory": os.path.join(self._directory.path, WORKER_DIRECTORY),
             "node_id": self._node_id,
             "log_format": self.config.log_format,

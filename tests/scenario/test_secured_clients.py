@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from typer.testing import CliRunner, Result
 
 import skep
@@ -144,6 +144,29 @@ def test_records_groups_archives_and_queries(secured: None, topic: str, tmp_path
     assert json.loads(done("archive", topic, "--to", tmp_path / "lake", "--json"))["records"] == 2
     make(f"{topic}-again", 1)
     assert json.loads(done("replay", tmp_path / "lake", "--to", f"{topic}-again", "--json"))["records"] == 2
+
+
+def test_the_worker_of_a_secured_broker_releases_held_records(secured: None, topic: str) -> None:
+    make(topic, 1)
+    done("topics", "create", f"{topic}-later", "-p", 1, "--config", f"skep.held.target={topic}")
+    done("produce", f"{topic}-later", "--key-separator", ":", "--header", "delay-ms=1", stdin="k:at last\n")
+    wait_until(lambda: done("consume", topic) == "at last\n", "the record is released")
+
+
+def test_a_single_broker_without_a_login_of_its_own_says_that_its_worker_cannot_work(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("open sesame\n")
+    options = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "skep.first.user": "admin",
+        "skep.first.user.password.file": str(tmp_path / "password"),
+    }
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512"}
+    login |= {"sasl.username": "admin", "sasl.password": "open sesame"}
+    with EmbeddedBroker(options=options) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, **login})
+        held = NewTopic("later", 1, 1, config={"skep.held.target": "now"})
+        admin.create_topics([held])["later"].result(PATIENCE_S)
+        wait_until(lambda: "the broker's worker has no login" in broker.log, "the line in the log")
 
 
 def test_kafkas_commands_take_their_flags(

@@ -65,6 +65,20 @@ def inter_broker_properties(config: BrokerConfig, listener: ListenerOptions) -> 
         raise OptionError(f"listener {listener.name}, which brokers use among themselves: {error}") from None
 
 
+def worker_properties(config: BrokerConfig, listener: ListenerOptions, properties: dict[str, str]) -> dict[str, str]:
+    """Returns the settings for the worker process. Logs an error if a single broker has none and its listener wants a
+    login: the worker is started when dead letters are to be written or held records released, and it cannot connect."""
+    if listener.uses_sasl and not properties:
+        mechanism = config.security.sasl_mechanism_inter_broker_protocol
+        logger.error(
+            "dead letters and held records wait: the broker's worker has no login; set "
+            "listener.name.%s.%s.sasl.jaas.config and start the broker again",
+            listener.name.lower(),
+            mechanism.lower(),
+        )
+    return properties
+
+
 def check_own_rights(
     config: BrokerConfig, listener: ListenerOptions, properties: Mapping[str, str], security: Security
 ) -> None:
