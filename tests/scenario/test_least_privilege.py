@@ -280,3 +280,21 @@ def test_a_client_sees_the_topics_that_it_may_describe(broker: EmbeddedBroker, g
     assert topic not in worker.list_topics(timeout=30).topics
     grant(TOPIC, topic, DESCRIBE)
     wait_until(lambda: topic in worker.list_topics(timeout=30).topics, "the topic was not listed")
+
+
+def test_a_held_topic_needs_write_on_its_target(broker: EmbeddedBroker, grant: Grant, topic: str) -> None:
+    """The broker releases held records with its own rights, so nobody may aim them at a topic of others."""
+    worker, later = AdminClient(of_worker(broker)), f"{topic}-later"
+    grant(TOPIC, later, AclOperation.CREATE, AclOperation.ALTER_CONFIGS, WRITE)
+    held = NewTopic(later, 1, 1, config={"skep.held.target": topic})
+    with pytest.raises(KafkaException) as refused:
+        worker.create_topics([held])[later].result(30)
+    assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    worker.create_topics([NewTopic(later, 1, 1, config={"cleanup.policy": "compact"})])[later].result(30)
+    target = ConfigEntry("skep.held.target", topic, incremental_operation=AlterConfigOpType.SET)
+    change = ConfigResource(ResourceType.TOPIC, later, incremental_configs=[target])
+    with pytest.raises(KafkaException) as refused:
+        worker.incremental_alter_configs([change])[change].result(30)
+    assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    grant(TOPIC, topic, WRITE)
+    worker.incremental_alter_configs([change])[change].result(30)

@@ -223,6 +223,16 @@ def check_named(request: AnyRequest, operation: Operation, resource: ResourceTyp
         raise refusal(resource)
 
 
+def check_held_target(request: AnyRequest, target: str | None) -> None:
+    """Raises KafkaError unless the client may write to the target of a held topic that it makes or changes.
+
+    The broker releases held records with rights of its own. Without this, whoever may write to any topic of their own
+    could write to every other one.
+    """
+    if target and request.access.is_limited:
+        check_named(request, WRITE, TOPIC, target)
+
+
 def check_command(request: AnyRequest, command: str, arguments: Mapping[str, Any]) -> None:
     """Raises KafkaError unless the client may send a command with these arguments."""
     if not request.access.is_limited:

@@ -416,6 +416,9 @@ class ReplicaManager:
         for index in range(len(topic.partitions)):
             if (partition := self._partitions.get((topic.name, index))) is not None:
                 partition.log.configure(config)
+                if partition.is_unconfirmed:
+                    # A lower min.insync.replicas makes the high watermark wait for the ISR to be written.
+                    self.on_follower_caught_up(partition)
 
     def defaults_changed(self, defaults: TopicConfig) -> None:
         """The broker's defaults for topics have changed: every open log gets its config again."""

@@ -5,6 +5,9 @@ from uuid import UUID
 import pytest
 
 from skep.base.errors import ErrorCode, StoreUnavailable
+from skep.broker.handlers import delete_topics
+from skep.security.operations import Operation
+from skep.security.principal import Principal
 from skep.wire.apis import DELETE_TOPICS
 
 BY_NAME = range(DELETE_TOPICS.oldest, 6)
@@ -105,3 +108,30 @@ def test_an_id_is_not_used_for_the_topic_that_took_its_name(start_broker, monkey
     response = broker.ask(DELETE_TOPICS, 6, topics=[{"name": None, "topic_id": old_id}])
     assert response.responses[0].error_code is ErrorCode.unknown_topic_id
     assert "a" in catalog.image.topics
+
+
+class MayRead:
+    """A client that may READ, and so DESCRIBE, and nothing else."""
+
+    principal = Principal("consumer")
+    is_limited = True
+
+    def allows(self, operation, resource, name):
+        return operation in (Operation.READ, Operation.DESCRIBE)
+
+    def asked(self, request, operation, resource, name):
+        return self.allows(operation, resource, name)
+
+
+def test_a_topic_that_this_broker_has_not_heard_of_is_not_deleted_without_the_right(broker):
+    """Another broker has created it: the store has it, the image has not."""
+    broker.create("orders")
+    catalog = broker.services.catalog
+    stale = catalog.image.without_topic("orders")
+    request = broker.request(DELETE_TOPICS, 6, topics=[{"name": "orders"}])
+    request.access = MayRead()
+    catalog._current.image = stale
+    response = broker.run(delete_topics.handle(broker.services, request))
+    assert [one["error_code"] for one in response["responses"]] == [ErrorCode.unknown_topic_or_partition]
+    broker.run(catalog.reload())
+    assert set(broker.image.topics) == {"orders"}

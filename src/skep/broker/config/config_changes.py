@@ -35,9 +35,11 @@ from skep.broker.config.group_configs import (
     checked_group_value,
     inherited_by_group,
 )
+from skep.broker.permissions import check_held_target
 from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import AnyRequest
 from skep.broker.services import Services
+from skep.broker.worker.held_topics import HELD_TARGET
 from skep.metadata.catalog import Edit
 from skep.metadata.topic_names import check_topic_name
 from skep.wire.codec import Body
@@ -107,7 +109,7 @@ async def alter_configs(services: Services, request: AnyRequest, body: AlterBody
             if (resource.resource_type, resource.resource_name) in twice:
                 raise KafkaError(ErrorCode.invalid_request, "Each resource must appear at most once.")
             check_config(request, resource.resource_type, resource.resource_name)
-            target = _target(services, resource)
+            target = _target(services, request, resource)
             edit = target.checked_edit(make_edit(target, resource))
             if body.validate_only:
                 edit(target.overrides)
@@ -157,7 +159,7 @@ def _named_twice(resources: Iterable[Resource]) -> Work[set[tuple[int, str]]]:
     return twice
 
 
-def _target(services: Services, resource: Resource) -> Target:
+def _target(services: Services, request: AnyRequest, resource: Resource) -> Target:
     catalog, name = services.catalog, resource.resource_name
     if resource.resource_type == TOPIC_RESOURCE:
         if not name:
@@ -170,13 +172,19 @@ def _target(services: Services, resource: Resource) -> Target:
         def inherited_by_topic(option: str) -> str:
             return next(entry.value for entry in topic_entries(services, {}) if entry.option.name == option)
 
+        def check_overrides(overrides: Mapping[str, str]) -> None:
+            held_target = overrides.get(HELD_TARGET)
+            if held_target != topic.config.get(HELD_TARGET):
+                check_held_target(request, held_target)
+            check_topic_overrides(services, name, overrides)
+
         return Target(
             TOPIC_OPTIONS,
             topic.config,
             checked_topic_value,
             inherited_by_topic,
             lambda edit: catalog.alter_topic_config(name, edit),
-            lambda overrides: check_topic_overrides(services, name, overrides),
+            check_overrides,
         )
     if resource.resource_type == BROKER_RESOURCE:
         owner = owner_of(services, name)

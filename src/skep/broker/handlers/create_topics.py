@@ -35,7 +35,7 @@ from skep.base.ids import BrokerId
 from skep.base.loop.slicer import Work
 from skep.broker.config.config_entries import check_topic_overrides, checked_topic_value, texts_in, topic_entries
 from skep.broker.named_items import named
-from skep.broker.permissions import DESCRIBE_CONFIGS, TOPIC, may_create_topic
+from skep.broker.permissions import DESCRIBE_CONFIGS, TOPIC, check_held_target, may_create_topic
 from skep.broker.refusals import RESPONSE_ERRORS, code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
@@ -89,6 +89,7 @@ async def _create(
     services.catalog.check_new_topic(topic.name)
     texts = texts_in(topic.configs, null_is=ErrorCode.invalid_config)
     overrides = with_implied({name: checked_topic_value(name, text) for name, text in texts.items()})
+    check_held_target(request, overrides.get(HELD_TARGET))
     check_topic_overrides(services, topic.name, overrides)
     count, replication_factor = _numbers(services, topic)
     # The limit first: placing the 2,147,483,647 partitions that a request may ask for would fill the memory.
