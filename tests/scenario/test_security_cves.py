@@ -14,7 +14,8 @@ CVE-2021-38153 (secrets compared with ==)
     tests/architecture/test_security_rules.py
 CVE-2026-110985, CVE-2025-27817, CVE-2023-25194, CVE-2025-27818, CVE-2025-27819 (OAuth without a check, URLs and login
 modules by configuration)
-    tests/architecture/test_security_rules.py (no such option at run time), tests/unit/security/oauth,
+    tests/architecture/test_security_rules.py (no such option at run time),
+    tests/unit/security/sasl/test_oauth_bearer.py,
     tests/unit/base/test_jaas.py (nothing is loaded)
 CVE-2018-1288 (a follower's fetch by a client)
     here: test_a_client_is_no_follower

@@ -1,6 +1,8 @@
 """A connection's order: responses as their requests came, produce requests overlapping, everything else one by one."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable
 from typing import Any
 
@@ -258,6 +260,17 @@ async def test_what_was_answered_before_a_hang_up_is_sent(client: Client, last: 
     client.send("metadata-at-once", last, "metadata-at-once")
     assert client.responses() == ["metadata-at-once"]
     assert client.transport.is_closed
+
+
+async def test_nothing_holds_a_connection_that_has_ended_after_a_hang_up(client: Client) -> None:
+    """With TLS a transport has 60 kB, and whoever sends nonsense again and again has many of them."""
+    client.send("nonsense")
+    client.connection.connection_lost(None)
+    transport = weakref.ref(client.transport)
+    del client.transport, client.connection
+    await turns(2)
+    gc.collect()
+    assert transport() is None
 
 
 @pytest.mark.parametrize("how", ["later", "at once", "at once, deferred"])
