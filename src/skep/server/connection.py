@@ -174,6 +174,7 @@ class Connection(asyncio.BufferedProtocol):
         self._requests_left = REQUESTS_OF_A_STRANGER
         self._ends_with: str | None = None
         self._session_timer: asyncio.TimerHandle | None = None
+        self._ending: asyncio.TimerHandle | None = None
         self._pending: deque[_PendingResponse] = deque()
         self._exclusive = False
         self._awaits_turn = False
@@ -250,6 +251,9 @@ class Connection(asyncio.BufferedProtocol):
         self._end_mute()
         if self._session_timer is not None:
             self._session_timer.cancel()
+        if self._ending is not None:
+            # It would hold the connection, with TLS 60 kB, until its time is up.
+            self._ending.cancel()
         self._frames.close()
         self._release_long()
         self._sender.close()
@@ -572,7 +576,7 @@ class Connection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_later(after_s, self._transport.close)
         else:
             self._transport.close()
-        asyncio.get_running_loop().call_later(LAST_RESPONSES_S, self._transport.abort)
+        self._ending = asyncio.get_running_loop().call_later(LAST_RESPONSES_S, self._transport.abort)
 
     def close(self) -> None:
         self._closed = True
