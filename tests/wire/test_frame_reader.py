@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from skep.base.errors import DecodeError
 from skep.wire import frame_reader
-from skep.wire.frame_reader import BUFFERS_KEPT, FIRST_GROWTH, FrameReader, LargeBuffers, ReceiveBudget
+from skep.wire.frame_reader import (
+    BUFFERS_KEPT,
+    FIRST_GROWTH,
+    SCRATCH_SIZE,
+    FrameReader,
+    LargeBuffers,
+    ReceiveBudget,
+)
 
 SCRATCH = 64
 MAX_BYTES = 10 * FIRST_GROWTH
@@ -319,3 +326,19 @@ def test_a_large_frame_that_is_not_taken_yet_is_not_copied_again_and_again():
     assert reader.keep_rest(not_called)
     assert reader._own is before
     assert take_all(reader) == [body]
+
+
+def test_a_client_that_has_authenticated_no_longer_counts_among_the_strangers():
+    strangers, clients = ReceiveBudget(1 << 20), ReceiveBudget(1 << 30)
+    scratch = memoryview(bytearray(SCRATCH_SIZE))
+    reader = FrameReader(scratch, 1 << 19, strangers, LargeBuffers())
+    buffer = reader.get_buffer()
+    buffer[:4] = (400_000).to_bytes(4, "big")
+    reader.received(4)
+    assert reader.next_frame() is None
+    assert reader.keep_rest(lambda: None)
+    assert (strangers.held > 0, clients.held) == (True, 0)
+    reader.allow(1 << 30, clients)
+    assert (strangers.held, clients.held > 0) == (0, True)
+    reader.close()
+    assert (strangers.held, clients.held) == (0, 0)

@@ -16,7 +16,7 @@ from skep.base.errors import OptionError, StartupError
 from skep.client.errors import BadSetting
 from skep.client.security.client_properties import librdkafka_properties
 from skep.client.security.client_security import ClientSecurity
-from skep.client.security.tls_context import load_certificate, load_trusted
+from skep.client.security.tls_context import client_context
 from skep.security.operations import CLUSTER_NAME, Operation, ResourceType
 from skep.security.principal import ANONYMOUS, Principal
 from skep.security.security import Security
@@ -108,9 +108,8 @@ def renew_certificate(security: ClientSecurity, properties: Mapping[str, str]) -
     if security.tls_context is None:
         return
     try:
-        load_trusted(security.tls_context, properties.get("ssl.ca.location", ""), properties.get("ssl.ca.pem", ""))
-        if "ssl.certificate.location" in properties:
-            load_certificate(security.tls_context, properties)
+        # A new context: a CA cannot be taken out of one.
+        security.tls_context = client_context(properties)
     except BadSetting as error:
         logger.error("the certificate for other brokers stays as it is: %s", error)
 

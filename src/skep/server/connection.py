@@ -22,6 +22,7 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, Protocol, cast
 
 from skep.base.clock import Clock
@@ -64,6 +65,8 @@ class ConnectionOwner(Protocol):
     slow_request_s: float
     scratch: memoryview
     receive_budget: ReceiveBudget
+    strangers_budget: ReceiveBudget
+    """For clients that have not authenticated: they must not use up the room of those that have."""
     large_buffers: LargeBuffers
     log_limit: LogLimit
 
@@ -167,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
         self.listener_name, self.is_local = entrance.name, entrance.is_local
         self.must_authenticate = entrance.mechanisms is not None
         self._frames = FrameReader(owner.scratch, owner.max_request_bytes, owner.receive_budget, owner.large_buffers)
-        self._decode: Callable[[memoryview, str], AnyRequest] = owner.decode
+        self._decode: Callable[[memoryview, str], AnyRequest] = _not_greeted
         self.sasl: SaslSession | None = None
         self.principal: Principal | None = None
         """Who the client has proven to be; None if it did not have to, or has not yet."""
@@ -236,15 +239,17 @@ class Connection(asyncio.BufferedProtocol):
             self._frames = FrameReader(
                 self._owner.scratch,
                 security.sasl_server_max_receive_size,
-                self._owner.receive_budget,
+                self._owner.strangers_budget,
                 self._owner.large_buffers,
                 "sasl.server.max.receive.size",
             )
             self._owner.awaits_authentication(self)
-        elif principal is not ANONYMOUS:
+            return
+        if principal is not ANONYMOUS:
             self._enter(principal)
         else:
             self.access = self._owner.access(principal, self.host, self.listener_name)
+        self._decode = self._owner.decode
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed = True
@@ -319,9 +324,12 @@ class Connection(asyncio.BufferedProtocol):
 
         Raises CloseConnection if the principal has too many connections.
         """
+        if self._closed:
+            # Nobody would count the connection out again.
+            raise CloseConnection("the client has gone")
         if self.principal is None:
             self._enter(principal)
-            self._frames.allow(self._owner.max_request_bytes)
+            self._frames.allow(self._owner.max_request_bytes, self._owner.receive_budget)
         self._decode = self._owner.decode
         if self._session_timer is not None:
             self._session_timer.cancel()
@@ -556,9 +564,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def hang_up(self, reason: str) -> None:
         """Closes and logs why. Responses that were sent before have ``LAST_RESPONSES_S`` to reach the client."""
-        if not self._closed:
-            logger.warning("closed the connection of %s: %s", self.peer, reason)
-            self._close()
+        if self._closed:
+            return
+        is_stranger = self.sasl is not None and self.principal is None
+        warn = partial(self._owner.log_limit.warning, logger) if is_stranger else logger.warning
+        warn("closed the connection of %s: %s", self.peer, reason)
+        self._close()
 
     def _refuse(self, reason: str, after_s: float = 0.0) -> None:
         """As ``hang_up``, for what strangers do: such lines are limited."""
@@ -581,6 +592,11 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         self._closed = True
         self._transport.abort()
+
+
+def _not_greeted(frame: memoryview, client_host: str) -> AnyRequest:
+    """The decoder until it is known what the client may send."""
+    raise DecodeError("a request before the connection is ready")
 
 
 def _no_response(error: Exception) -> str:

@@ -27,6 +27,8 @@ PATIENCE_WITH_NEWCOMERS_S = 1.0
 REAP_INTERVAL_S = 1.0
 REPORT_FULL_AT_MOST_EVERY_S = 10.0
 REPORT_SLOW_AT_MOST_EVERY_S = 1.0
+STRANGERS_BYTES = 16 << 20
+"""Bytes of unfinished requests of clients that have not authenticated, over all connections. A login needs few."""
 STALLED_S = 3.0
 """How long a client may make no progress with a large request or a response while others wait for the room."""
 
@@ -102,6 +104,7 @@ class SocketServer:
         self.connection_rates: Mapping[str, Mapping[str, float]] = {}
         """The ``max.connection.creation.rate`` that apply to each listener: the broker's and its own."""
         self.receive_budget = ReceiveBudget(queued_max_request_bytes)
+        self.strangers_budget = ReceiveBudget(STRANGERS_BYTES)
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
         self.large_buffers = LargeBuffers()
         self._connections: set[Connection] = set()

@@ -205,9 +205,13 @@ class FrameReader:
             self._budget.release(len(own), self)
             self._buffers.give_back(own)
 
-    def allow(self, max_bytes: int) -> None:
-        """Allows larger frames, after the client has authenticated."""
+    def allow(self, max_bytes: int, budget: ReceiveBudget) -> None:
+        """Allows larger frames, after the client has authenticated. From now on they count against ``budget``."""
         self._max_bytes, self._limit_name = max_bytes, "socket.request.max.bytes"
+        if self._own is not None:
+            self._budget.release(len(self._own), self)
+            budget.hold(len(self._own))
+        self._budget = budget
 
     def _impossible(self, length: int) -> DecodeError:
         if length >> 16 == _TLS_HANDSHAKE:

@@ -3,6 +3,9 @@
 Each of these options may be set for one listener alone, with the prefix ``listener.name.<name in lower case>.``, and
 for one SASL mechanism of it, with ``listener.name.<name>.<mechanism in lower case>.``. The longest prefix wins.
 ``security_of_listener`` gives the options as they apply there.
+
+What decides who a client is (trusted CAs, mapping rules, users) and every path to a file is read at start only.
+Otherwise ALTER_CONFIGS on the cluster would be enough to become any user, or to stop the broker by a path to a device.
 """
 
 import re
@@ -299,12 +302,15 @@ class SecurityConfig:
         at_least(100),
         "How long a connection may take for its TLS handshake, and then for its authentication.",
     )
-    ssl_keystore_type: str = option("ssl.keystore.type", "PEM", _is_pem, "The form of the key and certificate.")
+    ssl_keystore_type: str = option(
+        "ssl.keystore.type", "PEM", _is_pem, "The form of the key and certificate.", dynamic=False
+    )
     ssl_keystore_location: str = option(
         "ssl.keystore.location",
         "",
         anything,
         "File with the broker's private key and its certificate chain, in PEM form. It is read again when it changes.",
+        dynamic=False,
     )
     ssl_keystore_key: str = option(
         "ssl.keystore.key",
@@ -320,6 +326,7 @@ class SecurityConfig:
         anything,
         "The certificate chain itself, in PEM form, beginning with the broker's certificate.",
         type=OptionType.PASSWORD,
+        dynamic=False,
     )
     ssl_keystore_password: str = option(
         "ssl.keystore.password",
@@ -337,13 +344,16 @@ class SecurityConfig:
         type=OptionType.PASSWORD,
         dynamic=False,
     )
-    ssl_truststore_type: str = option("ssl.truststore.type", "PEM", _is_pem, "The form of the CA certificates.")
+    ssl_truststore_type: str = option(
+        "ssl.truststore.type", "PEM", _is_pem, "The form of the CA certificates.", dynamic=False
+    )
     ssl_truststore_location: str = option(
         "ssl.truststore.location",
         "",
         anything,
         "File with the certificates of the CAs that clients and other brokers are checked by, in PEM form. It is read "
         "again when it changes.",
+        dynamic=False,
     )
     ssl_truststore_certificates: str = option(
         "ssl.truststore.certificates",
@@ -351,6 +361,7 @@ class SecurityConfig:
         anything,
         "The certificates of the CAs themselves, in PEM form, if they are not in a file.",
         type=OptionType.PASSWORD,
+        dynamic=False,
     )
     ssl_truststore_password: str = option(
         "ssl.truststore.password",
@@ -392,6 +403,7 @@ class SecurityConfig:
         anything,
         "How the name in a client's certificate becomes its principal: a list of RULE:PATTERN/REPLACEMENT/[LU] and "
         "DEFAULT, the name itself. The first rule that matches counts.",
+        dynamic=False,
     )
     ssl_endpoint_identification_algorithm: str = option(
         "ssl.endpoint.identification.algorithm",

@@ -6,6 +6,10 @@ Behaviour
 
     In a session that ends (KIP-368) the client may begin another login, by the same mechanism.
 
+Versions
+    1 is the only one that is served: the messages of the login follow in SaslAuthenticate (KIP-152). Version 0 is
+    listed in ApiVersions, because librdkafka sees no SASL otherwise, and closes the connection.
+
 Refusals, in order
     ILLEGAL_SASL_STATE on a listener without SASL, within a login, and in a session without an end;
     UNSUPPORTED_SASL_MECHANISM. Then the connection is closed, as Kafka does it.

@@ -161,6 +161,8 @@ def _login(text: str) -> dict[str, str]:
 def _pem_file(name: str, location: str) -> str:
     """Returns the location if the file is PEM; raises BadSetting with the command that converts a store of Java."""
     try:
+        if Path(location).exists() and not Path(location).is_file():
+            raise BadSetting(f"{name}={location}: not a file")
         with Path(location).open("rb") as file:
             begin = file.read(4096)
     except OSError as error:

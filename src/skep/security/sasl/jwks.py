@@ -6,6 +6,7 @@ The address comes from the operator's file and from nowhere else. It is https, o
 """
 
 import asyncio
+import http.client
 import json
 import logging
 import urllib.request
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 URL = "sasl.oauthbearer.jwks.endpoint.url"
 MAX_BYTES = 1 << 20
 TIMEOUT_S = 10.0
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, RecursionError, http.client.HTTPException)
+"""What a response that is cut off, or is no set of keys, may raise. The keys are asked for again."""
 SHORTEST_INTERVAL_S = 10.0
 """How often keys are fetched at most because of tokens with keys that are not known. Anyone can send such tokens."""
 ASYMMETRIC = ("RSA", "EC", "OKP")
@@ -57,10 +60,18 @@ def fetch_keys(url: str) -> Any:
     if not isinstance(found, dict) or not isinstance(found.get("keys"), list):
         raise ValueError("not a set of keys")
     keys = [key for key in found["keys"] if isinstance(key, dict) and key.get("kty") in ASYMMETRIC]
-    try:
-        return KeySet.import_key_set({"keys": [key for key in keys if key.get("use", "sig") == "sig"]})
-    except JoseError as error:
-        raise ValueError(f"no usable key: {error}") from None
+    usable, reason = [], "none is for signatures"
+    for key in keys:
+        if key.get("use", "sig") != "sig":
+            continue
+        try:
+            KeySet.import_key_set({"keys": [key]})
+            usable.append(key)
+        except (JoseError, LookupError, TypeError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"  # one odd key must not keep the others out
+    if not usable:
+        raise ValueError(f"no usable key: {reason}")
+    return KeySet.import_key_set({"keys": usable})
 
 
 class Jwks:
@@ -116,7 +127,7 @@ class Jwks:
         self._fetched_at = self._clock.monotonic()
         try:
             self.keys = await asyncio.to_thread(self._fetch, self._url)
-        except (OSError, ValueError) as error:
+        except _UNREADABLE as error:
             self._failures = min(self._failures + 1, 30)
             if self._failures == 1 or self.pause_ms == self._max_backoff_ms:
                 logger.warning("cannot fetch the keys of tokens from %s: %s; trying again", self._url, error)

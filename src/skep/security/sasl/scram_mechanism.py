@@ -107,6 +107,8 @@ class ScramMechanism:
 
     def _verify(self, token: bytes) -> Authenticated:
         first, final, keys = self._client_first, parse_client_final(token), self._found.credential.keys
+        if self._users.scram_credential(self._scram, first.username) != self._found:
+            raise AuthenticationFailed(self.name, f"the credential of user {first.username!r} was changed meanwhile")
         if not self._is_our_nonce(final.nonce):
             raise AuthenticationFailed(self.name, "the final message has another nonce")
         if not hmac.compare_digest(final.channel_binding, first.gs2_header.encode()):

@@ -8,6 +8,7 @@ import contextlib
 import os
 import re
 import ssl
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,6 +104,9 @@ def _load_trusted(context: ssl.SSLContext, security: SecurityConfig) -> None:
 
 def _check_readable(option: str, location: str) -> None:
     try:
+        # A device or a pipe could block the event loop.
+        if not stat.S_ISREG(os.stat(location).st_mode):
+            raise OptionError(f"{option}={location}: not a file")
         with open(location, "rb") as file:
             start = file.read(4)
     except OSError as error:

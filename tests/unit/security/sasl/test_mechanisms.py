@@ -212,3 +212,36 @@ def test_a_credential_does_not_show_itself():
     found = USERS.scram_credential(SCRAM_SHA_256, "alice")
     assert "salt'" not in repr(found)
     assert "[hidden]" in repr(found)
+
+
+@pytest.mark.parametrize("name", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_credential_that_is_changed_during_a_login_of_scram_ends_it(name):
+    users = MemoryUsers(carol="old")
+    scram = scram_keys.SCRAMS[name]
+    client, server = password_client(name, "carol", Secret("old")), ScramMechanism(scram, users)
+    challenge = server.step(client.first())
+    users.passwords["carol"] = "new"
+    with pytest.raises(AuthenticationFailed) as failed:
+        server.step(client.next(challenge))
+    assert failed.value.reason == "the credential of user 'carol' was changed meanwhile"
+
+
+def test_a_password_that_is_changed_while_it_is_checked_is_not_accepted():
+    stored = {"carol": hash_password(Secret("old"))}
+
+    class Users:
+        def password_hash(self, username):
+            return stored.pop(username, None)  # deleted right after the first look
+
+    checks = PasswordChecks(Users())
+    assert not asyncio.run(checks.check("carol", Secret("old"), {}))
+    checks.close()
+
+
+def test_a_listed_password_is_accepted_while_too_many_others_wait():
+    checks = PasswordChecks(USERS)
+    checks._waiting = 1 << 30
+    assert asyncio.run(checks.check("broker", Secret("own"), {"broker": Secret("own")}))
+    with pytest.raises(AuthenticationFailed):
+        asyncio.run(checks.check("broker", Secret("guess"), {"broker": Secret("own")}))
+    checks.close()

@@ -63,6 +63,7 @@ def test_an_encrypted_key_needs_its_password(keystore: Path) -> None:
 def test_what_cannot_be_used_is_named(authority: CertificateAuthority, keystore: Path, tmp_path: Path) -> None:
     assert "set ssl.keystore.location to a PEM file" in refusal()
     assert "no such file" in refusal(ssl_keystore_location=str(tmp_path / "none.pem"))
+    assert "not a file" in refusal(ssl_keystore_location="/dev/ptmx")
     assert "private key and a certificate" in refusal(ssl_keystore_location=str(authority.certificate_file))
     (tmp_path / "store.jks").write_bytes(b"\xfe\xed\xfe\xed\0\0\0\2")
     assert "keytool -importkeystore -srckeystore" in refusal(ssl_keystore_location=str(tmp_path / "store.jks"))
