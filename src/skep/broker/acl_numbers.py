@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from skep.base.errors import ErrorCode, KafkaError
 from skep.broker.services import Services
-from skep.security.acls.acl import AclFilter, Rule, invalid
+from skep.security.acls.acl import AclFilter, Rule, canonical_host, invalid
 from skep.security.acls.authorizer import Authorizer
 from skep.security.operations import Operation, PatternType, Permission, ResourceType
 
@@ -49,7 +49,7 @@ def filter_of(fields: FilterFields) -> AclFilter:
         fields.resource_name_filter,
         known(PatternType, fields.pattern_type_filter),
         fields.principal_filter,
-        fields.host_filter,
+        None if fields.host_filter is None else canonical_host(fields.host_filter),
         known(Operation, fields.operation),
         known(Permission, fields.permission_type),
     )

@@ -70,7 +70,7 @@ def _check_init_producer_id(request: AnyRequest) -> None:
     transactional_id = request.body.transactional_id
     if transactional_id is not None:
         check_named(request, WRITE, TRANSACTIONAL_ID, transactional_id)
-    elif not request.access.allows_somewhere(WRITE, TOPIC):
+    elif not request.access.really_allows_somewhere(WRITE, TOPIC):
         check_cluster(request, IDEMPOTENT_WRITE)
 
 
@@ -82,7 +82,7 @@ def _check_add_partitions(request: AnyRequest) -> None:
 
 
 def _check_write_markers(request: AnyRequest) -> None:
-    if not request.access.allows(ALTER, CLUSTER, CLUSTER_NAME):
+    if not request.access.really_allows(ALTER, CLUSTER, CLUSTER_NAME):
         check_cluster(request, CLUSTER_ACTION)
 
 
@@ -246,7 +246,7 @@ def allowed(request: AnyRequest, resource: ResourceType, name: str) -> bool:
     access = request.access
     if not access.is_limited:
         return True
-    if PERMISSIONS[request.api.key].for_brokers and access.allows(CLUSTER_ACTION, CLUSTER, CLUSTER_NAME):
+    if PERMISSIONS[request.api.key].for_brokers and access.really_allows(CLUSTER_ACTION, CLUSTER, CLUSTER_NAME):
         return True
     return access.asked(request, _ITEM_OPERATIONS[request.api.key, resource], resource, name)
 
@@ -279,6 +279,6 @@ def visible(
 
 def may_create_topic(request: AnyRequest, name: str) -> bool:
     access = request.access
-    if not access.is_limited or access.allows(CREATE, CLUSTER, CLUSTER_NAME):
+    if not access.is_limited or access.really_allows(CREATE, CLUSTER, CLUSTER_NAME):
         return access.asked(request, CREATE, CLUSTER, CLUSTER_NAME)
     return access.asked(request, CREATE, TOPIC, name)

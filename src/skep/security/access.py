@@ -36,8 +36,16 @@ class Access(Protocol):
 
     def allows(self, operation: Operation, resource: ResourceType, name: str) -> bool: ...
 
-    def allows_somewhere(self, operation: Operation, resource: ResourceType) -> bool:
-        """Whether the operation is allowed on some resource of a type (KIP-679)."""
+    def really_allows(self, operation: Operation, resource: ResourceType, name: str) -> bool:
+        """``allows`` as if refusals were not only logged (``skep.authorizer.mode=log``).
+
+        For a right that is enough but not needed. With ``allows`` every client would seem to have it in this mode, and
+        the right that is missing would never be asked for, and not be logged.
+        """
+        ...
+
+    def really_allows_somewhere(self, operation: Operation, resource: ResourceType) -> bool:
+        """``really_allows`` for some resource of a type (KIP-679)."""
         ...
 
     def asked(self, actor: Actor, operation: Operation, resource: ResourceType, name: str) -> bool:
@@ -67,7 +75,10 @@ class FullAccess:
     def allows(self, operation: Operation, resource: ResourceType, name: str) -> bool:
         return True
 
-    def allows_somewhere(self, operation: Operation, resource: ResourceType) -> bool:
+    def really_allows(self, operation: Operation, resource: ResourceType, name: str) -> bool:
+        return True
+
+    def really_allows_somewhere(self, operation: Operation, resource: ResourceType) -> bool:
         return True
 
     def asked(self, actor: Actor, operation: Operation, resource: ResourceType, name: str) -> bool:

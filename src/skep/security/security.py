@@ -10,7 +10,8 @@ from skep.base.loop.supervisor import Supervisor
 from skep.metadata.catalog import Catalog
 from skep.metadata.cluster_image import ClusterImage
 from skep.security.access import FULL_ACCESS, Access, FullAccess
-from skep.security.acls.authorizer import Authorizer, host_of, parse_super_users
+from skep.security.acls.acl import host_of
+from skep.security.acls.authorizer import Authorizer, parse_super_users
 from skep.security.acls.cached_access import CachedAccess
 from skep.security.audit.audit import NO_AUDIT, Audit
 from skep.security.audit.audit_file import AuditFile

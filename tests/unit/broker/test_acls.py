@@ -90,6 +90,23 @@ def test_each_acl_has_its_own_result(broker):
     assert described(broker) == {ORDERS}
 
 
+@pytest.mark.parametrize(
+    ("host", "stored"),
+    [
+        ("2001:DB8::1", "2001:db8::1"),
+        ("0:0:0:0:0:0:0:1", "::1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+    ],
+)
+def test_a_host_is_stored_and_found_as_clients_have_it(broker, host, stored):
+    assert create(broker, creation(host=host), creation(host=stored)) == [ErrorCode.none] * 2
+    assert {acl.rule.host for acl in described(broker)} == {stored}
+    assert len(described(broker, host_filter=host)) == len(described(broker, host_filter=stored)) == 1
+    broker.ask(DELETE_ACLS, filters=[wanted(host_filter=host)])
+    assert described(broker) == set()
+
+
 def test_the_rules_of_a_pattern_are_one_entry(broker):
     create(broker, *(creation(principal=f"User:u{number}") for number in range(5)))
     assert list(broker.image.entries_of("acls")) == ["topic:literal:orders"]

@@ -18,7 +18,7 @@ from skep.base.errors import OptionError
 from skep.broker.acl_numbers import authorizer_of
 from skep.broker.commands.command import Argument, Command, text
 from skep.broker.services import Services
-from skep.security.acls.acl import MAX_TEXT, invalid
+from skep.security.acls.acl import MAX_TEXT, host_of, invalid
 from skep.security.operations import Operation, ResourceType
 from skep.security.principal import parse_principal
 
@@ -33,7 +33,8 @@ def _check(services: Services, arguments: Mapping[str, Any]) -> dict[str, Any]:
     except OptionError as error:
         raise invalid(str(error)) from None
     operation, resource = _OPERATIONS[arguments["operation"]], _RESOURCES[arguments["resource"]]
-    is_allowed, rule = authorizer.decide(principal, arguments["host"], operation, resource, arguments["name"])
+    host = host_of(arguments["host"])
+    is_allowed, rule = authorizer.decide(principal, host, operation, resource, arguments["name"])
     return {"allowed": is_allowed, "rule": rule, "enforced": not authorizer.only_logs}
 
 

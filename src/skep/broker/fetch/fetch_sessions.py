@@ -12,10 +12,13 @@ its session's  next        named partitions are added or changed, forgotten ones
 
 The epoch counts 1, 2, ... 2**31-1, 1. An unexpected epoch means that a response was lost; the client gets an error and
 begins a new session. The response to an incremental fetch leaves out partitions without news.
+
+A session is its principal's. For others it does not exist: an incremental fetch needs to name no topic, so with the id
+of somebody else's session a client would learn what that one reads, and could end it. Ids cannot be guessed either.
 """
 
 import itertools
-import random
+import secrets
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +29,7 @@ from skep.base.errors import ErrorCode, KafkaError
 from skep.base.ids import NO_TOPIC_ID, BrokerId
 from skep.base.loop.slicer import Work
 from skep.broker.fetch.follower_watch import FollowerWatch
+from skep.security.principal import Principal
 from skep.wire.fetch.fetch_response import HAS_TOPIC_ID, FetchedPartition
 
 if TYPE_CHECKING:
@@ -70,8 +74,9 @@ FetcherId = tuple[BrokerId, str | None]
 class FetchSession:
     """Owns the partitions of one client's incremental fetches, in the order in which they are served."""
 
-    def __init__(self, session_id: int, uses_topic_ids: bool) -> None:
+    def __init__(self, session_id: int, uses_topic_ids: bool, principal: Principal) -> None:
         self.session_id = session_id
+        self.principal = principal
         self.uses_topic_ids = uses_topic_ids
         self.next_epoch = 1
         self.last_used = 0.0
@@ -158,17 +163,22 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def session_for(self, request: "FetchRequest", version: int) -> Work[tuple[FetchSession | None, bool]]:
+    def session_for(
+        self, request: "FetchRequest", version: int, principal: Principal
+    ) -> Work[tuple[FetchSession | None, bool]]:
         """Updates the session of a request. Returns it, None for a fetch without one, and whether it is incremental.
 
         Work for a ``Slicer``, because a request may name thousands of partitions. Raises KafkaError when the session
         does not exist, or when its epoch or its way of naming topics is not the expected one.
         """
         session_id, epoch = getattr(request, "session_id", 0), getattr(request, "session_epoch", FINAL_EPOCH)
-        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._end(session_id)
-            return ((yield from self._begin(request, version)) if epoch == INITIAL_EPOCH else None), False
         session = self._sessions.get(session_id)
+        if session is not None and session.principal != principal:
+            session = None
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if session is not None:
+                self._end(session_id)
+            return ((yield from self._begin(request, version, principal)) if epoch == INITIAL_EPOCH else None), False
         if session is None:
             raise KafkaError(ErrorCode.fetch_session_id_not_found, f"fetch session {session_id} does not exist")
         if epoch != session.next_epoch:
@@ -207,10 +217,10 @@ class FetchSessions:
             self._of_followers[follower] = session
         return session.watch
 
-    def _begin(self, request: "FetchRequest", version: int) -> Work[FetchSession | None]:
+    def _begin(self, request: "FetchRequest", version: int, principal: Principal) -> Work[FetchSession | None]:
         if not self._make_room():
             return None
-        session = FetchSession(self._unused_id(), version >= HAS_TOPIC_ID)
+        session = FetchSession(self._unused_id(), version >= HAS_TOPIC_ID, principal)
         yield from session.update(wanted_in(request), ())
         if not len(session) or self._partitions + len(session) > self.max_partitions:
             return None
@@ -243,7 +253,8 @@ class FetchSessions:
         session.counted = len(session)
 
     def _unused_id(self) -> int:
-        return next(i for i in (random.randint(1, 0x7FFF_FFFF) for _ in itertools.count()) if i not in self._sessions)
+        ids = (1 + secrets.randbelow(0x7FFF_FFFF) for _ in itertools.count())
+        return next(one for one in ids if one not in self._sessions)
 
     def _touch(self, session: FetchSession) -> None:
         session.last_used = self._clock.monotonic()

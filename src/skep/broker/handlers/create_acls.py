@@ -2,7 +2,8 @@
 
 Behaviour
     Adds ACLs. One that exists already is no error. The response is sent when they are stored and hold on this broker;
-    other brokers follow with the metadata.
+    other brokers follow with the metadata. A host is stored in the form that clients' addresses have:
+    ``2001:DB8:0::1`` as ``2001:db8::1``, ``::ffff:10.0.0.1`` as ``10.0.0.1``.
 
 Versions
     1: pattern types (KIP-290).
@@ -13,7 +14,8 @@ Refusals of all ACLs
     Not authorized; SECURITY_DISABLED without an authorizer.
 Refusals per ACL
     INVALID_REQUEST: an unknown number; ANY or MATCH, which are for filters; an empty or too long name, a CLUSTER with
-    another name than ``kafka-cluster``; a principal without a type; a host that is no range of addresses.
+    another name than ``kafka-cluster``; a principal without a type; a host with ``/`` or ``:`` that is no range of
+    addresses or no address.
     POLICY_VIOLATION past ``skep.max.acls`` or ``skep.max.acls.per.resource``.
 """
 
@@ -24,7 +26,7 @@ from skep.broker.acl_numbers import authorizer_of, known
 from skep.broker.refusals import code_of, message_of
 from skep.broker.request import Request
 from skep.broker.services import Services
-from skep.security.acls.acl import Acl, ResourcePattern, Rule
+from skep.security.acls.acl import Acl, ResourcePattern, Rule, canonical_host
 from skep.security.acls.acl_changes import AclChanges
 from skep.security.operations import Operation, PatternType, Permission, ResourceType
 from skep.wire.codec import Body
@@ -56,9 +58,10 @@ async def handle(services: Services, request: "Request[CreateAclsRequest]") -> B
 def _acl_or_refusal(one: "CreateAclsRequest.AclCreation") -> Acl | KafkaError:
     try:
         pattern_type = known(PatternType, one.resource_pattern_type)
+        operation, permission = known(Operation, one.operation), known(Permission, one.permission_type)
         return Acl(
             ResourcePattern(known(ResourceType, one.resource_type), one.resource_name, pattern_type),
-            Rule(one.principal, one.host, known(Operation, one.operation), known(Permission, one.permission_type)),
+            Rule(one.principal, canonical_host(one.host), operation, permission),
         )
     except KafkaError as error:
         return error

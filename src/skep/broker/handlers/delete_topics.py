@@ -123,9 +123,9 @@ def _checked_name(
 def _check_allowed(request: "Request[DeleteTopicsRequest]", image: ClusterImage, name: str) -> None:
     """Raises KafkaError. Who may describe a topic learns that it does not exist."""
     access = request.access
-    if not access.is_limited or access.allows(DELETE, CLUSTER, CLUSTER_NAME):
+    if not access.is_limited or access.really_allows(DELETE, CLUSTER, CLUSTER_NAME):
         access.asked(request, DELETE, CLUSTER, CLUSTER_NAME)
-    elif name in image.topics or not access.allows(DESCRIBE, TOPIC, name):
+    elif name in image.topics or not access.really_allows(DESCRIBE, TOPIC, name):
         check_item(request, TOPIC, name)
     elif not access.allows(DELETE, TOPIC, name):
         # Not passed on: another broker may have created the topic since, and the catalog deletes by the store.

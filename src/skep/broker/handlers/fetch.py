@@ -190,7 +190,9 @@ def _begin(services: Services, request: "Request[FetchRequest]") -> Work[tuple[_
     is_refused = throttle is not None and throttle.refuses_records(services.clock.monotonic())
     try:
         if not is_refused or is_incremental_fetch(body):
-            session, is_incremental = yield from services.fetch_sessions.session_for(body, version)
+            session, is_incremental = yield from services.fetch_sessions.session_for(
+                body, version, request.access.principal
+            )
     except KafkaError as error:
         code = error.code
     if session is not None and follower is not None:

@@ -122,11 +122,45 @@ def check_acl(acl: Acl) -> None:
 def _check_host(host: str) -> None:
     if not host:
         raise invalid("the host is empty; * stands for every host")
-    if "/" in host:
-        try:
+    try:
+        if "/" in host:
             ipaddress.ip_network(host, strict=False)
-        except ValueError as error:
-            raise invalid(f"host {host!r}: {error}") from None
+        elif ":" in host:
+            ipaddress.IPv6Address(host)
+    except ValueError as error:
+        raise invalid(f"host {host!r}: {error}") from None
+
+
+# Hosts. They are compared as text, so an address has one form only.
+
+
+def host_of(address: str) -> str:
+    """Returns the address of a client as ACLs name it: an IPv4 client of an IPv6 socket has its IPv4 address."""
+    if ":" not in address:
+        return address
+    try:
+        parsed = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return str(parsed.ipv4_mapped or parsed)
+
+
+def canonical_host(host: str) -> str:
+    """Returns the host of a rule in the form of ``host_of``. One that is not valid stays as it is.
+
+    No client has an address in ``::ffff:10.0.0.0/104``, because ``host_of`` makes it an IPv4 address: this is
+    ``10.0.0.0/8``.
+    """
+    if "/" not in host:
+        return host_of(host)
+    try:
+        network = ipaddress.ip_network(host, strict=False)
+    except ValueError:
+        return host
+    # A mapped network address has a prefix of at least 96 bits: a shorter one clears the last bit of the ffff.
+    if isinstance(network, ipaddress.IPv6Network) and (first := network.network_address.ipv4_mapped) is not None:
+        return f"{first}/{network.prefixlen - 96}"
+    return str(network)
 
 
 # How ACLs are stored.
@@ -149,4 +183,5 @@ def fields_of(rules: Iterable[Rule]) -> dict[str, Any] | None:
 
 def rules_of(fields: Fields | None) -> Iterator[Rule]:
     for principal, host, operation, permission in () if fields is None else fields[_RULES]:
-        yield Rule(principal, host, Operation[operation], Permission[permission])
+        # The host may have been stored before hosts were canonical.
+        yield Rule(principal, canonical_host(host), Operation[operation], Permission[permission])

@@ -5,7 +5,6 @@ the resource at all, ``allow.everyone.if.no.acl.found`` decides; everything else
 ALTER imply DESCRIBE, and ALTER_CONFIGS implies DESCRIBE_CONFIGS, in ALLOW only.
 """
 
-import ipaddress
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -82,17 +81,6 @@ class Authorizer:
             return Decision(True, str(found))
         # What holds for a name of which no ACL is known holds for some resource. No topic has such a name.
         return self.decide(principal, host, operation, resource, "\0")
-
-
-def host_of(address: str) -> str:
-    """Returns the address of a client as ACLs name it: an IPv4 client of an IPv6 socket has its IPv4 address."""
-    if ":" not in address:
-        return address
-    try:
-        parsed = ipaddress.IPv6Address(address.partition("%")[0])
-    except ValueError:
-        return address
-    return str(parsed.ipv4_mapped or parsed)
 
 
 def parse_super_users(text: str) -> list[Principal]:

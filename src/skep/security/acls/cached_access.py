@@ -44,9 +44,9 @@ class CachedAccess:
         return self._authorizer.version
 
     def allows(self, operation: Operation, resource: ResourceType, name: str) -> bool:
-        return self._is_allowed(operation, resource, name) or self._authorizer.only_logs
+        return self.really_allows(operation, resource, name) or self._authorizer.only_logs
 
-    def _is_allowed(self, operation: Operation, resource: ResourceType, name: str) -> bool:
+    def really_allows(self, operation: Operation, resource: ResourceType, name: str) -> bool:
         if self._version != self._authorizer.version:
             self._forget()
         key = (operation, resource, name)
@@ -57,7 +57,7 @@ class CachedAccess:
             known = self._known[key] = self._decide(operation, resource, name).is_allowed
         return known
 
-    def allows_somewhere(self, operation: Operation, resource: ResourceType) -> bool:
+    def really_allows_somewhere(self, operation: Operation, resource: ResourceType) -> bool:
         if self._version != self._authorizer.version:
             self._forget()
         key = (operation, resource, None)
@@ -65,7 +65,7 @@ class CachedAccess:
         if known is None:
             decision = self._authorizer.decide_somewhere(self.principal, self.host, operation, resource)
             known = self._known[key] = decision.is_allowed
-        return known or self._authorizer.only_logs
+        return known
 
     def _forget(self) -> None:
         self._known.clear()
@@ -79,7 +79,7 @@ class CachedAccess:
         """Whether a request may do this. The audit gets what it records of it."""
         if self._version == self._authorizer.version and (operation, resource, name) in self._silent:
             return True
-        is_allowed = self._is_allowed(operation, resource, name)
+        is_allowed = self.really_allows(operation, resource, name)
         is_recorded = self._audit.operations >> operation & 1
         if is_allowed and not is_recorded:
             self._silent.add((operation, resource, name))

@@ -1,5 +1,6 @@
 """Fetch sessions: what an incremental fetch asks for and what its response may leave out (KIP-227)."""
 
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -7,12 +8,15 @@ import pytest
 from skep.base.errors import ErrorCode, KafkaError
 from skep.base.loop.slicer import run_at_once
 from skep.broker.fetch.fetch_sessions import EVICT_AFTER_IDLE_S, FetchSessions
+from skep.security.principal import Principal
 from skep.wire.fetch.fetch_response import FetchedPartition
 from tests.manual_clock import ManualClock
 
+ALICE, MALLORY = Principal("alice"), Principal("mallory")
 
-def session_for(sessions, request, version):
-    return run_at_once(sessions.session_for(request, version))
+
+def session_for(sessions, request, version, principal=ALICE):
+    return run_at_once(sessions.session_for(request, version, principal))
 
 
 def fetch(session_id, epoch, partitions=(), forgotten=()):
@@ -54,6 +58,28 @@ def test_a_session_remembers_what_was_asked_for(sessions):
     assert again is session
     assert is_incremental
     assert offsets(session) == {0: 0, 1: 7}
+
+
+@pytest.mark.parametrize("epoch", [0, -1])
+def test_a_session_of_another_principal_does_not_exist(sessions, epoch):
+    session = begin(sessions)
+    with pytest.raises(KafkaError) as error:
+        session_for(sessions, fetch(session.session_id, 1, [(7, 0)], forgotten=[0, 1]), 12, MALLORY)
+    assert error.value.code is ErrorCode.fetch_session_id_not_found
+    # It ends nothing either, and gets the response as for an id that was never given.
+    own, is_incremental = session_for(sessions, fetch(session.session_id, epoch, [(0, 0)]), 12, MALLORY)
+    assert (own is None, is_incremental) == (epoch == -1, False)
+    assert session_for(sessions, fetch(session.session_id, 1), 12) == (session, True)
+    assert offsets(session) == {0: 0, 1: 0}
+
+
+def test_the_ids_of_sessions_do_not_follow_from_others(sessions):
+    random.seed(1)
+    first = begin(sessions).session_id
+    session_for(sessions, fetch(first, -1), 12)
+    random.seed(1)
+    assert begin(sessions).session_id != first
+    assert 1 <= first <= 0x7FFF_FFFF
 
 
 def test_forgotten_partitions_are_no_longer_read(sessions):

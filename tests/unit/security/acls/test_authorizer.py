@@ -6,8 +6,19 @@ from hypothesis import strategies as st
 
 from skep.base.errors import ErrorCode, KafkaError, OptionError
 from skep.metadata.cluster_image import ACLS, ClusterImage
-from skep.security.acls.acl import Acl, AclFilter, ResourcePattern, Rule, check_acl, entry_name, fields_of, pattern_of
-from skep.security.acls.authorizer import Authorizer, host_of, parse_super_users
+from skep.security.acls.acl import (
+    Acl,
+    AclFilter,
+    ResourcePattern,
+    Rule,
+    canonical_host,
+    check_acl,
+    entry_name,
+    fields_of,
+    host_of,
+    pattern_of,
+)
+from skep.security.acls.authorizer import Authorizer, parse_super_users
 from skep.security.operations import Operation, PatternType, Permission, ResourceType
 from skep.security.principal import Principal
 
@@ -167,6 +178,31 @@ def test_an_ipv4_client_of_an_ipv6_socket_has_its_ipv4_address():
     assert host_of("192.0.2.1") == "192.0.2.1"
 
 
+@pytest.mark.parametrize(
+    ("host", "canonical", "client"),
+    [
+        ("2001:DB8::1", "2001:db8::1", "2001:db8::1"),
+        ("0:0:0:0:0:0:0:1", "::1", "::1"),
+        ("::ffff:10.0.0.1", "10.0.0.1", "10.0.0.1"),
+        ("fe80::1%eth0", "fe80::1", "fe80::1"),
+        ("::ffff:10.0.0.0/104", "10.0.0.0/8", "::ffff:10.1.2.3"),
+        ("::ffff:0:0/96", "0.0.0.0/0", "192.0.2.1"),
+        ("2001:DB8::1/32", "2001:db8::/32", "2001:db8:1::1"),
+        ("10.1.2.3/8", "10.0.0.0/8", "10.0.0.1"),
+    ],
+)
+def test_a_host_in_any_form_is_the_one_of_the_client(host, canonical, client):
+    assert canonical_host(host) == canonical
+    check_acl(acl("t", host=canonical))
+    # Also in a store that has it in the other form.
+    assert authorizer(acl("t", host=host)).decide(Principal("alice"), host_of(client), Operation.READ, TOPIC, "t")[0]
+
+
+@pytest.mark.parametrize("host", ["*", "10.0.0.1", "::/0", "::fffe:0:0/95", "a host", "2001:::1", "10.0.0.0/99"])
+def test_a_host_that_is_canonical_or_not_valid_stays_as_it_is(host):
+    assert canonical_host(host) == host
+
+
 def test_super_users_have_semicolons_between():
     assert parse_super_users("User:CN=a,O=b; User:c;") == [Principal("CN=a,O=b"), Principal("c")]
     with pytest.raises(OptionError, match=r"super\.users"):
@@ -198,6 +234,8 @@ def test_a_name_with_colons_survives_too():
         acl("t", who=":alice"),
         acl("t", host=""),
         acl("t", host="10.0.0.0/99"),
+        acl("t", host="[::1]"),
+        acl("t", host="2001:::1"),
         acl("t" * 1001),
         acl("t", who="User:" + "a" * 1000),
     ],

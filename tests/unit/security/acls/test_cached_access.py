@@ -71,7 +71,7 @@ def test_the_decisions_of_a_connection_are_bounded(monkeypatch):
 
 def test_a_group_with_an_odd_name_is_not_some_group():
     access = CachedAccess(authorizer(acl("g", kind=GROUP)), ALICE, "h")
-    assert access.allows_somewhere(READ, GROUP)
+    assert access.really_allows_somewhere(READ, GROUP)
     assert not access.allows(READ, GROUP, "")
     assert not access.allows(READ, GROUP, "\0")
 
@@ -125,7 +125,8 @@ def test_a_mode_that_only_logs_refuses_nothing_and_says_what_it_would():
     access = CachedAccess(authorizer(only_logs=True), ALICE, "h", "", Audit(records))
     assert access.allows(READ, TOPIC, "t")
     assert access.asked(actor(access), READ, TOPIC, "t")
-    assert access.allows_somewhere(WRITE, TOPIC)
+    assert not access.really_allows(READ, TOPIC, "t")
+    assert not access.really_allows_somewhere(WRITE, TOPIC)
     assert [one["decision"] for one in records.all] == ["would be denied"]
 
 
