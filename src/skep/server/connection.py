@@ -217,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._greet(handshake.principal(transport.get_extra_info("ssl_object")))
         except CloseConnection as error:
-            self._refuse(str(error))
+            self.hang_up(str(error))
 
     def _begin(self, transport: asyncio.Transport, *, is_encrypted: bool = False) -> None:
         self._transport = transport
@@ -401,7 +401,7 @@ class Connection(asyncio.BufferedProtocol):
                 else:  # room for a large request is for those whose turn it is
                     self._has_room = frames.keep_rest(self._resume, begins_large=False)
         except (DecodeError, CloseConnection) as error:
-            self._refuse(str(error))
+            self.hang_up(str(error))
             return
         self._adjust_reading()
 
@@ -549,7 +549,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._deferred is None:  # otherwise the deferred request may be the long one
                 self._release_long()
         if self._ends_with is not None and not self._pending:
-            self._refuse(self._ends_with, after_s=TIME_TO_READ_S)
+            self.hang_up(self._ends_with, after_s=TIME_TO_READ_S)
             return
         self._resume()
 
@@ -562,22 +562,17 @@ class Connection(asyncio.BufferedProtocol):
     def _storage_failed(self, error: StorageError) -> None:
         self.hang_up(str(error))
 
-    def hang_up(self, reason: str) -> None:
-        """Closes and logs why. Responses that were sent before have ``LAST_RESPONSES_S`` to reach the client."""
+    def hang_up(self, reason: str, after_s: float = 0.0) -> None:
+        """Closes and logs why. Responses that were sent before have ``LAST_RESPONSES_S`` to reach the client.
+
+        Lines about clients that have not authenticated are limited, except on this machine without SASL.
+        """
         if self._closed:
             return
-        is_stranger = self.sasl is not None and self.principal is None
-        warn = partial(self._owner.log_limit.warning, logger) if is_stranger else logger.warning
+        is_known = self.principal is not None or (self.is_local and self.sasl is None)
+        warn = logger.warning if is_known else partial(self._owner.log_limit.warning, logger)
         warn("closed the connection of %s: %s", self.peer, reason)
-        self._close()
-
-    def _refuse(self, reason: str, after_s: float = 0.0) -> None:
-        """As ``hang_up``, for what strangers do: such lines are limited."""
-        if self.is_local and self.sasl is None:
-            self.hang_up(reason)
-        elif not self._closed:
-            self._owner.log_limit.warning(logger, "closed the connection of %s: %s", self.peer, reason)
-            self._close(after_s)
+        self._close(after_s)
 
     def _close(self, after_s: float = 0.0) -> None:
         self._sender.flush()

@@ -5,6 +5,9 @@ Behaviour
     itself; it stores two keys that are derived from it (RFC 5802), and not what was sent. All changes of a user are
     made together or not at all. Open connections of a user whose credential was replaced or deleted are closed.
 
+Versions
+    0 is the only one (KIP-554).
+
 Refusals, per user
     UNACCEPTABLE_CREDENTIAL: no name, a name of more than 255 bytes or with control characters, iterations outside 4096
     to 16384, no salt; UNSUPPORTED_SASL_MECHANISM; DUPLICATE_RESOURCE: the same mechanism of the user twice;

@@ -4,6 +4,9 @@ Behaviour
     Returns which SCRAM mechanisms a user has, and with how many iterations. Never a key or a salt. No users, or null,
     means all users that have such a credential.
 
+Versions
+    0 is the only one (KIP-554).
+
 Refusals, per user
     DUPLICATE_RESOURCE: the user is named twice; RESOURCE_NOT_FOUND: it has no SCRAM credential. A user that has only a
     password for PLAIN is shown by Skep's own command ``plain_users``.
