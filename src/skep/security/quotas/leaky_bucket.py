@@ -34,8 +34,14 @@ class LeakyBucket:
         self._updated = now
 
     def change(self, rate: float, burst: float, now: float) -> None:
-        """Sets the quota. What leaked until now leaked at the rate before."""
+        """Sets the quota. What leaked until now leaked at the rate before.
+
+        Nobody waits longer for what was used before a quota was lowered. Otherwise half a second's use of 100 MB/s
+        would take 50,000 s to leak at 1 kB/s.
+        """
         self._leak(now)
+        if rate < self.rate:
+            self._level = self._level * rate / self.rate
         self.rate = rate
         self.burst = burst
         self.is_retired = False

@@ -4,7 +4,7 @@ A connection keeps the quotas of its client (``ClientQuotas``), and asks again w
 
 A bucket outlives the connections of its client, so nobody gets more by connecting again. Empty ones are dropped when
 there are twice as many as there were after the last time, and there are ``MAX_BUCKETS`` at most: further clients, say
-one that has another client id in each request, share a bucket for each quota.
+one that has another client id in each request, share a bucket for each quota and rate.
 """
 
 import ipaddress
@@ -145,7 +145,8 @@ class Quotas:
         place = key, sharers
         bucket = self._buckets.get(place)
         if bucket is None and len(self._buckets) >= MAX_BUCKETS:
-            place = key, None
+            # Not one for all rates: the bucket would change between them, and each change to a lower one forgives.
+            place = key, rate
             bucket = self._buckets.get(place)
         burst = self.windows.burst(key if key != IP else CONNECTION_CREATION_RATE, rate)
         if bucket is None:

@@ -147,6 +147,16 @@ def test_clients_beyond_the_limit_share_what_they_may_use(scene, monkeypatch):
     assert last is scene.quotas.of(ALICE, "client-11").producer
 
 
+def test_clients_beyond_the_limit_with_other_rates_forgive_each_other_nothing(scene, monkeypatch):
+    monkeypatch.setattr(quotas_module, "MAX_BUCKETS", 0)
+    scene.set({"user": "alice"}, producer_byte_rate=1000)
+    scene.set({"user": "bob"}, producer_byte_rate=1)
+    now = scene.clock.monotonic()
+    assert scene.quotas.of(ALICE, "app").producer.use(10_500, now) == 10
+    assert scene.quotas.of(BOB, "app").producer.wait_s(now) == 0
+    assert scene.quotas.of(ALICE, "app").producer.wait_s(now) == 10
+
+
 def test_new_connections_of_an_address_wait_for_their_turn(scene):
     scene.set({"ip": None}, connection_creation_rate=1)
     scene.set({"ip": "10.0.0.7"}, connection_creation_rate=2)
