@@ -52,10 +52,10 @@ class LeakyBucket:
         self._level += amount
         return self._wait_s()
 
-    def wait_s(self, now: float) -> float:
-        """Returns for how many seconds the client is over its quota if it uses nothing more."""
+    def wait_s(self, now: float, more: float = 0.0) -> float:
+        """Returns for how many seconds the client is over its quota if it uses ``more``, which is not counted."""
         self._leak(now)
-        return self._wait_s()
+        return self._wait_s(more)
 
     def is_empty(self, now: float) -> bool:
         """Whether the bucket is like a new one."""
@@ -67,6 +67,6 @@ class LeakyBucket:
         self._level = level if level > 0.0 else 0.0
         self._updated = now
 
-    def _wait_s(self) -> float:
-        over = self._level - self.burst
+    def _wait_s(self, more: float = 0.0) -> float:
+        over = self._level + more - self.burst
         return min(over / self.rate, LONGEST_WAIT_S) if over > 0.0 and not self.is_retired else 0.0
