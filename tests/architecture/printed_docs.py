@@ -177,7 +177,8 @@ NOTES = """## Differences from Kafka
   (a twentieth of `quota.window.*`), where Kafka lets it use that of ten seconds and then stops it for as long. A fetch
   gets no more than half of that, or one batch, which is paid for afterwards. Each broker counts
   controller mutations itself. `request_percentage` is a share of the one event loop: 100 is all of it; work after a
-  wait is not counted. Connections above `connection_creation_rate` wait and are then served, where Kafka closes them.
+  wait is not counted. Connections above `connection_creation_rate` wait for a second at most and are then
+  served; those that would wait for longer are closed at once, as Kafka does with all of them.
 - Consumer groups (KIP-848). A regular expression finds internal topics only if it has `__` in it; `\\b` and classes of
   Unicode properties are refused. A large group that changes quickly is assigned less often, in proportion to what an
   assignment costs, where Kafka has `group.consumer.assignment.interval.ms`. A static member may repeat a join whose

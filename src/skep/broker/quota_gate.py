@@ -12,8 +12,9 @@ then. With quotas, the gate first finds those of the client, which its connectio
 
 A client that is over one of its quotas is muted: its connection takes no further request until the time is over.
 
-Requests that brokers send each other are not throttled: fetches of followers, and the APIs in ``EXEMPT``, which also
-has those of authentication. How fast replicas are copied is up to ``leader.replication.throttled.rate``.
+Requests that brokers send each other are not throttled: fetches of followers, the APIs in ``FOR_BROKERS`` and some
+commands. Anybody can send these, so they also need CLUSTER_ACTION; without an authorizer everybody has it. How fast
+replicas are copied is up to ``leader.replication.throttled.rate``. Authentication is not throttled either.
 """
 
 from collections.abc import Awaitable
@@ -21,12 +22,15 @@ from collections.abc import Awaitable
 from skep.base.clock import Clock
 from skep.broker.dispatch import Dispatcher
 from skep.broker.fetch.follower_fetch import follower_in
+from skep.broker.permissions import CLUSTER, CLUSTER_ACTION, COMMAND_NEEDS, Need
 from skep.broker.request import AnyRequest, Parts
+from skep.security.operations import CLUSTER_NAME
 from skep.security.quotas.client_quotas import Throttle
 from skep.security.quotas.quotas import Quotas
 from skep.wire import apis
 
-EXEMPT = frozenset(
+AUTHENTICATION = frozenset({apis.SASL_HANDSHAKE.key, apis.SASL_AUTHENTICATE.key})
+FOR_BROKERS = frozenset(
     api.key
     for api in (
         apis.WRITE_TXN_MARKERS,
@@ -35,10 +39,10 @@ EXEMPT = frozenset(
         apis.WRITE_SHARE_GROUP_STATE,
         apis.DELETE_SHARE_GROUP_STATE,
         apis.READ_SHARE_GROUP_STATE_SUMMARY,
-        apis.SKEP_COMMAND,
-        apis.SASL_HANDSHAKE,
-        apis.SASL_AUTHENTICATE,
     )
+)
+COMMANDS_FOR_BROKERS = frozenset(
+    command for command, needs in COMMAND_NEEDS.items() if Need(CLUSTER_ACTION, CLUSTER) in needs
 )
 LONGEST_REQUEST_WAIT_S = 1.0
 """For a client over its share of the time."""
@@ -55,7 +59,7 @@ class QuotaGate:
     def handle(self, request: AnyRequest) -> Parts | Awaitable[Parts]:
         """As the dispatcher's. Raises CloseConnection."""
         connection = request.connection
-        if connection is None or request.api.key in EXEMPT or _is_from_follower(request):
+        if connection is None or request.api.key in AUTHENTICATION or _is_from_broker(request):
             return self._handle(request)
         quotas, principal = connection.quotas, request.access.principal
         if quotas is None or not quotas.is_for(self._quotas.version, principal, request.client_id):
@@ -65,7 +69,7 @@ class QuotaGate:
         if request.api is apis.PRODUCE and quotas.producer is not None:
             throttle.wait(quotas.producer.use(request.size, before))
         # A large request may be a follower's fetch.
-        if quotas.request is not None and request.undecoded is None:
+        if quotas.request is not None and (request.undecoded is None or not _may_be_broker(request)):
             throttle.wait(min(quotas.request.wait_s(before), LONGEST_REQUEST_WAIT_S))
         response = self._handle(request)
         if quotas.request is not None:
@@ -86,5 +90,16 @@ class QuotaGate:
         return parts
 
 
-def _is_from_follower(request: AnyRequest) -> bool:
-    return request.api is apis.FETCH and bool(request.body and follower_in(request.body, request.version))
+def _is_from_broker(request: AnyRequest) -> bool:
+    api, body = request.api, request.body
+    if api is apis.FETCH:
+        claims = body is not None and follower_in(body, request.version) is not None
+    elif api is apis.SKEP_COMMAND:
+        claims = body is not None and body.command in COMMANDS_FOR_BROKERS
+    else:
+        claims = api.key in FOR_BROKERS
+    return claims and _may_be_broker(request)
+
+
+def _may_be_broker(request: AnyRequest) -> bool:
+    return request.access.allows(CLUSTER_ACTION, CLUSTER, CLUSTER_NAME)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import operator
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from typing import Generic, Protocol, TypeVar
@@ -99,8 +100,11 @@ class SocketServer:
         self.max_idle_ms = -1
         self.queued_max_response_bytes = queued_max_response_bytes
         self.slow_request_s = float("inf")
-        self.connection_wait_s: Callable[[str, Mapping[str, float]], float] = lambda host, rates: 0.0
-        """Returns how long a new connection from this host has to wait before its first request is taken."""
+        self.connection_wait_s: Callable[[str, Mapping[str, float]], float | None] = lambda host, rates: 0.0
+        """Returns how long a new connection from this host has to wait before its first request is taken.
+
+        None: it would be too long, and the connection is to be closed.
+        """
         self.connection_rates: Mapping[str, Mapping[str, float]] = {}
         """The ``max.connection.creation.rate`` that apply to each listener: the broker's and its own."""
         self.receive_budget = ReceiveBudget(queued_max_request_bytes)
@@ -128,11 +132,14 @@ class SocketServer:
         self._supervisor.spawn("idle connections", self._reap_now_and_then())
 
     def admit(self, connection: Connection) -> bool:
-        if not self._has_room(connection, is_stranger=connection.must_authenticate):
+        wait_s = self._enter(connection, is_stranger=connection.must_authenticate)
+        if wait_s is None:
             return False
         self._connections.add(connection)
-        if wait_s := self._wait_s(connection):
+        if wait_s:
             connection.mute(wait_s)
+        if connection.must_authenticate:
+            self._newcomers[connection] = self.clock.monotonic() + wait_s
         return True
 
     def forget(self, connection: Connection) -> None:
@@ -144,14 +151,12 @@ class SocketServer:
                 self.by_principal.leave(principal)
 
     def admit_newcomer(self, newcomer: TlsHandshake) -> bool:
-        if not self._has_room(newcomer, is_stranger=True):
+        wait_s = self._enter(newcomer, is_stranger=True)
+        if wait_s is None:
             return False
-        self._newcomers[newcomer] = self.clock.monotonic()
-        newcomer.wait_s = self._wait_s(newcomer)
+        self._newcomers[newcomer] = self.clock.monotonic() + wait_s
+        newcomer.wait_s = wait_s
         return True
-
-    def _wait_s(self, newcomer: Newcomer) -> float:
-        return self.connection_wait_s(newcomer.host, self.connection_rates.get(newcomer.listener_name, {}))
 
     def forget_newcomer(self, newcomer: Newcomer) -> None:
         if self._newcomers.pop(newcomer, None) is not None:
@@ -162,7 +167,8 @@ class SocketServer:
         self._connections.add(connection)
 
     def awaits_authentication(self, connection: Connection) -> None:
-        self._newcomers[connection] = self.clock.monotonic()
+        # Without TLS its time is set already. It begins after the wait for its turn.
+        self._newcomers.setdefault(connection, self.clock.monotonic())
 
     def authenticated(self, connection: Connection, principal: Principal) -> None:
         """Counts the connection for its principal. Raises CloseConnection if the principal has too many."""
@@ -172,24 +178,35 @@ class SocketServer:
             )
         self._newcomers.pop(connection, None)
 
-    def _has_room(self, newcomer: Newcomer, *, is_stranger: bool) -> bool:
-        """Counts a new connection, or reports why there is no room for it and returns False."""
+    def _enter(self, newcomer: Newcomer, *, is_stranger: bool) -> float | None:
+        """Counts a new connection and returns how long it waits for its turn, or reports why not and returns None."""
         if self._open >= self.max_connections or self._open >= self.max_descriptors:
             self._report_full(newcomer)
-            return False
-        is_full = is_stranger and len(self._newcomers) >= self.max_unauthenticated
-        if is_full and not self._make_room_among_newcomers():
+            return None
+        limit = self.max_connections_by_host.get(newcomer.host, self.max_connections_per_host)
+        if not self.by_host.enter(newcomer.host, limit):
+            self.report(newcomer.peer, f"{limit} connections of this address are open (max.connections.per.ip)")
+            return None
+        self._open += 1
+        wait_s = self.connection_wait_s(newcomer.host, self.connection_rates.get(newcomer.listener_name, {}))
+        if wait_s is None:
+            self.report(
+                newcomer.peer,
+                "too many connect at once (max.connection.creation.rate, or connection_creation_rate of its address)",
+            )
+        # The last step: nobody is hung up on for a connection that is refused.
+        elif is_stranger and not self._has_room_for_strangers():
             self.report(
                 newcomer.peer,
                 f"{self.max_unauthenticated} others have not authenticated yet (skep.max.unauthenticated.connections)",
             )
-            return False
-        limit = self.max_connections_by_host.get(newcomer.host, self.max_connections_per_host)
-        if not self.by_host.enter(newcomer.host, limit):
-            self.report(newcomer.peer, f"{limit} connections of this address are open (max.connections.per.ip)")
-            return False
-        self._open += 1
-        return True
+            wait_s = None
+        if wait_s is None:
+            self._leave(newcomer)
+        return wait_s
+
+    def _has_room_for_strangers(self) -> bool:
+        return len(self._newcomers) < self.max_unauthenticated or self._make_room_among_newcomers()
 
     def _leave(self, newcomer: Newcomer) -> None:
         self._open -= 1
@@ -200,7 +217,8 @@ class SocketServer:
 
         Otherwise a few hundred connections that send nothing would keep everybody out for the time of a handshake.
         """
-        oldest, since = next(iter(self._newcomers.items()))
+        # Not the first: it may have waited for its turn, which is no fault of its own.
+        oldest, since = min(self._newcomers.items(), key=operator.itemgetter(1))
         if self.clock.monotonic() - since < PATIENCE_WITH_NEWCOMERS_S:
             return False
         oldest.hang_up("it has not authenticated yet, and others wait (skep.max.unauthenticated.connections)")

@@ -5,6 +5,7 @@ handshakes under way, use a certificate that has been renewed, and say why one h
 """
 
 import asyncio
+import select
 import socket
 import ssl
 from collections.abc import Callable
@@ -17,6 +18,11 @@ from skep.security.principal import ANONYMOUS, Principal
 from skep.security.tls.distinguished_name import subject_of
 from skep.security.tls.mapping_rules import MappingRules
 from skep.server.connection import Connection
+
+LOOK_EVERY_S = 0.1
+"""How often to look whether a client that waits for its turn is still there."""
+_LEFT = getattr(select, "POLLRDHUP", 0)
+"""Its end of the stream, also behind bytes that are not read yet. Only Linux has it; others tell of a reset only."""
 
 _NOT_TLS = frozenset(
     {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG", "BAD_LENGTH"}
@@ -93,8 +99,8 @@ class TlsHandshake:
         loop, entrance = asyncio.get_running_loop(), self._entrance
         assert entrance.tls_context is not None
         try:
-            if self.wait_s:
-                await asyncio.sleep(self.wait_s)
+            if self.wait_s and not await self._is_there_after_wait():
+                return
             await loop.connect_accepted_socket(
                 lambda: entrance.connection(self),
                 self._socket,
@@ -106,6 +112,19 @@ class TlsHandshake:
                 self._owner.report(self.peer, _failure(error))
         finally:
             self._end()
+
+    async def _is_there_after_wait(self) -> bool:
+        """Waits for the client's turn. Returns False as soon as the client has left."""
+        monotonic = asyncio.get_running_loop().time
+        until = monotonic() + self.wait_s
+        # Nobody reads the socket yet, and its first bytes are for the handshake.
+        look = select.poll()
+        look.register(self._socket, _LEFT)
+        while (left_s := until - monotonic()) > 0:
+            await asyncio.sleep(min(left_s, LOOK_EVERY_S))
+            if look.poll(0):
+                return False
+        return True
 
     def ended(self, connection: Connection) -> None:
         """The connection has taken over."""

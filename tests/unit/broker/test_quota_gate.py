@@ -1,15 +1,20 @@
 """What the gate measures, whom it throttles, and whose requests pass as if it were not there."""
 
 import asyncio
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
 
+from skep.base.errors import ErrorCode
 from skep.broker.quota_gate import QuotaGate
 from skep.broker.request import Request
 from skep.metadata.cluster_image import QUOTAS, ClusterImage
+from skep.security.access import FULL_ACCESS, FullAccess
+from skep.security.operations import Operation, ResourceType
 from skep.security.quotas.quotas import Quotas, Windows
 from skep.wire import apis
+from skep.wire.codec import encode_response
 from tests.manual_clock import ManualClock
 
 
@@ -22,6 +27,15 @@ class FakeConnection:
         self.muted_ms.append(round(duration_s * 1000))
 
 
+class NotABroker(FullAccess):
+    """May do everything but what brokers do among themselves."""
+
+    is_limited = True
+
+    def allows(self, operation, resource, name):
+        return (operation, resource) != (Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+
+
 class Scene:
     """A dispatcher that takes ``took_ms`` for each request, and responds with ``response``."""
 
@@ -31,6 +45,7 @@ class Scene:
         self.quotas.image_changed(ClusterImage.of("c").with_entry(QUOTAS, "client-id", {"values": values}))
         self.connection = FakeConnection()
         self.response, self.took_ms = (b"",), 0
+        self.access = FULL_ACCESS
         self.gate = QuotaGate(SimpleNamespace(handle=self._handle), self.quotas, self.clock)
 
     def _handle(self, request):
@@ -38,7 +53,9 @@ class Scene:
         return self.response(request) if callable(self.response) else self.response
 
     def ask(self, api=apis.PRODUCE, size=0, client_id="app", body=None, undecoded=None):
-        request = Request(api, api.newest, 1, client_id, "h", body, size, undecoded, connection=self.connection)
+        request = Request(
+            api, api.newest, 1, client_id, "h", body, size, undecoded, connection=self.connection, access=self.access
+        )
         response = self.gate.handle(request)
         return (None if request.throttle is None else request.throttle.ms), response
 
@@ -94,19 +111,56 @@ def test_a_share_of_the_time_counts_for_the_next_request_and_throttles_for_a_sec
     assert scene.connection.muted_ms == [100, 1000]
 
 
-@pytest.mark.parametrize("api", [apis.WRITE_TXN_MARKERS, apis.WRITE_SHARE_GROUP_STATE, apis.SKEP_COMMAND])
-def test_requests_between_brokers_pass(api):
+FOLLOWER = SimpleNamespace(replica_state=SimpleNamespace(replica_id=2, replica_epoch=1))
+BETWEEN_BROKERS = [
+    (apis.WRITE_TXN_MARKERS, None),
+    (apis.WRITE_SHARE_GROUP_STATE, None),
+    (apis.FETCH, FOLLOWER),
+    (apis.SKEP_COMMAND, SimpleNamespace(command="end_members")),
+    (apis.SKEP_COMMAND, SimpleNamespace(command="topic_needs")),
+]
+
+
+@pytest.mark.parametrize(("api", "body"), BETWEEN_BROKERS)
+def test_requests_between_brokers_pass(api, body):
     scene = Scene(request_percentage=0.001)
     scene.took_ms = 1000
-    assert [scene.ask(api)[0] for _ in range(3)] == [None, None, None]
+    assert [scene.ask(api, body=body)[0] for _ in range(3)] == [None, None, None]
+
+
+@pytest.mark.parametrize(("api", "body"), BETWEEN_BROKERS)
+def test_who_only_claims_to_be_a_broker_does_not_pass(api, body):
+    scene = Scene(request_percentage=0.001)
+    scene.took_ms, scene.access = 1000, NotABroker()
+    assert [scene.ask(api, body=body)[0] for _ in range(2)] == [0, 1000]
+    assert scene.ask(apis.FETCH, undecoded=(step for step in ()))[0] == 1000
+
+
+@pytest.mark.parametrize("command", ["delay", "renew", "reopen", "deliveries", "no such command"])
+def test_commands_of_clients_are_throttled(command):
+    scene = Scene(request_percentage=0.001)
+    scene.took_ms = 1000
+    assert [scene.ask(apis.SKEP_COMMAND, body=SimpleNamespace(command=command))[0] for _ in range(2)] == [0, 1000]
+
+
+def test_authentication_passes():
+    scene = Scene(request_percentage=0.001)
+    scene.took_ms, scene.access = 1000, NotABroker()
+    assert [scene.ask(apis.SASL_AUTHENTICATE)[0] for _ in range(3)] == [None, None, None]
+
+
+@pytest.mark.parametrize("api", [apis.SKEP_COMMAND, apis.WRITE_TXN_MARKERS])
+def test_a_response_without_a_throttle_time_can_be_encoded_for_a_throttled_client(api):
+    body = {"error_code": ErrorCode.none, "error_message": None, "result": b"{}", "markers": ()}
+    told = {**body, "throttle_time": timedelta(seconds=1)}
+    assert encode_response(api.key, api.newest, 1, told) == encode_response(api.key, api.newest, 1, body)
 
 
 def test_followers_pass_and_consumers_do_not():
     scene = Scene(request_percentage=0.001)
     scene.took_ms = 1000
-    follower = SimpleNamespace(replica_state=SimpleNamespace(replica_id=2, replica_epoch=1))
     consumer = SimpleNamespace(replica_state=SimpleNamespace(replica_id=-1, replica_epoch=-1))
-    assert [scene.ask(apis.FETCH, body=follower)[0] for _ in range(3)] == [None, None, None]
+    assert [scene.ask(apis.FETCH, body=FOLLOWER)[0] for _ in range(3)] == [None, None, None]
     assert [scene.ask(apis.FETCH, body=consumer)[0] for _ in range(2)] == [0, 1000]
     undecoded = (step for step in ())
     assert scene.ask(apis.FETCH, undecoded=undecoded)[0] == 0

@@ -21,6 +21,10 @@ class FakeConnection:
         self.listener_name = "PLAINTEXT"
         self.principal = None
         self.must_authenticate = False
+        self.muted_s = 0.0
+
+    def mute(self, duration_s):
+        self.muted_s = duration_s
 
     def idle_since(self, now):
         return self._idle_since
@@ -176,6 +180,58 @@ def test_strangers_who_hesitate_keep_nobody_else_out(listener):
     assert listener.admit(stranger())
     assert "skep.max.unauthenticated.connections" in slow.reason
     assert slower.reason is None
+
+
+def test_a_connection_whose_turn_is_too_late_is_refused_and_takes_no_room(listener, caplog):
+    listener.max_connections_per_host = listener.max_connections = 1
+    listener.connection_wait_s = lambda host, rates: None
+    assert not listener.admit(FakeConnection())
+    assert not listener.admit(stranger())
+    assert "max.connection.creation.rate" in caplog.text
+    listener.connection_wait_s = lambda host, rates: 0.5
+    late = FakeConnection()
+    assert listener.admit(late)
+    assert late.muted_s == 0.5
+
+
+def test_nobody_is_hung_up_on_for_a_connection_whose_turn_is_too_late(listener):
+    listener.max_unauthenticated = 1
+    slow = stranger()
+    assert listener.admit(slow)
+    listener.awaits_authentication(slow)
+    listener.clock.advance_ms(int(PATIENCE_WITH_NEWCOMERS_S * 1000))
+    listener.connection_wait_s = lambda host, rates: None
+    assert not listener.admit(stranger())
+    assert slow.reason is None
+
+
+def test_the_time_to_authenticate_begins_after_the_wait(listener, monkeypatch):
+    monkeypatch.setattr("skep.server.socket_server.Connection", FakeConnection)
+    listener.handshake_timeout_ms = 10_000
+    listener.connection_wait_s = lambda host, rates: 1.0
+    delayed = stranger()
+    assert listener.admit(delayed)
+    listener.awaits_authentication(delayed)
+    reap(listener, 10.9)
+    assert delayed.reason is None
+    reap(listener, 11.1)
+    assert "skep.handshake.timeout.ms" in delayed.reason
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_who_waited_for_its_turn_is_not_the_one_that_hesitates(listener, is_tls):
+    listener.max_unauthenticated = 2
+    listener.connection_wait_s = lambda host, rates: 1.0
+    delayed, slow = stranger(), stranger()
+    assert (listener.admit_newcomer if is_tls else listener.admit)(delayed)
+    if not is_tls:
+        listener.awaits_authentication(delayed)
+    listener.connection_wait_s = lambda host, rates: 0.0
+    assert listener.admit(slow)
+    listener.awaits_authentication(slow)
+    listener.clock.advance_ms(int(PATIENCE_WITH_NEWCOMERS_S * 1000))
+    assert listener.admit(stranger())
+    assert (delayed.reason, slow.reason is None) == (None, False)
 
 
 def test_a_principal_may_have_so_many_connections(listener):

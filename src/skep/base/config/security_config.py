@@ -261,8 +261,8 @@ class SecurityConfig:
         "max.connection.creation.rate",
         NO_LIMIT,
         at_least(1),
-        "The most new connections in a second, over all addresses. Further ones are accepted and wait for their turn. "
-        "A listener may have its own rate besides that of the broker.",
+        "The most new connections in a second, over all addresses. Further ones wait for their turn, or are closed "
+        "if that is more than a second away. A listener may have its own rate besides that of the broker.",
     )
     quota_window_num: int = option(
         "quota.window.num",

@@ -34,8 +34,14 @@ class LeakyBucket:
         self._updated = now
 
     def change(self, rate: float, burst: float, now: float) -> None:
-        """Sets the quota. What leaked until now leaked at the rate before."""
+        """Sets the quota. What leaked until now leaked at the rate before.
+
+        Nobody waits longer for what was used before a quota was lowered. Otherwise half a second's use of 100 MB/s
+        would take 50,000 s to leak at 1 kB/s.
+        """
         self._leak(now)
+        if rate < self.rate:
+            self._level = self._level * rate / self.rate
         self.rate = rate
         self.burst = burst
         self.is_retired = False
@@ -46,10 +52,10 @@ class LeakyBucket:
         self._level += amount
         return self._wait_s()
 
-    def wait_s(self, now: float) -> float:
-        """Returns for how many seconds the client is over its quota if it uses nothing more."""
+    def wait_s(self, now: float, more: float = 0.0) -> float:
+        """Returns for how many seconds the client is over its quota if it uses ``more``, which is not counted."""
         self._leak(now)
-        return self._wait_s()
+        return self._wait_s(more)
 
     def is_empty(self, now: float) -> bool:
         """Whether the bucket is like a new one."""
@@ -61,6 +67,6 @@ class LeakyBucket:
         self._level = level if level > 0.0 else 0.0
         self._updated = now
 
-    def _wait_s(self) -> float:
-        over = self._level - self.burst
+    def _wait_s(self, more: float = 0.0) -> float:
+        over = self._level + more - self.burst
         return min(over / self.rate, LONGEST_WAIT_S) if over > 0.0 and not self.is_retired else 0.0

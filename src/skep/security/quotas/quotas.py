@@ -4,7 +4,7 @@ A connection keeps the quotas of its client (``ClientQuotas``), and asks again w
 
 A bucket outlives the connections of its client, so nobody gets more by connecting again. Empty ones are dropped when
 there are twice as many as there were after the last time, and there are ``MAX_BUCKETS`` at most: further clients, say
-one that has another client id in each request, share a bucket for each quota.
+one that has another client id in each request, share a bucket for each quota and rate.
 """
 
 import ipaddress
@@ -34,6 +34,9 @@ from skep.security.quotas.leaky_bucket import LeakyBucket
 MAX_BUCKETS = 100_000
 FIRST_SWEEP = 1000
 SWEEP_AT_MOST_EVERY_S = 1.0
+LONGEST_CONNECTION_WAIT_S = 1.0
+"""Further connections are closed. A client gives up after a few seconds and connects again: if all had to wait for
+longer than that, the broker would serve only those that have given up."""
 BURST_SHARE = 1 / 20
 """Of a window, for rates of bytes and the share of time: with more, ten seconds could not be within 10 %."""
 
@@ -125,8 +128,10 @@ class Quotas:
         rate, sharers = found
         return self._bucket(key, sharers, rate, now)
 
-    def connection_wait_s(self, host: str, general: Mapping[str, float]) -> float:
+    def connection_wait_s(self, host: str, general: Mapping[str, float]) -> float | None:
         """Counts a new connection. Returns how long it has to wait before its first request is read.
+
+        Returns None if that is longer than ``LONGEST_CONNECTION_WAIT_S``. The connection is not counted then.
 
         ``general`` are the rates for all connections of the broker, or of a listener, by any name.
         """
@@ -134,18 +139,24 @@ class Quotas:
             return 0.0
         now = self._clock.monotonic()
         self._sweep(now)
-        waits = [self._bucket(CONNECTION_CREATION_RATE, name, rate, now).use(1, now) for name, rate in general.items()]
+        buckets = [self._bucket(CONNECTION_CREATION_RATE, name, rate, now) for name, rate in general.items()]
         address = canonical_address(host)
         rate = self._addresses.get(address, self._addresses.get(None))
         if rate is not None:
-            waits.append(self._bucket(IP, address, rate, now).use(1, now))
-        return max(waits, default=0.0)
+            buckets.append(self._bucket(IP, address, rate, now))
+        wait_s = max((bucket.wait_s(now, 1) for bucket in buckets), default=0.0)
+        if wait_s > LONGEST_CONNECTION_WAIT_S:
+            return None
+        for bucket in buckets:
+            bucket.use(1, now)
+        return wait_s
 
     def _bucket(self, key: str, sharers: Hashable, rate: float, now: float) -> LeakyBucket:
         place = key, sharers
         bucket = self._buckets.get(place)
         if bucket is None and len(self._buckets) >= MAX_BUCKETS:
-            place = key, None
+            # Not one for all rates: the bucket would change between them, and each change to a lower one forgives.
+            place = key, rate
             bucket = self._buckets.get(place)
         burst = self.windows.burst(key if key != IP else CONNECTION_CREATION_RATE, rate)
         if bucket is None:

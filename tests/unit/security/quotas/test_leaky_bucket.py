@@ -33,6 +33,24 @@ def test_another_rate_counts_from_now_on():
     assert bucket.wait_s(5) == 0.05
 
 
+def test_a_lower_rate_makes_nobody_wait_longer_for_what_was_used_before():
+    active, in_debt = (LeakyBucket(rate=100e6, burst=50e6, now=0) for _ in range(2))
+    assert active.use(50e6, 0) == 0
+    assert in_debt.use(250e6, 0) == 2
+    for bucket in (active, in_debt):
+        bucket.change(1000, 500, 0)
+    assert active.wait_s(0) == 0
+    assert in_debt.wait_s(0) == 2
+    assert active.use(1000, 0) == 1
+
+
+def test_the_same_rate_again_forgives_nothing():
+    bucket = LeakyBucket(rate=10, burst=0, now=0)
+    bucket.use(100, 0)
+    bucket.change(10, 0, 0)
+    assert bucket.wait_s(0) == 10
+
+
 def test_a_wait_fits_into_the_field_of_a_response():
     assert LeakyBucket(1e-300, 0, 0).use(1, 0) == LONGEST_WAIT_S
 

@@ -147,12 +147,23 @@ def test_clients_beyond_the_limit_share_what_they_may_use(scene, monkeypatch):
     assert last is scene.quotas.of(ALICE, "client-11").producer
 
 
+def test_clients_beyond_the_limit_with_other_rates_forgive_each_other_nothing(scene, monkeypatch):
+    monkeypatch.setattr(quotas_module, "MAX_BUCKETS", 0)
+    scene.set({"user": "alice"}, producer_byte_rate=1000)
+    scene.set({"user": "bob"}, producer_byte_rate=1)
+    now = scene.clock.monotonic()
+    assert scene.quotas.of(ALICE, "app").producer.use(10_500, now) == 10
+    assert scene.quotas.of(BOB, "app").producer.wait_s(now) == 0
+    assert scene.quotas.of(ALICE, "app").producer.wait_s(now) == 10
+
+
 def test_new_connections_of_an_address_wait_for_their_turn(scene):
     scene.set({"ip": None}, connection_creation_rate=1)
     scene.set({"ip": "10.0.0.7"}, connection_creation_rate=2)
     wait = scene.quotas.connection_wait_s
     assert [wait("10.0.0.7", {}) for _ in range(4)] == [0, 0, 0.5, 1]
-    assert [wait("::ffff:10.0.0.7", {})] == [1.5]
+    scene.clock.advance_ms(500)
+    assert [wait("::ffff:10.0.0.7", {})] == [1]
     assert [wait("10.0.0.8", {}) for _ in range(2)] == [0, 1]
 
 
@@ -166,7 +177,36 @@ def test_the_addresses_of_a_host_name_have_its_quota(scene):
 
 def test_connections_of_all_addresses_have_a_rate_too(scene):
     wait = scene.quotas.connection_wait_s
-    assert [wait(f"10.0.0.{number}", {"broker": 2, "listener": 1}) for number in range(3)] == [0, 1, 2]
+    assert [wait(f"10.0.0.{number}", {"broker": 2, "listener": 1}) for number in range(2)] == [0, 1]
+
+
+def test_a_connection_that_would_wait_too_long_is_refused_and_counts_nowhere(scene):
+    scene.set({"ip": "10.0.0.7"}, connection_creation_rate=1)
+    wait = scene.quotas.connection_wait_s
+    assert [wait("10.0.0.7", {"broker": 2}) for _ in range(100)] == [0, 1] + [None] * 98
+    assert wait("10.0.0.8", {"broker": 2}) == 0.5
+
+
+def test_many_clients_that_give_up_and_connect_again_are_served_at_the_rate(scene):
+    """A client gives up if its turn is more than 2 s away, and connects again every 2 s until it is served."""
+    waiting, served_by = 1000, []
+    for _ in range(30):
+        waits = [scene.quotas.connection_wait_s("10.0.0.7", {"broker": 20}) for _ in range(waiting)]
+        waiting -= sum(wait_s is not None and wait_s < 2 for wait_s in waits)
+        served_by.append(1000 - waiting)
+        scene.clock.advance_ms(2000)
+    assert served_by[:3] == [40, 80, 120]
+    assert served_by[-1] == 1000
+
+
+def test_a_lower_rate_of_connections_locks_nobody_out(scene):
+    wait = scene.quotas.connection_wait_s
+    assert wait("10.0.0.7", {"broker": 1000}) == 0
+    for _ in range(1000):
+        wait("10.0.0.7", {"broker": 1000})
+    assert wait("10.0.0.7", {"broker": 1}) is None
+    scene.clock.advance_ms(1000)
+    assert wait("10.0.0.7", {"broker": 1}) is not None
 
 
 def test_a_burst_of_mutations_is_as_long_as_kafkas(scene):
