@@ -83,7 +83,7 @@ def test_commands_are_listed_with_what_they_take(cluster: ClusterClient) -> None
 @pytest.mark.parametrize(
     ("name", "arguments", "code", "problem"),
     [
-        ("no-such", {}, ErrorCode.unsupported_version, "it has commands, delay"),
+        ("no-such", {}, ErrorCode.unsupported_version, "it has alter_plain_user, check_access, commands, delay"),
         ("", {}, ErrorCode.unsupported_version, "no command ''"),
         ("x" * 100_000, {}, ErrorCode.unsupported_version, "no command 'xxx"),
         ("commands", b"{", ErrorCode.invalid_request, "not JSON"),

@@ -182,8 +182,13 @@ def test_connections_of_one_address_are_limited(listening: ListeningBroker) -> N
         )
 
     since = len(listening.broker.log)
-    with connect("OPEN"), connect("SECRET"), connect("OPEN") as third:
-        assert third.recv(1) == b""
+    with connect("OPEN") as first, connect("OPEN") as second:
+        # Each has a response, so both are counted before the next one comes, on another listener.
+        for client in (first, second):
+            client.sendall(API_VERSIONS_FRAME)
+            assert len(client.recv(4)) == 4
+        with connect("SECRET") as third:
+            assert third.recv(1) == b""
     wait_for_log(listening, "2 connections of this address are open (max.connections.per.ip)", since)
 
 

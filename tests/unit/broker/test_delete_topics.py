@@ -119,6 +119,8 @@ class MayRead:
     def allows(self, operation, resource, name):
         return operation in (Operation.READ, Operation.DESCRIBE)
 
+    really_allows = allows
+
     def asked(self, request, operation, resource, name):
         return self.allows(operation, resource, name)
 

@@ -17,6 +17,7 @@ GROUPS_OF_COMMANDS = {
     "queues config": ["list", "set", "delete"],
     "users": ["create", "list", "describe", "passwd", "delete"],
     "quotas": ["list", "set", "remove"],
+    "acls": ["list", "add", "remove", "check"],
     "transactions": ["list", "describe", "producers", "find-hanging", "abort"],
     "cluster": ["describe", "wait", "reassign", "elect", "drain", "unregister"],
     "cluster config": ["list", "set", "delete"],
