@@ -126,7 +126,7 @@ def test_a_failure_does_not_say_why(listening: ListeningBroker, client: RawClien
     assert response.error_message == "Authentication failed with SASL mechanism PLAIN: invalid credentials"
     assert client.is_closed()
     # Anywhere in the log: lines with the same reason are limited, and a test before this one may have caused them.
-    wait_for_log(listening, f"authentication failed, PLAIN: user '{user}': ", 0)
+    wait_for_log(listening, "authentication failed, PLAIN: ", 0)
     assert password not in listening.broker.log
 
 
